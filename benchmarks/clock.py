@@ -21,7 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "clock" / "timeouts.py"
 
-Notes = dict[tuple[str, int], dict[str, Any]]
+Note = dict[str, Any]
+Notes = dict[tuple[str, int], Note]
 
 
 def main() -> None:
@@ -41,13 +42,14 @@ def run(clock: str, only: str) -> Notes:
     """Run the programs, and return what each rank has noted."""
     with tempfile.TemporaryDirectory(prefix="multihost-clock-") as folder:
         file = Path(folder, "notes")
+        Path(folder, "test_it.py").write_text(PROGRAMS.read_text(encoding="utf-8"), "utf-8")
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PROGRAMS)),
-                *(f"--multihost-clock={clock}", "-k", only, "--rootdir", str(ROOT)),
-                *("--multihost-artifacts", folder),
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"),
+                *(f"--multihost-clock={clock}", "-k", only),
+                *("--multihost-artifacts", f"{folder}/artifacts"),
             ],
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), "CLOCK_TIMEOUTS": str(file)},
             capture_output=True,
             text=True,
@@ -61,7 +63,7 @@ def run(clock: str, only: str) -> Notes:
         return {(each["test"], each["rank"]): each for each in found}
 
 
-def line(test: str, rank: int, jumped: Any, real: Any) -> str:
+def line(test: str, rank: int, jumped: Note | None, real: Note | None) -> str:
     """Return what both runs of a program have shown at one rank."""
     words = [f"{test.removeprefix('test_'):45} rank {rank}"]
     if jumped is not None:
@@ -70,7 +72,7 @@ def line(test: str, rank: int, jumped: Any, real: Any) -> str:
         words.append(f"real {real['s']:7.2f} s")
     if jumped is not None and real is not None:
         words.append("same error" if jumped["error"] == real["error"] else "OTHER ERROR")
-    shown = jumped or real
+    shown = jumped or real or {"error": ""}
     return "  ".join([*words, shown["error"][:90]])
 
 

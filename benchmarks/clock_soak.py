@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "clock" / "soak.py"
@@ -68,25 +69,26 @@ def soak(name: str, worlds: int) -> None:
         print(f"  {times} x {text}")
 
 
-def run(name: str, count: int) -> list[dict]:
+def run(name: str, count: int) -> list[dict[str, Any]]:
     """Run one program in `count` worlds, and return their verdicts."""
     with tempfile.TemporaryDirectory(prefix="multihost-soak-") as folder:
+        Path(folder, "test_it.py").write_text(PROGRAMS.read_text(encoding="utf-8"), "utf-8")
         subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PROGRAMS)),
-                *("--multihost-clock=jump", "-k", f"test_{name}", "--rootdir", str(ROOT)),
-                *("--multihost-artifacts", folder),
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"),
+                *("--multihost-clock=jump", "-k", f"test_{name}"),
+                *("--multihost-artifacts", f"{folder}/artifacts"),
             ],
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SOAK_ROUNDS": str(count)},
             capture_output=True,
             check=False,
         )
-        lines = Path(folder, "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = Path(folder, "artifacts", "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(each) for each in lines]
 
 
-def why(verdict: dict) -> str:
+def why(verdict: dict[str, Any]) -> str:
     """Return why a world failed, in one line."""
     errors = [each["error"] for each in verdict["rank_results"] if each["error"]]
     texts = [f"{each['type']}: {each['message']}" for each in errors]

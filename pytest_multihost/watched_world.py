@@ -66,8 +66,6 @@ class WatchedWorld:
             others: Other processes on this machine that start ranks as this one does.
         """
         (scratch / "shared").mkdir()
-        if spec.clock == "jump":
-            ClockPage.create(clock_page_path(scratch)).close()
         harness = harness_processes(directory, scratch, others)
         jumps = spec.clock == "jump"
         clock = ClockPage.create(clock_page_path(scratch)) if jumps else None

@@ -6,6 +6,7 @@ the controller, which makes the clock jump; `library` gives both to a process.
 """
 
 from pytest_multihost.clock.library import (
+    THREAD_NAME,
     attach_clock,
     clock_page_path,
     find_clock_library,
@@ -14,6 +15,7 @@ from pytest_multihost.clock.library import (
 from pytest_multihost.clock.page import ClockPage, ClockWait
 
 __all__ = [
+    "THREAD_NAME",
     "ClockPage",
     "ClockWait",
     "attach_clock",

@@ -36,6 +36,7 @@
 #include <linux/futex.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -44,8 +45,8 @@
 #include <unistd.h>
 
 enum { SLOTS = 8192, HEADER = 4096 };
-enum { SLEEP = 1, POLL, EPOLL, SEMAPHORE, CONDITION, FUTEX, MUTEX, SIGNAL, SOCKET, TIMER };
-enum { LOOP = 1 };
+enum { SLEEP = 1, POLL, EPOLL, SEMAPHORE, CONDITION, FUTEX, MUTEX, SIGNAL, SOCKET, TIMER, HELPER };
+enum { LOOP = 1, IDLE = 2 }; /* of slot.flags */
 enum { FREE = 0, WAITS = 1, IS_WOKEN = 2 }; /* of slot.lock */
 
 #define MAGIC "MHCLOCK1"
@@ -257,6 +258,14 @@ static int is_of_runtime(const void *caller) {
   return last_is_loop = is_loop;
 }
 
+/* Whether this is a worker of gRPC's thread pool, or the thread that starts these. Without work they
+   wait ever longer, up to 3 s, and are woken when there is some. */
+static int is_of_pool(void) {
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  return !strcmp(name, "event_engine") || !strcmp(name, "lifeguard");
+}
+
 static int is_alike(int64_t one, int64_t other) {
   int64_t apart = one > other ? one - other : other - one;
   return apart <= other / 16 + 100000;
@@ -271,7 +280,7 @@ static struct slot *begin_wait(struct page *page, uint32_t kind, int64_t due, vo
   if (!slot) return NULL;
   int64_t timeout = due - world_ns(page);
   int is_loop = (kind == EPOLL || kind == POLL) && timeout <= LOOP_NS && is_of_runtime(caller);
-  uint32_t flags = is_loop ? LOOP : 0;
+  uint32_t flags = is_loop ? LOOP : kind == FUTEX && is_of_pool() ? IDLE : 0;
   if (slot->kind != kind || slot->flags != flags || !is_alike(timeout, slot->timeout)) {
     slot->rounds = 0;
     slot->timeout = timeout;
@@ -583,6 +592,8 @@ static int wake_due(struct page *page, uint32_t pid) {
 static void *wake_conditions(void *given) {
   struct page *page = given;
   uint32_t pid = (uint32_t)getpid();
+  mine = claim(page);
+  if (mine) mine->kind = HELPER;
   for (;;) {
     uint32_t jumps = atomic_load(&page->jumps);
     struct timespec soon = timespec_of(AGAIN_NS);

@@ -13,6 +13,9 @@ LIBRARY = PreloadedLibrary(Path(__file__).with_name("clock.c"))
 PAGE_VARIABLE = "PYTEST_MULTIHOST_CLOCK_PAGE"
 """Names the page that a process lives by from its exec on."""
 
+THREAD_NAME = "multihost-clock"
+"""A thread of each process: it wakes those that wait for condition variables, and nothing else."""
+
 find_clock_library = LIBRARY.find
 """Returns the library, compiled now if it must be; None if there is no way."""
 

@@ -41,7 +41,8 @@ _MAGIC = b"MHCLOCK1"
 _HEADER_SIZE = 4096
 _SLOT = struct.Struct("=IIqqIIIIIIQQ")
 _SIZE = _HEADER_SIZE + MAX_SLOTS * _SLOT.size
-_LOOP = 1
+_HELPER = 11
+_LOOP, _IDLE = 1, 2
 _FUTEX_WAKE, _EVERYBODY = 1, (1 << 31) - 1
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine, -1)
 _SYS_TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, -1)
@@ -72,6 +73,7 @@ class ClockWait:
         serial: How many timed waits it has begun.
         rounds: How many like this one have timed out in a row, with none of another kind between.
         is_loop: Whether a runtime's loop waits, which looks again in a moment.
+        is_idle: Whether a worker waits for work, which wakes it; at its timeout it does nothing.
     """
 
     pid: int
@@ -82,6 +84,7 @@ class ClockWait:
     serial: int
     rounds: int
     is_loop: bool
+    is_idle: bool = False
 
 
 @dataclass(slots=True)
@@ -143,24 +146,32 @@ class ClockPage:
         """Return the threads that wait until a time; of processes that have ended, too."""
         return tuple(
             ClockWait(
-                pid,
-                tid,
-                due / 1e9,
-                timeout / 1e9,
-                _KINDS[kind - 1],
-                serial,
-                rounds,
-                bool(flags & _LOOP),
+                pid=pid,
+                tid=tid,
+                due_s=due / 1e9,
+                timeout_s=timeout / 1e9,
+                kind=_KINDS[kind - 1],
+                serial=serial,
+                rounds=rounds,
+                is_loop=bool(flags & _LOOP),
+                is_idle=bool(flags & _IDLE),
             )
             for tid, pid, due, timeout, kind, serial, rounds, flags in self._waits()
         )
 
+    def helpers(self) -> frozenset[int]:
+        """Return the library's own threads, which run whenever the clock jumps."""
+        return frozenset(each[0] for each in self._slots() if each[4] == _HELPER)
+
     def _waits(self) -> Iterator[tuple[int, ...]]:
-        size = self._header.used * _SLOT.size
-        slots = self._map[_HEADER_SIZE : _HEADER_SIZE + size]
-        for tid, pid, due, timeout, kind, serial, rounds, flags, *_ in _SLOT.iter_unpack(slots):
+        for each in self._slots():
+            tid, _, due, _, kind, *_ = each
             if tid and due and 0 < kind <= len(_KINDS):
-                yield tid, pid, due, timeout, kind, serial, rounds, flags
+                yield each[:8]
+
+    def _slots(self) -> Iterator[tuple[int, ...]]:
+        size = self._header.used * _SLOT.size
+        return _SLOT.iter_unpack(self._map[_HEADER_SIZE : _HEADER_SIZE + size])
 
     def jump(self, to_s: float) -> None:
         """Let the clock jump to a time, and wake the threads whose waits are due then.

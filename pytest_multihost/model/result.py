@@ -133,17 +133,19 @@ class WorldSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ClockDoubt:
-    """A time in which the clock of a world went on as the machine's does.
+    """A reason for which the clock of a world went on as the machine's does for a while.
 
     Attributes:
-        since_s: Since when, in the world's time.
-        why: What could have ended a wait of the world before its next timer, one sentence each.
-        until_s: Until when; None if that was still so at the world's end.
+        why: What could have ended a wait of the world before its next timer, as a sentence.
+        since_s: When that was first so, in the world's time.
+        until_s: When it was last so.
+        for_s: For how long in sum, in seconds.
     """
 
+    why: str
     since_s: float
-    why: tuple[str, ...]
-    until_s: float | None = None
+    until_s: float
+    for_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class ClockRecord:
     Attributes:
         jumps: How often it has jumped.
         jumped_s: How far in sum, in seconds.
-        doubts: When it could not, and why.
+        doubts: Why it could not jump at times, those that lasted longest first.
     """
 
     jumps: int

@@ -303,4 +303,4 @@ class Verdict:
     rank_results: tuple[RankResult, ...]
     diagnosis: JsonObject | None
     hazards: JsonObject | None = None
-    clock: JsonObject | None = None
+    clock_jumps: JsonObject | None = None

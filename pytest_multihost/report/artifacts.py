@@ -220,7 +220,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         faults=tuple(_fault_records(result)),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.record() if diagnosis is not None else None,
-        clock=_clock_record(result),
+        clock_jumps=_clock_record(result),
     )
 
 
@@ -235,8 +235,9 @@ def _clock_record(result: WorldResult) -> JsonObject | None:
         "doubts": [
             {
                 "since_s": round(each.since_s - result.started_s, 4),
-                "until_s": each.until_s and round(each.until_s - result.started_s, 4),
-                "why": list(each.why),
+                "until_s": round(each.until_s - result.started_s, 4),
+                "for_s": round(each.for_s, 4),
+                "why": each.why,
             }
             for each in result.clock.doubts
         ],

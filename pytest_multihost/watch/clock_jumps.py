@@ -49,6 +49,9 @@ DOUBT_S = 0.05
 TOLD_S = 0.25
 """How long a doubt must last to be told."""
 
+MAX_DOUBTS = 16
+"""How many are told."""
+
 PROOF_S = 2.0
 """Real time that a quiescent world without a timer before its deadline has for a proof."""
 
@@ -225,7 +228,8 @@ class ClockJumps:
     _closed: object = None
     _open: tuple[str, ...] = ()
     _read_s: float = 0.0
-    _doubts: list[ClockDoubt] = field(default_factory=list)
+    _open_s: float = 0.0
+    _doubts: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     _jumped_s: float = 0.0
 
     def due_s(
@@ -251,6 +255,7 @@ class ClockJumps:
         loops_s = max((each.due_s for each in still.loops.values()), default=now)
         have_found_nothing = self._is_looking and before is not None and have_looked(before, still)
         self._is_looking = now < loops_s < to_s and not have_found_nothing
+
         if not self._is_closed(now, facts, still):
             return None
         return loops_s if self._is_looking else to_s
@@ -278,8 +283,10 @@ class ClockJumps:
 
     def record(self) -> ClockRecord | None:
         """Return what the clock has done so far."""
-        told = [e for e in self._doubts if e.until_s is None or e.until_s - e.since_s >= TOLD_S]
-        return ClockRecord(self.page.jumps, self._jumped_s, tuple(told))
+        doubts = (ClockDoubt(why, *times) for why, times in self._doubts.items())
+        told = [each for each in doubts if each.for_s >= TOLD_S]
+        told.sort(key=lambda each: -each.for_s)
+        return ClockRecord(self.page.jumps, self._jumped_s, tuple(told[:MAX_DOUBTS]))
 
     def _still(self, now: float, facts: Sequence[RankFacts]) -> Still | None:
         """Return the world if it is quiescent, and no timer of it has expired."""
@@ -288,8 +295,8 @@ class ClockJumps:
         if self._quiescence is None:
             self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
         frozen = frozen_ranks(facts)
-        loops = {each.tid for each in self.page.waits() if is_idle_loop(each)}
-        found = self._quiescence.ask(loops, frozen)
+        may_run = {e.tid for e in self.page.waits() if is_idle_loop(e) or e.is_idle}
+        found = self._quiescence.ask(may_run | self.page.helpers(), frozen)
         family = self._quiescence.family
         # One that has ended unnoticed: its server is about to say so.
         if not found.is_quiescent or any(e.pid not in family for e in facts if not e.is_gone):
@@ -302,7 +309,11 @@ class ClockJumps:
         if any(each.due_s <= now for each in waits.values()):
             self.page.wake()
             return None
-        return Still(waits, found.turns)
+        apart = self.page.helpers() | {tid for tid, each in waits.items() if each.is_idle}
+        return Still(
+            {tid: each for tid, each in waits.items() if tid not in apart},
+            {tid: each for tid, each in found.turns.items() if tid not in apart},
+        )
 
     def _is_closed(self, now: float, facts: Sequence[RankFacts], still: Still) -> bool:
         """Return whether only timers and threads of the world can end its waits."""
@@ -313,21 +324,18 @@ class ClockJumps:
             shallow, _ = self.observer.shallow(now, facts)
             deep = replace(shallow, kernel=self.observer.deep(facts))
             frozen = frozen_ranks(facts)
-            found = open_ends(with_gates(deep, facts), timed=still.waits, frozen=frozen)
+            timed = {each.tid for each in self.page.waits()}
+            found = open_ends(with_gates(deep, facts), timed=timed, frozen=frozen)
             self._note_doubts(now, (*found, *self.page.doubts()))
             self._read_s, self._closed = real_clock(), closed
         return not self._open
 
     def _note_doubts(self, now: float, found: tuple[str, ...]) -> None:
-        """Take note of why the clock may not jump."""
-        if found == self._open:
-            return
-        if self._open:
-            last = self._doubts.pop()
-            self._doubts.append(replace(last, until_s=now))
-        if found:
-            self._doubts.append(ClockDoubt(now, found))
-        self._open = found
+        """Take note of why the clock may not jump, and for how long that has been so."""
+        for why in self._open:
+            since_s, _, for_s = self._doubts.get(why, (self._open_s, 0.0, 0.0))
+            self._doubts[why] = since_s, now, for_s + now - self._open_s
+        self._open, self._open_s = found, now
         self.page.set_jumping(not found)
 
 

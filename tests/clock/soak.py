@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +36,7 @@ def write_durably(path: Path) -> None:
 
 @pytest.mark.multihost(ranks=4, backend="none", timeout=3600)
 @pytest.mark.parametrize("number", ROUNDS)
-def test_torch(world: Any, shared_tmp_path: Path, number: int) -> None:
+def test_torch(world, shared_tmp_path: Path, number: int) -> None:
     """Collectives with a limit of 5 s between work of all kinds, and sleeps of a minute."""
     import torch
     import torch.distributed as dist
@@ -69,9 +68,8 @@ def test_torch(world: Any, shared_tmp_path: Path, number: int) -> None:
 
 @pytest.mark.multihost(ranks=2, backend="jax", timeout=3600)
 @pytest.mark.parametrize("number", ROUNDS)
-def test_jax(world: Any, shared_tmp_path: Path, number: int) -> None:
+def test_jax(world, shared_tmp_path: Path, number: int) -> None:
     """Sums, barriers, keys, and a checkpoint that is written and read."""
-    import jax
     import numpy as np
     import orbax.checkpoint as ocp
     from jax._src import distributed
@@ -89,6 +87,6 @@ def test_jax(world: Any, shared_tmp_path: Path, number: int) -> None:
         client.key_value_set(f"{step} of {world.rank}", "here")
         assert client.blocking_key_value_get(f"{step} of {1 - world.rank}", 10_000) == "here"
     with ocp.StandardCheckpointer() as saver:
-        saver.save(shared_tmp_path / "step", {"a": jax.numpy.arange(8)})
+        saver.save(shared_tmp_path / "step", {"a": np.arange(8)})
         saver.wait_until_finished()
         assert saver.restore(shared_tmp_path / "step")["a"].sum() == 28

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|/\S+|\b[0-9a-f]{8,}\b|\[?[0-9.]+\]?:[0-9]+|\
 
 
 @contextmanager
-def expecting(world: Any, *errors: type[BaseException]) -> Iterator[None]:
+def expecting(world, *errors: type[BaseException]) -> Iterator[None]:
     """Note the error of the block, without what varies, and the world's seconds until it came."""
     began_s, real_s = world.clock.now(), _machine_s()
     text = ""
@@ -41,11 +40,11 @@ def expecting(world: Any, *errors: type[BaseException]) -> Iterator[None]:
 
 
 def _machine_s() -> float:
-    """Return the machine's own time, which no clock of a world changes: that of its boot's uptime."""
+    """Return for how long the machine has been up, which no clock of a world changes."""
     return float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
 
 
-def note(world: Any, text: str, seconds: float, real_s: float) -> None:
+def note(world, text: str, seconds: float, real_s: float) -> None:
     """Append what has happened to the file that the benchmark reads."""
     if not (file := os.environ.get("CLOCK_TIMEOUTS")):
         return
@@ -60,7 +59,7 @@ def note(world: Any, text: str, seconds: float, real_s: float) -> None:
 
 
 @pytest.mark.multihost(ranks=4, backend="gloo")
-def test_gloo_gives_up_a_collective(world: Any) -> None:
+def test_gloo_gives_up_a_collective(world) -> None:
     """Rank 0 sleeps for ten minutes; the others' all_reduce gives up after 30 s."""
     import torch
     import torch.distributed as dist
@@ -75,7 +74,7 @@ def test_gloo_gives_up_a_collective(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=4, backend="gloo")
-def test_gloo_waits_for_a_late_rank(world: Any) -> None:
+def test_gloo_waits_for_a_late_rank(world) -> None:
     """Rank 0 sleeps for 45 s, and nobody gives up."""
     import torch
     import torch.distributed as dist
@@ -87,7 +86,7 @@ def test_gloo_waits_for_a_late_rank(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="none")
-def test_tcp_store_gives_up_a_key(world: Any) -> None:
+def test_tcp_store_gives_up_a_key(world) -> None:
     """Nobody sets the key."""
     import torch.distributed as dist
 
@@ -105,7 +104,7 @@ def test_tcp_store_gives_up_a_key(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="none")
-def test_file_store_gives_up_a_key(world: Any, shared_tmp_path: Path) -> None:
+def test_file_store_gives_up_a_key(world, shared_tmp_path: Path) -> None:
     """It polls a file every 10 ms."""
     import torch.distributed as dist
 
@@ -121,7 +120,7 @@ def test_file_store_gives_up_a_key(world: Any, shared_tmp_path: Path) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="jax")
-def test_jax_gives_up_a_coordination_barrier(world: Any) -> None:
+def test_jax_gives_up_a_coordination_barrier(world) -> None:
     """Rank 0 never comes to the barrier."""
     from jax._src import distributed
 
@@ -133,7 +132,7 @@ def test_jax_gives_up_a_coordination_barrier(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="jax")
-def test_jax_gives_up_a_key(world: Any) -> None:
+def test_jax_gives_up_a_key(world) -> None:
     """Nobody sets the key."""
     from jax._src import distributed
 
@@ -145,7 +144,7 @@ def test_jax_gives_up_a_key(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=4, backend="jax")
-def test_jax_gives_up_its_first_collective(world: Any) -> None:
+def test_jax_gives_up_its_first_collective(world) -> None:
     """Rank 0 comes 40 s late; the others' gloo contexts give up after 30 s."""
     import jax
     from jax.experimental import multihost_utils
@@ -159,7 +158,7 @@ def test_jax_gives_up_its_first_collective(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=4, backend="jax")
-def test_jax_waits_for_a_late_primary(world: Any) -> None:
+def test_jax_waits_for_a_late_primary(world) -> None:
     """Rank 0 comes 20 s late to the first collective."""
     import jax
     from jax.experimental import multihost_utils
@@ -174,7 +173,7 @@ def test_jax_waits_for_a_late_primary(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="none")
-def test_asyncio_gives_up(world: Any) -> None:
+def test_asyncio_gives_up(world) -> None:
     """A task of an hour, and thirty seconds for it."""
 
     async def wait() -> None:
@@ -186,7 +185,7 @@ def test_asyncio_gives_up(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="none")
-def test_a_data_loader_gives_up_its_worker(world: Any) -> None:
+def test_a_data_loader_gives_up_its_worker(world) -> None:
     """The worker sleeps for a minute in its second item."""
     from torch.utils.data import DataLoader, Dataset
 
@@ -207,13 +206,13 @@ def test_a_data_loader_gives_up_its_worker(world: Any) -> None:
 
 
 @pytest.mark.multihost(ranks=2, backend="jax")
-def test_orbax_saves_beside_a_long_step(world: Any, shared_tmp_path: Path) -> None:
+def test_orbax_saves_beside_a_long_step(world, shared_tmp_path: Path) -> None:
     """An asynchronous save ends while the ranks compute for 50 s, or seem to."""
-    import jax
+    import numpy as np
     import orbax.checkpoint as ocp
 
     with expecting(world), ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as saver:
-        saver.save(shared_tmp_path / "one", args=ocp.args.StandardSave({"a": jax.numpy.ones(8)}))
+        saver.save(shared_tmp_path / "one", args=ocp.args.StandardSave({"a": np.ones(8)}))
         time.sleep(50)
         saver.wait_until_finished()
     assert (shared_tmp_path / "one").exists()

@@ -130,11 +130,8 @@ def _clock_texts(result: WorldResult) -> Iterator[str]:
         return
     clock, real_s = result.clock, result.ended_s - result.started_s - result.clock.jumped_s
     yield f"jumped {clock.jumped_s:.1f} s in {clock.jumps} jumps; the world took {real_s:.1f} s"
-    for doubt in clock.doubts[-_MAX_DOUBTS:]:
-        until = "" if doubt.until_s is None else f" until +{doubt.until_s - result.started_s:.1f} s"
-        more = f", and {len(doubt.why) - 1} more" if len(doubt.why) > 1 else ""
-        since = f"since +{doubt.since_s - result.started_s:.1f} s"
-        yield f"real time {since}{until}: {doubt.why[0]}{more}"
+    for doubt in clock.doubts[:_MAX_DOUBTS]:
+        yield f"real time for {doubt.for_s:.1f} s: {doubt.why}"
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:

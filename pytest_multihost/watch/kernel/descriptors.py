@@ -33,6 +33,9 @@ from pytest_multihost.watch.kernel.sockets import (
 )
 
 _TCP, _UDP = 6, 17
+_RANDOM_LISTENER = re.compile(r"/listener-[a-z0-9_]{8}$")
+"""Where multiprocessing passes descriptors on: only the world's processes know that name."""
+
 _DEAD_LINK = 4
 """Number of retransmissions after which a link counts as dead: 3 s on one machine."""
 _ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _CLOSED = 1, 2, 3, 7  # net/tcp_states.h of Linux
@@ -192,7 +195,8 @@ class Tables:
     def _unix(self, found: Descriptor, unix: Unix) -> Descriptor:
         found = replace(found, kind="unix", where="unknown", queues=unix.queues)
         if unix.state == LISTEN:
-            return replace(found, kind="listen")
+            where: Where = "inside" if _RANDOM_LISTENER.search(unix.name) else "unknown"
+            return replace(found, kind="listen", where=where, peer=unix.name)
         if unix.peer is None:
             is_closed = unix.state == _CLOSED
             return replace(found, kind="idle") if is_closed else replace(found, where="nobody")

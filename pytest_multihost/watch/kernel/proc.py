@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_multihost.clock import ClockPage
+from pytest_multihost.clock import THREAD_NAME, ClockPage
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Process, Thread, Where
 from pytest_multihost.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
 from pytest_multihost.proof.threads import DEAD, is_interpreter, read_stack
@@ -284,7 +284,7 @@ class ProcessReader:
             futex_scope=who_wakes(call, self.memory, self.tables),
             waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
             holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
-            is_exempt=bool(target) and self.harness.is_path(target),
+            is_exempt=thread.name == THREAD_NAME or (bool(target) and self.harness.is_path(target)),
         )
 
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:

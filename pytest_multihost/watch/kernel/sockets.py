@@ -21,7 +21,7 @@ LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
 
 _SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
-_UNIX_PEER, _UNIX_QUEUES = 2, 4
+_UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 0, 2, 4
 _TCP_INFO, _MEMORY = 2, 7
 _WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
@@ -107,12 +107,18 @@ class Inet:
 
 @dataclass(frozen=True, slots=True)
 class Unix:
-    """One unix socket; `peer` is the inode of the other, 0 if it has none yet, else None."""
+    """One unix socket.
+
+    Attributes:
+        peer: The inode of the other, 0 if it has none yet, else None.
+        name: Its path; empty if it has none.
+    """
 
     inode: int
     state: int
     peer: int | None
     queues: tuple[int, int]
+    name: str = ""
 
 
 def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
@@ -176,7 +182,7 @@ def unix_sockets(table: Table | None = None) -> list[Unix]:
     Raises:
         OSError: The kernel refuses.
     """
-    show = 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
+    show = 1 << _UNIX_NAME | 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
     found = []
     for message in _dump(request, table):
@@ -185,7 +191,9 @@ def unix_sockets(table: Table | None = None) -> list[Unix]:
         peer = attributes.get(_UNIX_PEER)
         receive, send = struct.unpack_from("=II", attributes.get(_UNIX_QUEUES, bytes(8)))
         queues = (0, 0) if state == LISTEN else (receive, send)
-        found.append(Unix(inode, state, struct.unpack("=I", peer)[0] if peer else None, queues))
+        name = attributes.get(_UNIX_NAME, b"").rstrip(b"\0").decode("utf-8", "backslashreplace")
+        of_peer = struct.unpack("=I", peer)[0] if peer else None
+        found.append(Unix(inode, state, of_peer, queues, name))
     return found
 
 
