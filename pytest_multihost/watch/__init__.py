@@ -3,7 +3,8 @@
 `watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
 other machines, `merged_snapshots` makes one of all, `kernel` reads /proc, and `probes` collects
 stacks. `polled_locks` says which rank holds the lock that another one tries to get again and again,
-and `held_ranks` when a rank that a fault holds may go on.
+`held_ranks` when a rank that a fault holds may go on, and `clock_jumps` when the world's clock
+jumps.
 """
 
 from pytest_multihost.watch.held_ranks import HeldRanks, Release
