@@ -126,6 +126,7 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank records every point to which a fault can be bound.
+        tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
@@ -148,6 +149,7 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
+    tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False

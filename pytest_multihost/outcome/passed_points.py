@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.model.event import Event, PointSite, PointsRecorded
-from pytest_multihost.model.fault import Point, PointKind
+from pytest_multihost.model.fault import Point
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 
 _STAR = re.compile(r"\*(?!\])")
 _ESCAPED = re.compile(r"\[(.)\]")
-
-Site = tuple[int, PointKind, str, str, Place | None]
-"""Rank, kind, name and call of a point, and the user's line."""
 
 PlaceOf = Callable[[Frame], Place]
 """Returns the place of a frame, as `SourceContext.place` does."""
@@ -40,39 +37,23 @@ def recorded_points(
         history: The events of a world that was told to record points.
         place: Makes places of lines; by default without their texts.
     """
-    records: dict[int, _Record] = {}
-    for event in history:
-        if isinstance(event.body, PointsRecorded):
-            record = records.setdefault(event.rank, _Record())
-            record.sites.extend(event.body.sites)
-            known = range(len(record.sites))
-            record.passed.extend(each for each in event.body.passed if each in known)
-    return {rank: _points(rank, record, place) for rank, record in sorted(records.items())}
+    return {rank: _points(rank, each, place) for rank, each in _records(history).items()}
 
 
-def frames_of_points(history: Iterable[Event]) -> Mapping[Site, tuple[Frame, ...]]:
-    """Return the user's lines from each point out to the test, as at its first passage.
+def frames_of_points(history: Iterable[Event]) -> Mapping[int, tuple[tuple[Frame, ...], ...]]:
+    """Return the user's lines from each point out to the test, in the order of `recorded_points`.
+
+    Without `WorldSpec.tells_callers` they are those of the first passage at the point's line.
 
     Args:
         history: The events of a world that was told to record points.
-
-    Returns:
-        By `site_of_point`, for points whose lines have no texts.
     """
-    found: dict[Site, tuple[Frame, ...]] = {}
-    for event in history:
-        if isinstance(event.body, PointsRecorded):
-            for site in event.body.sites:
-                point, where = site.point, _bare_place(site.frame) if site.frame else None
-                key = event.rank, point.point, point.name, point.call, where
-                found.setdefault(key, site.frames)
-    return found
-
-
-def site_of_point(passed: RecordedPoint) -> Site:
-    """Return what is equal for passages of a point at one line of a rank."""
-    point = passed.point
-    return passed.rank, point.point, point.name, point.call, passed.where
+    return {
+        rank: tuple(
+            site.frames for each in record.passed if not (site := record.sites[each]).is_inner
+        )
+        for rank, record in _records(history).items()
+    }
 
 
 def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
@@ -105,6 +86,18 @@ class _Record:
 
     sites: list[PointSite] = field(default_factory=list)
     passed: list[int] = field(default_factory=list)
+
+
+def _records(history: Iterable[Event]) -> Mapping[int, _Record]:
+    """Return what each rank has sent, ranks ascending."""
+    records: dict[int, _Record] = {}
+    for event in history:
+        if isinstance(event.body, PointsRecorded):
+            record = records.setdefault(event.rank, _Record())
+            record.sites.extend(event.body.sites)
+            known = range(len(record.sites))
+            record.passed.extend(each for each in event.body.passed if each in known)
+    return dict(sorted(records.items()))
 
 
 def _points(rank: int, record: _Record, place: PlaceOf) -> tuple[RecordedPoint, ...]:

@@ -200,6 +200,7 @@ class Run:
             tells_points=self.config.getoption("multihost_points")
             or plan.sweep is not None
             or self.tally.settings.hazards.needs_points,
+            tells_callers=self.tally.settings.hazards.needs_points,
             keeps_operations=self.tally.settings.hazards.is_on,
             told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
             told_batches=plan.sweep.batches if plan.sweep else (),

@@ -8,14 +8,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic  # by name: the test may replace it in its module
+from types import FrameType
 
 from pytest_multihost.model.event import PointSite, PointsRecorded
 from pytest_multihost.model.fault import Point, PointKind
 from pytest_multihost.model.stack import Frame, relative_to
 from pytest_multihost.model.sweep import STORE_READS
 from pytest_multihost.rank.meetings import meets_all
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.handlers import error_path, user_frames
+from pytest_multihost.rank.recorder import Recorder, SourceRef
+from pytest_multihost.rank.recorder.handlers import callers, error_path, user_frames
 from pytest_multihost.rank.used_code import UsedCode
 
 MAX_POINTS = 20_000
@@ -26,9 +27,12 @@ _BATCH = 512
 _EVERY_S = 0.05
 """After so many seconds a point that is passed is sent, with those before it."""
 
-SiteKey = tuple[PointKind, str, str, str, tuple[int, int, int], bool, bool, bool]
-"""Kind, name, call and other name of a point, the user's line, main thread, inside another, and
-whether a call may make a file."""
+SiteKey = tuple[PointKind, str, str, str, SourceRef, bool, bool, bool, tuple[int, ...]]
+"""Kind, name, call and other name of a point, the user's line, main thread, inside another, whether
+a call may make a file, and who calls, where that is asked for."""
+
+OperationKey = tuple[str, SourceRef, bool, int, tuple[int, ...]]
+"""Name of an operation, the user's line, main thread, inside how many others, and who calls."""
 
 _UNSTEADY = frozenset({"block_until_ready"})
 """Operations whose number depends on timing: no record holds them, as no run repeats it."""
@@ -46,6 +50,7 @@ class PointRecord:
         send: Sends an event to the controller.
         has_faults: Whether the world has any: then it may hang, and all that was passed before is
             sent at each operation. That takes 10 us, which would be much in an undisturbed run.
+        tells_callers: Whether what is passed at one line is told apart by who has called.
         used: The user's code that was seen to pass points.
     """
 
@@ -53,12 +58,14 @@ class PointRecord:
     root: str
     send: Callable[[PointsRecorded], None]
     has_faults: bool = False
+    tells_callers: bool = False
     _sites: dict[SiteKey, int] = field(default_factory=dict)
+    _operations: dict[OperationKey, int] = field(default_factory=dict)
     _new: list[PointSite] = field(default_factory=list)
     _passed: list[int] = field(default_factory=list)
     _left: int = MAX_POINTS
     _beyond: int = 0
-    _sent_s: float = 0.0
+    _due_s: float = 0.0
     used: UsedCode = field(default_factory=UsedCode)
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
@@ -72,31 +79,61 @@ class PointRecord:
         *,
         makes: bool = False,
     ) -> None:
-        """Record a passage, by the thread that calls this. It takes about a microsecond."""
-        thread = self.recorder.thread
+        """Record a passage, by the thread that calls this."""
+        thread, caller = self.recorder.thread, sys._getframe(1)  # noqa: SLF001 - as in Recorder
         source = self.recorder.user_source(2)
+        who = callers(caller) if self.tells_callers else ()
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
-        key = (point, name, call, other, source, is_main, is_inside, makes)
+        key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes, who)
         with self._lock:
             site = self._sites.get(key)
             if site is None:
                 if point == "collective" and name in _UNSTEADY:
                     return
-                site = self._add_site(key)
-            self._passed.append(site)
-            # At an operation the rank may wait until it is ended, and elsewhere work for long.
-            is_due = monotonic() >= self._sent_s + _EVERY_S
-            is_due = is_due or (self.has_faults and point == "collective")
-            if is_due or len(self._passed) >= _BATCH:
-                self.flush()
+                site = self._add_site(key, caller)
+            self._pass(site, is_operation=point == "collective")
 
-    def _add_site(self, key: SiteKey) -> int:
-        point, name, call, other, source, is_main, is_inside, makes = key
+    def add_operation(self, name: str, source: SourceRef) -> None:
+        """Do what `add` does for an operation that is begun at a known line, in half the time.
+
+        A loop of collectives comes here thousands of times a second.
+
+        Args:
+            name: The operation.
+            source: The user's line.
+        """
+        thread = self.recorder.thread
+        is_main, depth = thread.native_id == self._main_thread, thread.depth
+        who = callers(sys._getframe(1)) if self.tells_callers else ()  # noqa: SLF001 - as above
+        short = (name, source, is_main, depth, who)
+        site = self._operations.get(short)
+        if site is None:
+            if name in _UNSTEADY:
+                return
+            point: PointKind = "collective"
+            key = (point, name, "", "", source, is_main, depth > 0, False, who)
+            with self._lock:
+                site = self._sites.get(key)
+                if site is None:
+                    site = self._add_site(key, sys._getframe(1))  # noqa: SLF001 - as above
+                self._operations[short] = site
+        self._pass(site, is_operation=True)
+
+    def _pass(self, site: int, *, is_operation: bool) -> None:
+        """Note a passage; send what was noted, if it is time."""
+        self._passed.append(site)
+        # At an operation the rank may wait until it is ended, and elsewhere work for long.
+        is_due = self.has_faults and is_operation
+        if is_due or monotonic() >= self._due_s or len(self._passed) >= _BATCH:
+            self.flush()
+
+    def _add_site(self, key: SiteKey, caller: FrameType) -> int:
+        """Describe a site that is passed for the first time; called with the lock."""
+        point, name, call, other, source, is_main, is_inside, makes, _ = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
             frame = self._relative(frame)
         is_inner = is_inside and point == "collective"
-        caller = sys._getframe(2)  # noqa: SLF001 - of add()
         can_fail = point in ("io", "call") or name in STORE_READS
         self.used.see(caller)
         self._new.append(
@@ -121,11 +158,17 @@ class PointRecord:
     def flush(self, *, is_all: bool = False) -> None:
         """Send what has not been sent; `is_all`: nothing more will be."""
         with self._lock:
-            new, passed = tuple(self._new), tuple(self._passed[: self._left])
+            # Others append without the lock: what they do meanwhile stays for the next time.
+            count = len(self._passed)
+            passed = tuple(self._passed[: min(count, self._left)])
+            del self._passed[:count]
             self._left -= len(passed)
-            self._beyond += len(self._passed) - len(passed)
-            self._new, self._passed, self._sent_s = [], [], monotonic()
+            self._beyond += count - len(passed)
+            self._due_s = monotonic() + _EVERY_S
+            new: tuple[PointSite, ...] = ()
+            if passed:
+                new, self._new = tuple(self._new), []
             if passed or is_all:
                 beyond = self._beyond if is_all else 0
                 unused = self.used.unused() if is_all else ()
-                self.send(PointsRecorded(new if passed else (), passed, beyond, is_all, unused))
+                self.send(PointsRecorded(new, passed, beyond, is_all, unused))

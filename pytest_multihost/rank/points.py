@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ from pytest_multihost.nemesis.interpose import (
 from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.batches import count_batches
 from pytest_multihost.rank.point_record import PointRecord
-from pytest_multihost.rank.recorder import Recorder, after_import
+from pytest_multihost.rank.recorder import Recorder, SourceRef, after_import
 from pytest_multihost.rank.run_paths import portable_glob
 from pytest_multihost.rank.wrap_calls import wrap_calls
 
@@ -83,7 +84,7 @@ class _Thread(threading.local):
     is_performing = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Points:
     """The points that this rank passes.
 
@@ -113,6 +114,11 @@ class Points:
     _thread: _Thread = field(default_factory=_Thread)
     _owner: int = field(default_factory=os.getpid)
     _is_healed: bool = False
+    _is_forked: bool = False
+
+    def leave_fork(self) -> None:
+        """Take note that this is a forked child, whose operations are not the rank's."""
+        self._is_forked = True
 
     def pass_point(
         self,
@@ -159,14 +165,14 @@ class Points:
             path, call, other = access.path, access.call, access.other
             self.pass_point("io", path, call=call, other=other, makes=access.makes)
 
-    def begin_operation(self, name: str, kind: OperationKind) -> None:
-        """Pass the point of an operation that is about to begin."""
+    def begin_operation(self, name: str, kind: OperationKind, source: SourceRef) -> None:
+        """Pass the point of an operation that is about to begin at the user's line `source`."""
         __tracebackhide__ = True
         if self.bindings:
             if kind == "collective" or self.record is not None or self._names(name):
                 self.pass_point("collective", name, call=kind)
-        elif self.record is not None and os.getpid() == self._owner:  # no more than it must cost
-            self.record.add("collective", name)
+        elif self.record is not None and not self._is_forked:  # no more than it must cost
+            self.record.add_operation(name, source)
 
     def _names(self, operation: str) -> bool:
         return any(each.fault.at.name == operation for each in self.bindings)
@@ -374,8 +380,11 @@ def bind_faults(
     ]
     record = None
     if spec.world.tells_points:
-        record = PointRecord(recorder, root, send, has_faults=bool(spec.world.faults))
+        has_faults, tells_callers = bool(spec.world.faults), spec.world.tells_callers
+        record = PointRecord(recorder, root, send, has_faults, tells_callers)
     points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
+    reference = weakref.WeakMethod(points.leave_fork)  # a hook at fork is never removed
+    os.register_at_fork(after_in_child=lambda: (leave := reference()) and leave())
     recorder.has_streams = any(each.fault.kind == "stream_order" for each in bindings)
     points.healing.callback(setattr, recorder, "has_streams", False)  # noqa: FBT003 - its value
     if bindings or record is not None:

@@ -318,7 +318,7 @@ def test_what_happens_to_a_rank_happens_before_it_enters(records: Records) -> No
     """Faults listen; what they raise is the test's to see."""
     asked: list[tuple[str, str, int]] = []
 
-    def refuse(name: str, kind: str) -> None:
+    def refuse(name: str, kind: str, _source: object) -> None:
         asked.append((name, kind, len(records.ours)))
         raise ZeroDivisionError
 

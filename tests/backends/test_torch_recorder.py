@@ -453,7 +453,7 @@ def test_what_listeners_raise_passes_and_nothing_is_noted(started: Recorded) -> 
     class FaultError(Exception):
         pass
 
-    def strike(name: str, kind: str) -> None:
+    def strike(name: str, kind: str, _source: object) -> None:
         if name == "broadcast":
             raise FaultError(kind)
 

@@ -257,7 +257,7 @@ def test_options_stay_as_torch_has_them(recorder: Recorder) -> None:
     with pytest.raises(TypeError):
         options.asyncOp = "neither"
     assert not options.asyncOp
-    for listener in ([], [lambda name, kind: None]):  # the second is heard in Python alone
+    for listener in ([], [lambda name, kind, source: None]):  # the second is heard in Python alone
         recorder.on_begin[:] = listener
         kept = weakref.ref(options)
         dist.group.WORLD.allreduce([torch.ones(3)], options).wait()

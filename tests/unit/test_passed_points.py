@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import Counter
+from dataclasses import replace
+
 from pytest_multihost.model.event import Event, PointSite, PointsRecorded
 from pytest_multihost.model.fault import Point
 from pytest_multihost.model.stack import Frame
@@ -10,7 +15,6 @@ from pytest_multihost.model.verdict import Place
 from pytest_multihost.outcome.passed_points import (
     frames_of_points,
     recorded_points,
-    site_of_point,
     unrecorded_points,
     unused_by_all,
 )
@@ -52,17 +56,22 @@ def test_points_are_counted_in_the_order_in_which_they_were_passed() -> None:
     ]
 
 
-def test_the_lines_out_to_the_test_are_known_by_rank_point_and_line() -> None:
-    """Those of the first passage; the same point of another line has its own."""
-    inner, outer = Frame("t.py", 3, "save"), Frame("t.py", 9, "test")
-    sites = (
-        PointSite(io("/x"), inner, frames=(inner, outer)),
-        PointSite(io("/x"), outer, frames=(outer,)),
+def test_the_lines_out_to_the_test_are_known_of_each_passage() -> None:
+    """One helper is called from two places; what another operation is made of has none."""
+    inner, one, other = (
+        Frame("t.py", 3, "save"),
+        Frame("t.py", 9, "test"),
+        Frame("t.py", 11, "test"),
     )
-    history = [Event(1.0, 2, PointsRecorded(sites, (0, 1, 0)))]
-    frames = frames_of_points(history)
-    found = [frames[site_of_point(each)] for each in recorded_points(history)[2]]
-    assert found == [(inner, outer), (outer,), (inner, outer)]
+    sites = (
+        PointSite(io("/x"), inner, frames=(inner, one)),
+        PointSite(io("/x"), inner, frames=(inner, other)),
+        PointSite(op("all_gather"), inner, is_inner=True, frames=(other,)),
+    )
+    history = [Event(1.0, 2, PointsRecorded(sites, (0, 2, 1, 0)))]
+    frames = frames_of_points(history)[2]
+    assert frames == ((inner, one), (inner, other), (inner, one))
+    assert len(frames) == len(recorded_points(history)[2])
 
 
 def test_a_point_passed_from_two_lines_is_counted_once_for_both() -> None:
@@ -168,6 +177,68 @@ def test_without_faults_nothing_is_sent_at_each_operation() -> None:
     for _ in range(100):
         record.add("collective", "all_reduce")
     assert len(sent) < 10
+
+
+def test_an_operation_at_a_known_line_is_a_point_of_that_line() -> None:
+    """The short way, for loops of collectives, records what the long one does."""
+    sent = list[PointsRecorded]()
+    recorder = Recorder(SlotPage(), rank=0, size=1)
+    record = PointRecord(recorder, "/", sent.append)
+    source = recorder.user_source(1)
+    for _ in range(2):
+        record.add_operation("all_reduce", source)
+    with recorder.inside():
+        record.add_operation("all_reduce", source)
+    record.add_operation("block_until_ready", source)
+    record.flush(is_all=True)
+    [whole, inner] = [site for each in sent for site in each.sites]
+    assert (whole.point, whole.is_main, whole.is_inner) == (op("all_reduce"), True, False)
+    assert whole.frame is not None
+    assert whole.frame.line == source[1]
+    assert inner == replace(whole, is_inner=True, frames=inner.frames)
+    assert [number for each in sent for number in each.passed] == [0, 0, 1]
+
+
+def test_threads_that_pass_points_at_a_time_lose_none() -> None:
+    """Neither points nor the sites that they are at, whoever sends them."""
+    sent = list[PointsRecorded]()
+    recorder = Recorder(SlotPage(), rank=0, size=1)
+    record = PointRecord(recorder, "/", sent.append)
+
+    def pass_points(number: int) -> None:
+        source = recorder.user_source(1)
+        for each in range(1000):
+            record.add_operation(f"operation {number} {each % 50}", source)
+
+    threads = [threading.Thread(target=pass_points, args=(each,)) for each in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    record.flush(is_all=True)
+    points = recorded_points([Event(1.0, 0, each) for each in sent])[0]
+    assert Counter(point.point.name for point in points) == {
+        f"operation {number} {each}": 20 for number in range(4) for each in range(50)
+    }
+
+
+def test_callers_of_one_line_are_told_apart_where_that_is_asked_for() -> None:
+    """Each has its own way of an error, and its own lines out to the test."""
+    for tells_callers, expected in ((False, 1), (True, 2)):
+        sent = list[PointsRecorded]()
+        recorder = Recorder(SlotPage(), rank=0, size=1)
+        record = PointRecord(recorder, "/", sent.append, tells_callers=tells_callers)
+
+        def touch(record: PointRecord = record) -> None:
+            record.add("io", "/a", "open")
+
+        with contextlib.suppress(OSError):
+            touch()
+        touch()
+        record.flush(is_all=True)
+        sites = [site for each in sent for site in each.sites]
+        assert len({each.error_path for each in sites}) == expected
+        assert len({each.frames for each in sites}) == expected
 
 
 def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:

@@ -16,7 +16,6 @@ from pytest_multihost.model.sweep import Acceptance
 from pytest_multihost.outcome.passed_points import (
     frames_of_points,
     recorded_points,
-    site_of_point,
     unrecorded_points,
 )
 from pytest_multihost.slots import slots_path
@@ -75,8 +74,8 @@ def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
     points, frames = recorded_points(history), frames_of_points(history)
     return {
         rank: tuple(
-            Passed(each, frames.get(site_of_point(each), ()))
-            for each in passed
+            Passed(each, lines)
+            for each, lines in zip(passed, frames[rank], strict=True)
             if is_of_the_test(each)
         )
         for rank, passed in points.items()

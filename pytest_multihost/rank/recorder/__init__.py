@@ -16,10 +16,11 @@ from pytest_multihost.rank.recorder.process_recorder import (
     prepare_recording,
     start_recording,
 )
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.recorder import Recorder, SourceRef
 
 __all__ = [
     "Recorder",
+    "SourceRef",
     "after_import",
     "current_recorder",
     "operation",

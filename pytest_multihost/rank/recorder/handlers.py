@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from pytest_multihost.model.stack import Frame, is_library, is_ours
 from pytest_multihost.model.sweep import ASKS, UNHANDLED
 
+_NAMES_OF_CALLS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
@@ -113,6 +114,18 @@ def user_frames(frame: FrameType | None) -> Iterator[Frame]:
         if not is_library(code.co_filename):
             yield Frame(code.co_filename, frame.f_lineno or 0, code.co_name)
         frame = frame.f_back
+
+
+def callers(frame: FrameType | None) -> tuple[int, ...]:
+    """Return numbers for the instructions that all frames are at, up to pytest's call of the test.
+
+    They are equal for two calls that come from the same places, as long as their code lives.
+    """
+    found: list[int] = []
+    while frame is not None and frame.f_code.co_name not in _NAMES_OF_CALLS:
+        found += (id(frame.f_code), frame.f_lasti)
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _entry(frame: FrameType) -> FrameType:

@@ -21,10 +21,11 @@ from pytest_multihost.model.stack import Frame, is_library
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
 Ranks = tuple[int, ...]
-OnBegin = Callable[[str, OperationKind], None]
 
 SourceRef = tuple[int, int, int]
 """A line of the source: number of its file in the slot page, line, number of its function."""
+
+OnBegin = Callable[[str, OperationKind, SourceRef], None]
 
 _UNKNOWN: SourceRef = (0, 0, 0)
 _AGENT = str(Path(__file__).parents[1] / "agent" / "lifecycle.py")
@@ -57,8 +58,8 @@ class Recorder:
         page: The slot page.
         rank: This rank.
         size: Ranks of the world.
-        on_begin: Called with name and kind before an operation is recorded: what happens to a
-            rank there happens before it has entered. Faults are bound to it.
+        on_begin: Called with name, kind and the user's line before an operation is recorded: what
+            happens to a rank there happens before it has entered. Faults are bound to it.
         thread: What is known of the calling thread.
         has_streams: Whether operations run one at a time, in the order of their launch.
     """
@@ -123,15 +124,25 @@ class Recorder:
             return NO_RECORD
         return record
 
-    def notify(self, name: str, kind: OperationKind) -> None:
-        """Call the listeners for an operation that is about to begin; what they raise passes."""
-        for listener in self.on_begin:
-            listener(name, kind)
+    def notify(self, name: str, kind: OperationKind, source: SourceRef | None = None) -> None:
+        """Call the listeners for an operation that is about to begin; what they raise passes.
 
-    def begin_call(self, call: Call, sequence: int = 0, detail: int = 0) -> int:
+        Args:
+            name: The operation.
+            kind: Who must do something for it to end.
+            source: The user's line, if it is known.
+        """
+        source = source or self.user_source(2)
+        for listener in self.on_begin:
+            listener(name, kind, source)
+
+    def begin_call(
+        self, call: Call, sequence: int = 0, detail: int = 0, source: SourceRef | None = None
+    ) -> int:
         """Do what `begin` does after the listeners were notified, with what was prepared."""
         try:
-            source = self.user_source(3)  # called by begin(), or by what wraps the runtime's call
+            # called by begin(), or by what wraps the runtime's call
+            source = source or self.user_source(3)
             at_ns = now_ns()
             return self.page.begin(call, at_ns, self.thread.native_id, source, sequence, detail)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test

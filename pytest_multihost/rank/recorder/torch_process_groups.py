@@ -157,6 +157,7 @@ class ProcessGroupRecorder:
         known, get, launched = self.groups.known, self.groups.get, self.works.launched
         recorder = self.recorder
         on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
+        user_source = recorder.user_source
 
         def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
@@ -165,14 +166,15 @@ class ProcessGroupRecorder:
                 other, tag, detail = describe(args, kwargs)
                 prepared = group.prepared.get((name, other, tag))
                 call, sequence = prepared or group.prepare(name, kind, other, tag)
+                source = user_source(2)
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
             if on_begin:
-                recorder.notify(name, kind)
+                recorder.notify(name, kind, source)
             stream = None
             if recorder.has_streams:
                 stream = self.works.await_stream(group, kind, other)
-            record = begin_call(call, next(sequence), detail)
+            record = begin_call(call, next(sequence), detail, source)
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
