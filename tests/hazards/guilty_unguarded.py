@@ -122,3 +122,30 @@ def test_the_barrier_is_in_the_try_of_the_copy(world: World, shared_tmp_path: Pa
         dist.all_reduce(loss)
     except OSError as error:
         print("no copy:", error)
+
+
+def point_to(folder: Path, step: str) -> None:
+    """Note which step is the latest."""
+    (folder / "latest").write_text(step)
+
+
+@guilty(
+    "unguarded",
+    '(folder / "latest").write_text(step)',
+    "dist.barrier()",
+    confirmed=True,
+    like="ByteDance-Seed/VeOmni pull 1172: one of two uses of a helper is agreed on",
+)
+def test_the_second_use_of_a_helper_is_not_agreed_on(world: World, shared_tmp_path: Path) -> None:
+    """The first failure would be told to all."""
+    failed = torch.zeros(1)
+    if world.is_primary:
+        try:
+            point_to(shared_tmp_path, "1")
+        except OSError:
+            failed += 1
+    dist.all_reduce(failed)
+    assert not failed
+    if world.is_primary:
+        point_to(shared_tmp_path, "2")
+    dist.barrier()

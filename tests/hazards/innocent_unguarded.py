@@ -96,3 +96,25 @@ def test_one_rank_writes_when_nobody_waits_any_more(world: World, shared_tmp_pat
     dist.all_reduce(torch.ones(1))
     if world.is_primary:
         (shared_tmp_path / "done").touch()
+
+
+def point_to(folder: Path, step: str) -> None:
+    """Note which step is the latest."""
+    (folder / "latest").write_text(step)
+
+
+@innocent()
+def test_a_helper_is_guarded_where_one_rank_uses_it(world: World, shared_tmp_path: Path) -> None:
+    """All ranks use it first, where a failure is every rank's own."""
+    own = shared_tmp_path / str(world.rank) if world.rank else shared_tmp_path
+    own.mkdir(exist_ok=True)
+    point_to(own, "0")
+    dist.barrier()
+    failed = torch.zeros(1)
+    if world.is_primary:
+        try:
+            point_to(shared_tmp_path, "1")
+        except OSError:
+            failed += 1
+    dist.all_reduce(failed)
+    assert not failed

@@ -132,7 +132,10 @@ class Recorder:
             kind: Who must do something for it to end.
             source: The user's line, if it is known.
         """
-        source = source or self.user_source(2)
+        try:
+            source = source or self.user_source(2)
+        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+            source = _UNKNOWN
         for listener in self.on_begin:
             listener(name, kind, source)
 
