@@ -53,7 +53,7 @@ from pytest_multihost.model.messages import (
 from pytest_multihost.model.messages import Release as OpenGate
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
 from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
@@ -287,7 +287,9 @@ class _WorldRun:
         for event in map(jumps.in_world_time, events):
             self._take(event)
             _perform(world, event, jumps)
-            for rank, frame in _answers(exchange, event, self.facts[event.rank]).items():
+            for rank, frame in _answers(
+                exchange, event, self.facts[event.rank], self.spec.subject
+            ).items():
                 world.send(rank, frame)
 
     def _tick_s(self) -> float:
@@ -498,7 +500,8 @@ class _WorldRun:
         late = [each for each in self.facts if not each.is_past_body]
         late = late or [each for each in self.facts if not each.is_finished]
         late = late or [each for each in self.facts if not each.is_gone]
-        return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
+        phase = phase_name(late[0].phase, self.spec.subject)
+        return f"{rank_set(each.rank for each in late)} still in {phase}"
 
     def _end(self, world: RunningWorld) -> None:
         """End the world, and keep only those of its last events that the test itself caused.
@@ -528,7 +531,7 @@ def _trouble_s(facts: RankFacts) -> float | None:
 
 
 def _answers(
-    exchange: HarnessCollectives, event: Event, facts: RankFacts
+    exchange: HarnessCollectives, event: Event, facts: RankFacts, subject: Subject
 ) -> Mapping[int, Frame[ToRank]]:
     """Return the frames to send because of `event`, with the ranks that get them."""
     match event.body:
@@ -540,7 +543,7 @@ def _answers(
             error = failure.error
             return exchange.mark_lost(event.rank, f"raised {error.type}" if error else "failed")
         case Parked():
-            return exchange.mark_lost(event.rank, "has left the test")
+            return exchange.mark_lost(event.rank, f"has left the {subject}")
         case Done():
             return exchange.mark_lost(event.rank, "has finished its teardown")
     return {}

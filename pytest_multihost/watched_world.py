@@ -19,7 +19,7 @@ from pytest_multihost.engine import OnTick, Surroundings, run_world
 from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.model.event import now
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import Early, WorldSpec
+from pytest_multihost.model.spec import Early, Subject, WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
@@ -136,9 +136,11 @@ class WorldProgress:
 
     Attributes:
         blocking_ranks: Returns the ranks that the others wait for.
+        subject: What the ranks run.
     """
 
     blocking_ranks: FindBlockingRanks
+    subject: Subject = "test"
     _sampler: PySpySampler = field(default_factory=PySpySampler)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
@@ -150,7 +152,7 @@ class WorldProgress:
         """Return where the ranks are after `seconds`."""
         blocking = self.blocking_ranks(facts)
         if blocking is None:
-            return progress_text(seconds, facts)
+            return progress_text(seconds, facts, self.subject)
         if self._since[0] != blocking.ranks:
             self._since = blocking.ranks, seconds
         where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None

@@ -20,6 +20,7 @@ from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import Ending, WorldResult, WorldSnapshot
+from pytest_multihost.model.spec import phase_name
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
@@ -228,16 +229,18 @@ def _evidence(
             yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
         elif operation is None and states[wait.rank].polls:
             yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
+    subject = result.spec.subject
+    told_by = "pytest" if subject == "test" else "harness"
     for rank in cause.culprits:
         state, found = states[rank], finding.ranks[rank]
         if state.condition == "died" and found.facts.exit is not None:
             yield Evidence(rank, describe_exit(found.facts.exit), "pidfd")
         if state.condition == "raised" and found.at_s is not None:
             at_s = round(found.at_s - result.started_s, _DIGITS)
-            yield Evidence(rank, f"raised {found.summary}", "pytest", at_s=at_s)
+            yield Evidence(rank, f"raised {found.summary}", told_by, at_s=at_s)
         if state.condition == "finished" and found.facts.parked_s is not None:
             at_s = round(found.facts.parked_s - result.started_s, _DIGITS)
-            yield Evidence(rank, "left the test", "pytest", at_s=at_s)
+            yield Evidence(rank, f"left the {subject}", told_by, at_s=at_s)
         # Frames alone show where a rank is, and nothing of what it has entered before.
         is_counted = cause.operation is not None and result.ending != "seen"
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
@@ -320,7 +323,8 @@ def _headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     if cause.kind in _SENTENCES:
         before, after = _SENTENCES[cause.kind]
         what = finding.ranks[cause.culprits[0]].summary
-        after = after.format(what=what, be="is" if is_one else "are")
+        be, subject = "is" if is_one else "are", result.spec.subject
+        after = after.format(what=what, be=be, subject=subject)
         return sentence(before, _ranks(cause.culprits, cause), after, _waiters(cause, size))
     return _HEADLINES[cause.kind](cause, finding, result)
 
@@ -369,10 +373,10 @@ def _wait(cause: Cause) -> str:
 
 
 _SENTENCES: Mapping[Kind, tuple[str, str]] = {
-    "finished": ("", " returned from the test"),
+    "finished": ("", " returned from the {subject}"),
     "raised": ("", " raised {what}"),
     "died": ("", " {what}"),
-    "stopped": ("", " {be} stopped from outside the test"),
+    "stopped": ("", " {be} stopped from outside the {subject}"),
     "gil_held": ("native code in ", " holds the GIL"),
 }
 """What is before and behind the culprits where their own state says enough, without the waiters."""
@@ -461,7 +465,8 @@ def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 
 def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
-    phase = finding.ranks[cause.culprits[0]].facts.phase
+    facts, subject = finding.ranks[cause.culprits[0]].facts, result.spec.subject
+    phase = phase_name(facts.phase, subject)
     own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
     where = sentence(" in ", _words(own[0], result.spec.size)) if own else ()
     be, them = ("is", "it") if len(cause.culprits) == 1 else ("are", "them")

@@ -31,6 +31,7 @@ from pytest_multihost.model.operation import (
     rank_set,
 )
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
@@ -389,7 +390,7 @@ def described(
     """Return a parting as it is shown to people and written to verdict.json."""
     size, group = result.spec.size, parting.group
     told = [
-        _described(side, entered, through, parting, context, size)
+        _described(side, entered, through, parting, context, result.spec)
         for side, entered, through in _with_stacks_of_waits(parting, states, result)
     ]
     common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
@@ -434,7 +435,7 @@ def _described(
     through: Frame | None,
     parting: Parting,
     context: SourceContext,
-    size: int,
+    spec: WorldSpec,
 ) -> DivergenceSide:
     frame = side.frame or (entered.frame if entered is not None else None)
     place = context.place(frame) if frame is not None else None
@@ -454,11 +455,11 @@ def _described(
         source=place.source if place is not None else None,
         through=line,
         count=side.count,
-        text=_did(side, entered, parting, size).replace("{at}", at),
+        text=_did(side, entered, parting, spec).replace("{at}", at),
     )
 
 
-def _did(side: Side, entered: Operation | None, parting: Parting, size: int) -> str:
+def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpec) -> str:
     """Return what ranks did there; ``{at}`` stands for the line."""
     others = [each.operation for each in parting.sides if each.operation is not None]
     if side.operation is not None:
@@ -468,6 +469,7 @@ def _did(side: Side, entered: Operation | None, parting: Parting, size: int) -> 
         more += f" {detail}" if len({each.detail for each in alike}) > 1 else ""
         time = f", for the {nth(side.count)} time" if side.count and side.count > 1 else ""
         return f"entered {side.operation.name}{more}{{at}}{time}"
-    did = f"went on to {entered.describe(size)}{{at}}" if entered else "returned from the test"
+    returned = f"returned from the {spec.subject}"
+    did = f"went on to {entered.describe(spec.size)}{{at}}" if entered else returned
     times = f"{side.count} time{'s' * (side.count != 1)}"
     return f"{did}, having entered {others[0].name} {times}" if side.count and others else did

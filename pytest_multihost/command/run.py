@@ -177,7 +177,8 @@ def _run_world(
         early="fail",
         others=frozenset(e.hello.pid for e in peers.values() if e.is_local and e.hello.pid),
     )
-    progress, hides = WorldProgress(world.watchdog.blocking_ranks), options.log_folder is not None
+    progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
+    hides = options.log_folder is not None
     screen = Screen.make(progress, files.directory, spec.size, hides=hides)
 
     def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
@@ -284,6 +285,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         clock=options.clock,
         horizon_s=options.horizon_s,
         command=shlex.join(options.command(size)),
+        subject="script",
     )
 
 

@@ -120,6 +120,7 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
             timeout_s=0.0,
             startup_timeout_s=0.0,
             seed=0,
+            subject="job",
         ),
         launch="dumps",
         started_at=datetime.fromtimestamp(joined.origin_s, tz=UTC).isoformat(timespec="seconds"),

@@ -137,6 +137,7 @@ def _result(job: Job, look: Look) -> WorldResult:
             startup_timeout_s=0.0,
             seed=0,
             sites=_sites(job),
+            subject="job",
         ),
         launch="attach",
         started_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),

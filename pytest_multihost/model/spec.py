@@ -111,6 +111,15 @@ Site = tuple[str, str, str, int]
 """A host's name, its address, the network interface with that address, and its number of ranks."""
 
 
+Subject = Literal["test", "script", "job"]
+"""What ranks run: a test of pytest's, a script, or something that was started without us."""
+
+
+def phase_name(phase: str, subject: Subject) -> str:
+    """Return the name of a rank's phase: "call" is pytest's word."""
+    return f"the {subject}" if phase == "call" and subject != "test" else phase
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
     """One attempt of one test.
@@ -137,6 +146,7 @@ class WorldSpec:
         horizon_s: It hangs if nothing in it can move within so many seconds; None: before its
             deadline.
         command: The command line that runs it again, if it is no test.
+        subject: What its ranks run.
     """
 
     nodeid: str
@@ -158,6 +168,7 @@ class WorldSpec:
     sites: tuple[Site, ...] = ()
     horizon_s: float | None = None
     command: str = ""
+    subject: Subject = "test"
 
     @property
     def keeps_proxies(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Literal
 from pytest_multihost.model.event import BROKEN, Exited, Interrupted, ReportMade, SerializedReport
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import Subject, phase_name
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
 from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_history
 from pytest_multihost.outcome.symptoms import Symptoms, is_closed_connection
@@ -187,7 +188,8 @@ def _judge_rank(
         found = _raised(facts, failure, symptoms)
         return replace(found, outcome="collateral") if facts.rank in masked else found
     if facts.exit is not None and facts.has_died:
-        return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
+        last_words = result.last_words.get(facts.rank, "")
+        return _died(facts, facts.exit, last_words, symptoms, result.spec.subject)
     if facts.failed_subtests_s and (facts.waits_at_gate or not facts.was_ended):
         # In a rank that has left the test they do not explain why others did not end.
         at_s = None if facts.waits_at_gate else facts.failed_subtests_s[0]
@@ -231,12 +233,16 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
     )
 
 
-def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms) -> RankFinding:
-    summary = f"{describe_exit(status)} in {facts.phase}"
+def _died(
+    facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms, subject: Subject
+) -> RankFinding:
+    phase = phase_name(facts.phase, subject)
+    summary = f"{describe_exit(status)} in {phase}"
     if status.code == 0 and facts.done_s is None:
         summary += ", before it had reported"
     if status.code == BROKEN:
-        summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
+        controller = "pytest" if subject == "test" else "multihost"
+        summary = f"lost its connection to {controller} in {phase}, exit code {BROKEN}"
     elif status.signal == signal.SIGABRT and (said := _LAST_WORDS.findall(last_words)):
         summary += f": {''.join(said[-1]).strip()[:_MAX_LAST_WORDS]}"
     is_follow_up = symptoms.is_in_log(last_words)
@@ -249,14 +255,14 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     A rank that ran is hung if the world ended as a hang or had settled, else it is collateral.
     """
     if facts.waits_at_gate:
-        return RankFinding(
-            facts, "skipped" if facts.is_skipped else "passed", None, "had left the test"
-        )
+        outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
+        return RankFinding(facts, outcome, None, f"had left the {result.spec.subject}")
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
     # `judge` makes this collateral if a cause is known; else the others raised only symptoms.
     is_hung = result.ending in (*_HANGS, "settled")
-    return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {facts.phase}")
+    phase = phase_name(facts.phase, result.spec.subject)
+    return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {phase}")
 
 
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
@@ -388,7 +394,8 @@ def _reason(
         late = [each.facts for each in ranks if each.outcome == "hung"]
         if late:
             names = rank_set(each.rank for each in late)
-            return f"{names} still in {late[0].phase}, the others gave up waiting"
+            phase = phase_name(late[0].phase, result.spec.subject)
+            return f"{names} still in {phase}, the others gave up waiting"
     if outcome == "hung" or decisive is None:
         hit = _first(ranks, {"collateral"})
         lost = f"{_name_all(ranks, hit)} lost the others: {hit.summary}" if hit else ""

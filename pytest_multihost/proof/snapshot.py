@@ -55,7 +55,7 @@ class Snapshot:
                     left_s = max(thread.ends_s - self.kernel.at_s, 0.0)
                     yield (
                         f"rank {process.rank} would have given up {found[-1].name} after"
-                        f" {left_s:.0f} s more, with an error that nothing in the test handles"
+                        f" {left_s:.0f} s more, with an error that its code does not handle"
                     )
 
     def failing_starts(self, rank: int | None, tid: int) -> tuple[Operation, ...]:

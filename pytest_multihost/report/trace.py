@@ -41,9 +41,9 @@ from pytest_multihost.model.event import (
     ReportMade,
     SyncPointPassed,
 )
-from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import relative_to
 from pytest_multihost.model.verdict import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
@@ -312,7 +312,7 @@ def _slices(tracks: _Tracks) -> Iterator[Json]:
 def _instants(world: _World) -> Iterator[Json]:
     result, diagnosis = world.result, world.diagnosis
     for event in result.history:
-        if (found := _instant_of(event, result.spec.faults)) is not None:
+        if (found := _instant_of(event, result.spec)) is not None:
             name, category = found
             at_us, on = world.us(event.at_s), _on(event.rank)
             yield {"ph": "i", "s": "t", "name": name, "cat": category, **on, "ts": at_us}
@@ -323,8 +323,9 @@ def _instants(world: _World) -> Iterator[Json]:
         yield {"ph": "i", "s": "g", "name": name, "cat": "verdict", **on, "ts": at_us}
 
 
-def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None:
+def _instant_of(event: Event, spec: WorldSpec) -> tuple[str, str] | None:
     """Return name and category of an event that is shown as an instant, else None."""
+    faults = spec.faults
     match event.body:
         case FaultChanged(index=index, phase=phase) if 0 <= index < len(faults):
             return f"{faults[index]!r}: {phase}", "fault"
@@ -337,7 +338,8 @@ def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None
         case Ready():
             return "ready", "mark"
         case Parked():
-            return "test body is over", "mark"
+            what = "test body" if spec.subject == "test" else spec.subject
+            return f"{what} is over", "mark"
         case Interrupted():
             return "interrupted", "mark"
     return None

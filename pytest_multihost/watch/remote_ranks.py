@@ -45,7 +45,9 @@ class RemoteRanks:
             error_s = max(part.clock[1] for part in parts)
             clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
             ranks = rank_set(rank for part in parts for rank in part.ranks)
-            notes.append(f"{ranks} on {host}: seen by pytest there, {clock}, without native frames")
+            notes.append(
+                f"{ranks} on {host}: seen by the process there, {clock}, without native frames"
+            )
         return tuple(notes)
 
     def refresh(self) -> None:

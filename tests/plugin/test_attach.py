@@ -739,5 +739,5 @@ def test_ranks_of_another_machine_are_seen_by_the_process_there(
         assert (diagnosis["kind"], diagnosis["culprits"]) == ("straggler", [3])
         assert diagnosis["detected_by"] == "proof"
         assert "time.sleep(600)" in output  # its stacks
-        assert "ranks 2,3 on beta: seen by pytest there, on a clock known to" in output
+        assert "ranks 2,3 on beta: seen by the process there, on a clock known to" in output
         assert processes.output[1:] == ["", "", ""]

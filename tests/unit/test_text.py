@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from pytest_multihost.model.operation import (
     Scope,
 )
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.spec import Subject
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.model.verdict import RankPlace
 from pytest_multihost.outcome import Symptoms
@@ -83,6 +85,7 @@ def judged(
     leftovers: tuple[str, ...] = (),
     operations: Sequence[Operations] = (),
     partings: tuple[Parting, ...] = (),
+    subject: Subject = "test",
 ) -> Judgement:
     """Run and judge a world."""
     clock = ManualClock(1000.0)
@@ -101,7 +104,8 @@ def judged(
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )
-    result = replace(run_world(make_spec(size), surroundings), leftovers=leftovers)
+    spec = replace(make_spec(size), subject=subject)
+    result = replace(run_world(spec, surroundings), leftovers=leftovers)
     if operations:
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,), partings=partings)
@@ -496,6 +500,33 @@ def test_who_has_left_is_told_with_the_line_at_which_the_others_wait(
     assert diagnosis.summary == f"{told}; {waits}"
 
 
+LEFT = [at(0, 1.0, "parked")]
+KILLED = [at(0, 1.0, "exited", exited(signal=9))]
+
+
+def left_by_one(script: list[Step], subject: Subject) -> str:
+    """Return the page of two ranks of which rank 0 leaves, and rank 1 waits for it."""
+    both = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
+    page = Operations(0), waiting_at(1, "broadcast", 88)
+    return story([*both, *script], {}, size=2, operations=page, subject=subject)
+
+
+@pytest.mark.parametrize("subject", ["script", "job"])
+@pytest.mark.parametrize("script", [LEFT, KILLED, []], ids=["left", "killed", "stays"])
+def test_a_page_of_what_is_no_test_does_not_speak_of_one(
+    script: list[Step], subject: Subject
+) -> None:
+    """Nor does it use pytest's words; the test's own name and files are left out."""
+    shown = left_by_one(script, subject).replace("test_ckpt.py", "")
+    assert subject in shown or script != LEFT
+    assert re.findall(r"\btests?\b|\bpytest\b(?!_)|\bin call\b", shown) == []
+
+
+def test_the_page_of_a_script_is_as_it_is_known() -> None:
+    """Letter by letter."""
+    assert left_by_one(LEFT, "script") == (GOLDEN / "script.txt").read_text(encoding="utf-8")
+
+
 def test_no_code_of_ours_is_shown_in_the_test() -> None:
     """The reader's code, and the one frame of the library that it has called."""
     shown = story(*HANG)
@@ -550,6 +581,7 @@ if __name__ == "__main__":  # writes the golden files anew: read them before you
         (GOLDEN / f"{name}.txt").write_text(story(*world), encoding="utf-8")
     (GOLDEN / "straggler.txt").write_text(story(*HANG, operations=LATE), encoding="utf-8")
     (GOLDEN / "divergence.txt").write_text(page_of(parted()), encoding="utf-8")
+    (GOLDEN / "script.txt").write_text(left_by_one(LEFT, "script"), encoding="utf-8")
 
 
 def test_a_section_is_coloured_without_pytest() -> None:

@@ -215,7 +215,7 @@ DETECTED_BY: Mapping[str, str] = {
     "stopped": "A rank is stopped",
     "exit": "A rank died",
     "raise": "A rank raised",
-    "deadline": "The test's time was up",
+    "deadline": "Its time was up",
     "dumps": "From what the ranks had recorded of themselves",
     "attach": "As far as it can be seen from outside",
 }

@@ -177,7 +177,8 @@ def _marks(page: PageModel) -> Iterator[_Mark]:
                 text = display_text(f"sync point {name}")
                 yield _Mark(us(event.at_s), event.rank, "point", text)
             case Parked():
-                yield _Mark(us(event.at_s), event.rank, "returned", "left the test")
+                text = f"left the {page.judged.result.spec.subject}"
+                yield _Mark(us(event.at_s), event.rank, "returned", text)
     for each in page.judged.finding.ranks:
         facts = each.facts
         if each.at_s is not None and not facts.has_died:

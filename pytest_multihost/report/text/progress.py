@@ -10,6 +10,7 @@ from pathlib import PurePath
 from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import Subject, phase_name
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.outcome import RankFacts
@@ -38,17 +39,20 @@ def blocking_text(
     return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
 
 
-def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
-    """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done"."""
-    places = group_by_value(
-        (
-            "gone" if each.is_gone else "done" if each.is_past_body else f"in {each.phase}",
-            each.rank,
-        )
-        for each in facts
-    )
+def progress_text(seconds: float, facts: Iterable[RankFacts], subject: Subject = "test") -> str:
+    """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done".
+
+    Of what is no test the phase has its name: pytest's word is not known there.
+    """
+    places = group_by_value((_progress(each, subject), each.rank) for each in facts)
     where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
     return f"{seconds:.0f} s: {where}"
+
+
+def _progress(facts: RankFacts, subject: Subject) -> str:
+    if facts.is_gone:
+        return "gone"
+    return "done" if facts.is_past_body else f"in {phase_name(facts.phase, subject)}"
 
 
 def overlay(text: str, width: int) -> str:
