@@ -20,6 +20,7 @@ from runtimes import skip_if_missing
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
+    "after_timeouts",
     "custom_backend",
     "custom_fault",
     "custom_transport",
