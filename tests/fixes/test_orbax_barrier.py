@@ -34,7 +34,7 @@ WARM = (
 def slow(seconds):
     "XLA gives up after 4 s instead of half an hour."
     env = {"XLA_FLAGS": "--xla_cpu_collective_timeout_seconds=4"}
-    return slow_primary(seconds, at.sync_point("connected"), timeout=60, env=env)
+    return slow_primary(seconds, at.sync_point("connected"), timeout=60, env=env, clock="jump")
 
 def restore_late(world, path, barrier):
     assert version.__version__ == os.environ["ORBAX"]
@@ -73,7 +73,7 @@ COLD = (
     HEAD
     + """
 def slow(seconds):
-    return slow_primary(seconds, at.start(), timeout=90)
+    return slow_primary(seconds, at.start(), timeout=90, clock="jump")
 
 def restore_late(barrier):
     with patch_orbax_single_replica_restore(barrier, timeout_s=80):
