@@ -23,6 +23,9 @@ _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
 _HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
 """Processes that Python starts beside those of a program."""
 
+_LOOKS = re.compile(r"(/multihost|pytest_multihost\.command\.main) attach\b")
+"""Processes that look at jobs as this one does: their launcher may have numbered them, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -66,7 +69,7 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
     unreadable = 0
     for pid in parents if among is None else among:
         try:
-            found = None if pid in own or not _is_python(pid) else membership_if_any(pid)
+            found = None if pid in own or not _may_be_rank(pid) else membership_if_any(pid)
         except PermissionError:
             unreadable += 1
             continue
@@ -86,7 +89,7 @@ def matching(text: str) -> tuple[int, ...]:
     parents = _parents()
     own = {os.getpid(), *_ancestors(os.getpid(), parents)}
     return tuple(
-        pid for pid in parents if pid not in own and text in command_of(pid) and _is_python(pid)
+        pid for pid in parents if pid not in own and text in command_of(pid) and _may_be_rank(pid)
     )
 
 
@@ -123,6 +126,10 @@ def command_of(pid: int) -> str:
     except OSError:
         return ""
     return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="backslashreplace")
+
+
+def _may_be_rank(pid: int) -> bool:
+    return _is_python(pid) and not _LOOKS.search(command_of(pid))
 
 
 def _is_python(pid: int) -> bool:
