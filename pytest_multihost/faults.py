@@ -93,6 +93,8 @@ def stream_order(*, rank: Ranks = "all", must_fire: bool = True) -> Fault:
     rank launched before it have ended, whatever their groups; a send or receive when all that it
     launched with the same peer before it have, unless they are in one batch. Groups that ask for
     gloo by name take no part, nor does what C++ launches. The launch waits, not a thread behind it.
+    With jax the first start of a program on devices of several processes waits for its results: on
+    GPUs processes connect there.
     """
     return _fault("stream_order", rank, START, must_fire)
 

@@ -8,8 +8,8 @@ from pytest_multihost.model.fault import START, Fault, Point
 from pytest_multihost.model.hazard import Hazard, Hazards
 from pytest_multihost.model.sweep import Disturbance, RecordedPoint
 
-_IN_STREAMS = ("order", "racing", "buffered")
-"""Rules about what a device does in the order of the launches."""
+_IN_STREAMS = ("order", "racing", "buffered", "programs")
+"""Rules about what a device does in the order of the launches, or where processes connect."""
 
 
 def disturbances_of(hazards: Hazards, *, size: int, class_: int = 0) -> tuple[Disturbance, ...]:

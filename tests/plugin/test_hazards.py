@@ -166,3 +166,30 @@ def test_step(world):
 """
     )
     worlds.run.assert_outcomes(passed=1)
+
+
+def test_programs_of_jax_that_start_in_one_order_pass_in_that_order(run_worlds: RunWorlds) -> None:
+    """On devices of all processes or of one, however late a process is, and between barriers."""
+    worlds = run_worlds(
+        """
+import time
+import jax, jax.numpy as jnp, numpy as np, pytest
+from jax.experimental.multihost_utils import sync_global_devices
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pytest_multihost import faults
+
+@pytest.mark.multihost(
+    ranks=2, backend="jax", local_devices=2, timeout=60, faults=[faults.stream_order()]
+)
+def test_step(world):
+    rows = NamedSharding(Mesh(jax.devices(), ("x",)), PartitionSpec("x"))
+    x = jax.make_array_from_process_local_data(rows, np.ones(2), (4,))
+    time.sleep(0.3 * world.rank)
+    assert float(jax.jit(jnp.sum)(x)) == 4.0
+    if world.rank == 0:
+        assert float(jax.jit(jnp.max)(jnp.ones(4))) == 1.0
+    sync_global_devices("between")
+    assert float(jax.jit(jnp.mean)(x)) == 1.0
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)

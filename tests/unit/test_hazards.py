@@ -482,6 +482,19 @@ def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
     assert (tried.family, tried.fault.kind, tried.role) == ("hazards", "stream_order", (0, 1, 2))
 
 
+def test_programs_in_different_orders_are_tried_in_streams() -> None:
+    """Each start waits there for the other processes, as it may on GPUs."""
+    rows = (
+        jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
+        jax_rank(1, started(1, 5, 1), started(1, 3, 2)),
+    )
+    [tried] = disturbances_of(
+        found_in({each.rank: each for each in rows}, rules=("programs",)),  # type: ignore[arg-type]
+        size=2,
+    )
+    assert (tried.fault.kind, tried.role) == ("stream_order", (0, 1))
+
+
 def test_of_two_threads_the_first_one_is_held() -> None:
     """At the very operation that it began first."""
     row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)

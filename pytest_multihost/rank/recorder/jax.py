@@ -76,6 +76,7 @@ def install(recorder: Recorder) -> None:
     for module, calls in wrappers.calls().items():
         after_import(module, partial(wrappers.wrap, calls))
     after_import("jaxlib._jax", wrappers.wrap_keys)
+    after_import("jax._src.interpreters.pxla", wrappers.wrap_programs)
     after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
 
 
@@ -155,6 +156,27 @@ class _JaxRecorder:
 
         return _named_as(call, noticed)
 
+    def wrap_programs(self, module: ModuleType) -> None:
+        """Wrap what starts programs from Python, to wait for their results where there are streams.
+
+        On GPUs processes connect there, at the first start: the call returns when all have come.
+        """
+        with contextlib.suppress(Exception):  # another version of jax
+            call = module.ExecuteReplicated.__call__
+            module.ExecuteReplicated.__call__ = _named_as(call, self._in_turn(call))
+
+    def _in_turn(self, call: Call) -> Call:
+        recorder = self.recorder
+
+        def started(program: JaxObject, *args: object) -> object:
+            __tracebackhide__ = True
+            result = call(program, *args)
+            if recorder.has_streams and len(_processes(program)) > 1:
+                sys.modules["jax"].block_until_ready(result)
+            return result
+
+        return started
+
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place: test modules have already imported them by name."""
         for name, detail in _DETAILS.items():
@@ -189,8 +211,7 @@ class _JaxRecorder:
         The call itself is recorded only if its error fails the test, as work that no thread waits
         for: it may compute.
         """
-        shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
-        processes = {device.process_index for device in next(iter(shardings)).device_set}
+        processes = _processes(program)
         if len(processes) > 1 and self._is_of_this_world(_state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
             is_main = self.recorder.thread.native_id == os.getpid()
@@ -299,6 +320,12 @@ def _named_as(call: Call, wrapper: Call) -> Call:
     """Return a wrapper with what names the wrapped function; C++ methods lack some of it."""
     named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
     return functools.update_wrapper(wrapper, call, named)
+
+
+def _processes(program: JaxObject) -> set[int]:
+    """Return the processes on whose devices a program runs."""
+    shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
+    return {device.process_index for device in next(iter(shardings)).device_set}
 
 
 def _directory() -> str:
