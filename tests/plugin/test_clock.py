@@ -243,3 +243,34 @@ def test_a_machine_without_a_compiler_says_so(
     assert "There is no C compiler" in told
     assert "or say clock='real'" in told
     run_worlds(ONE.format(more="")).run.assert_outcomes(passed=1)
+
+
+TIMEOUTS = """
+import time
+import pytest
+
+pytestmark = pytest.mark.multihost(ranks=2, clock="jump")
+
+@pytest.mark.timeout(3600)
+def test_ends_before(world):
+    time.sleep(1800)
+    world.barrier()
+
+@pytest.mark.timeout(300)
+def test_does_not_end_before(world):
+    while world.is_primary:
+        time.sleep(50)
+    world.barrier()
+"""
+
+
+@with_library
+def test_a_timeout_of_pytest_timeout_counts_in_the_worlds_time(run_worlds) -> None:
+    """As the marker's own does: it neither strikes half an hour too late, nor at once."""
+    worlds = run_worlds(TIMEOUTS, "-p", "timeout")
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    assert worlds.verdicts["test_ends_before"]["duration_s"] > 1800
+    verdict = worlds.verdicts["test_does_not_end_before"]
+    assert verdict["outcome"] == "hung"
+    assert verdict["diagnosis"]["culprits"] == [0]
+    assert 200 < verdict["duration_s"] < 400
