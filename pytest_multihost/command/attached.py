@@ -32,7 +32,6 @@ from pytest_multihost.model.operation import rank_numbers
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.report.artifacts import Attempt, build_verdict
-from pytest_multihost.report.html import PageModel, write_page
 
 _MAX_COMMAND = 100
 _RANK = "PYTEST_MULTIHOST_RANK"
@@ -109,6 +108,8 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
 
 
 def _write_html(judged: Judgement, verdict: Verdict, file: Path) -> None:
+    from pytest_multihost.report.html import PageModel, write_page  # which is seldom asked for
+
     with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
         shutil.copyfile(write_page(Path(scratch), PageModel(judged=judged, verdict=verdict)), file)
 

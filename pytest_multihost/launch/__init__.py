@@ -5,7 +5,8 @@ them, `attach` starts them through several processes of a launcher such as torch
 
 Beside them: `interface` is what the engine asks of a launcher, `composite_world` a world on
 several servers, `dumps` how stacks are taken, `harness_collectives` the harness's own barrier,
-`job_spec` what a new interpreter is started for, `container_entry` the first program of a
+`job_spec` what a new interpreter is started for, `launcher_env` which rank the variables of a
+launcher such as torchrun give to a process, `container_entry` the first program of a
 container, `libc` and `reaper` processes, `refusals` why processes cannot start, `signals` those
 that end a run as Ctrl-C does, `throttle` several controllers on one machine.
 """

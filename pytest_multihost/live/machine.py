@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.launcher_env import Membership
 from pytest_multihost.live.membership import membership_if_any
 from pytest_multihost.live.processes import Job
 from pytest_multihost.watch.kernel import read_stat

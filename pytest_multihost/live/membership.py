@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
+from pytest_multihost.launch.launcher_env import Membership, read_membership
 from pytest_multihost.live.rights import why_unreadable
 from pytest_multihost.model.errors import MultihostError, SettingError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
 import json
 import math
 import os
@@ -180,6 +179,8 @@ class Attempt:
 @cache
 def package_versions() -> Mapping[str, str | None]:
     """Return the versions that a verdict depends on; None for what is not installed."""
+    import importlib.metadata  # 20 ms, and `multihost attach` does not need it
+
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "platform": sys.platform,

@@ -31,7 +31,7 @@ from pytest_multihost.launch.attach.handshake import (
     Role,
     new_nonce,
 )
-from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.launcher_env import Membership
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.launch.wire.framing import Decoder
 from pytest_multihost.model.errors import GarbledError, LaunchError

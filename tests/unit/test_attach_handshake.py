@@ -30,8 +30,8 @@ from pytest_multihost.launch.attach.handshake import (
     RefusedError,
     new_nonce,
 )
-from pytest_multihost.launch.attach.launcher_env import Membership
 from pytest_multihost.launch.attach.world import assign_ranks, pack, write_files
+from pytest_multihost.launch.launcher_env import Membership
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.launch.wire.framing import encode
 from pytest_multihost.model.errors import LaunchError, SettingError

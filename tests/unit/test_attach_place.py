@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import first_node, parse_address, read_membership
+from pytest_multihost.launch.launcher_env import first_node, parse_address, read_membership
 from pytest_multihost.model.errors import SettingError
 
 TORCHRUN = {

@@ -41,7 +41,7 @@ FACES_OF_THEIR_OWN = {
     for name in (
         "blame.divergence",
         "blame.inferred",
-        "launch.attach.launcher_env",
+        "launch.launcher_env",
         "launch.dumps",
         "launch.job_spec",
         "launch.libc",

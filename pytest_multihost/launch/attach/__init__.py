@@ -1,7 +1,7 @@
 """Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
 
-`launcher_env` reads the launcher's variables, `rendezvous` says where the processes meet, `connect`
-connects them and `handshake` authenticates them. `peer` is another process of the run as the
+`rendezvous` says where the processes meet, `connect` connects them and `handshake` authenticates
+them. `peer` is another process of the run as the
 controller sees it, `world` starts ranks through all of them.
 """
 

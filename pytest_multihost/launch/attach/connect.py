@@ -26,9 +26,9 @@ from pytest_multihost.launch.attach.handshake import (
     close_in_children,
     new_nonce,
 )
-from pytest_multihost.launch.attach.launcher_env import Address
 from pytest_multihost.launch.attach.peer import Peer, interface_of_address, kernel_identity
 from pytest_multihost.launch.attach.rendezvous import Rendezvous
+from pytest_multihost.launch.launcher_env import Address
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.messages import CollectedTest, PeerHello, Refused, ToPeer

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from pytest_multihost import files
-from pytest_multihost.launch.attach.launcher_env import Address, Membership, read_membership
+from pytest_multihost.launch.launcher_env import Address, Membership, read_membership
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"

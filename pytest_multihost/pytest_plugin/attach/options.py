@@ -58,7 +58,7 @@ def read_role(config: pytest.Config) -> None:
     """
     if not _is_attached(config):
         return
-    from pytest_multihost.launch.attach.launcher_env import read_membership
+    from pytest_multihost.launch.launcher_env import read_membership
 
     try:
         membership = read_membership(os.environ)
