@@ -6,6 +6,8 @@ writes all that there is of a world that went wrong.
 
 `activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
 
+`clock_words` says what all reports say of a clock that jumps.
+
 `layout` is what pages for the terminal are made of. `sweep_words` says what all reports of a sweep
 say.
 

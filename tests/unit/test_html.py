@@ -19,7 +19,14 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.history import Parting, Side
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.model.result import (
+    Activity,
+    ClockDoubt,
+    ClockRecord,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+)
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.model.verdict import Kind, RankPlace, Span, sentence
@@ -202,6 +209,17 @@ def test_the_first_divergence_is_a_section_of_its_own() -> None:
         "rank 1 entered word1 from restore(), restore.py:88, through word(), word.py:9"
         in " ".join(words.split())
     )
+
+
+def test_a_clock_that_jumps_is_a_section_of_its_own() -> None:
+    """How far it has jumped, and for how long and why it did not; a real one has no section."""
+    doubts = (ClockDoubt("rank 0: <main> waits for a pipe", 1.0, 5.0, 3.25),)
+    jumped = replace(world(), clock=ClockRecord(12, 1799.9, doubts))
+    words = " ".join(Elements(shown(jumped)).words.split())
+    assert "jumped 1799.9 s in 12 jumps" in words
+    assert "real time for 3.2 s: rank 0: <main> waits for a pipe" in words
+    assert "All times on this page are the world's" in words
+    assert "Clock" not in Elements(shown(world())).words
 
 
 def test_a_world_that_passed_shows_its_hazards() -> None:

@@ -24,7 +24,13 @@ from pytest_multihost.model.operation import (
     Operations,
     Scope,
 )
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import (
+    Activity,
+    ClockDoubt,
+    ClockRecord,
+    RankSnapshot,
+    WorldSnapshot,
+)
 from pytest_multihost.model.spec import Subject
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.model.verdict import RankPlace
@@ -346,6 +352,20 @@ def test_a_rank_that_hangs_in_its_teardown_shows_where() -> None:
     script = [*well_behaved(0, stays_in="teardown"), *well_behaved(1)]
     shown = story(script, {0: tears, 1: tears}, size=2)
     assert "[0]  close  conftest.py:12\n" in shown
+
+
+def test_what_a_clock_that_jumps_has_done_is_told() -> None:
+    """How far it has jumped, and the three reasons that have kept it from that for longest."""
+    found = judged(*HANG)
+    doubts = tuple(ClockDoubt(f"reason {each}", 0.0, 9.0, 9.0 - each) for each in range(5))
+    took_s = found.result.ended_s - found.result.started_s
+    record = ClockRecord(1, took_s - 2.5, doubts)
+    shown = page_of(replace(found, result=replace(found.result, clock=record))).splitlines()
+    first = next(line for line in shown if line.lstrip().startswith("clock"))
+    assert first.endswith(f"jumped {took_s - 2.5:.1f} s in 1 jump; the world took 2.5 s")
+    reasons = [line.strip() for line in shown if "real time for" in line]
+    assert reasons == [f"real time for {9 - each:.1f} s: reason {each}" for each in range(3)]
+    assert not any(line.lstrip().startswith("clock") for line in page_of(found).splitlines())
 
 
 def test_what_ranks_left_behind_is_told() -> None:

@@ -28,6 +28,7 @@ from pytest_multihost.model.verdict import (
 )
 from pytest_multihost.outcome.faults import frozen_for_good
 from pytest_multihost.outcome.own_failures import later_failures
+from pytest_multihost.report.clock_words import clock_texts
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
 from pytest_multihost.report.logs import LogExcerpt
 
@@ -79,6 +80,11 @@ def notes(page: PageModel) -> list[str]:
     """Return the notes for the reader."""
     found = list(page.judged.diagnosis.notes) if page.judged.diagnosis else []
     return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
+
+
+def clock(page: PageModel) -> list[str]:
+    """Return what the world's clock has done, if it jumps."""
+    return clock_texts(page.judged.result)
 
 
 def replay_command(page: PageModel) -> str:

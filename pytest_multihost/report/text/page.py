@@ -23,6 +23,7 @@ from pytest_multihost.report.activity import (
     rank_places,
     walk,
 )
+from pytest_multihost.report.clock_words import clock_texts
 from pytest_multihost.report.layout import (
     INDENT,
     MARGIN,
@@ -80,7 +81,7 @@ def page_sections(
     if spec.faults or spec.clock == "jump":
         replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(titled_line("replay", replay))
-    lines += titled("clock", _clock_texts(result), room)
+    lines += titled("clock", clock_texts(result)[: 1 + _MAX_DOUBTS], room)
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
@@ -122,16 +123,6 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
-
-
-def _clock_texts(result: WorldResult) -> Iterator[str]:
-    """Yield what a clock that jumps has done, and why it did not jump at times."""
-    if result.clock is None:
-        return
-    clock, real_s = result.clock, result.ended_s - result.started_s - result.clock.jumped_s
-    yield f"jumped {clock.jumped_s:.1f} s in {clock.jumps} jumps; the world took {real_s:.1f} s"
-    for doubt in clock.doubts[:_MAX_DOUBTS]:
-        yield f"real time for {doubt.for_s:.1f} s: {doubt.why}"
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
