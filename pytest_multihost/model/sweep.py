@@ -100,6 +100,7 @@ class Disturbance:
         role: The ranks that pass the same points: disturbing any of them should show the same.
         passed: The point, as it was passed in the undisturbed run.
         class_: Number of its class: what is done at all points of one likely shows the same.
+        alike: Other lines at which its class is passed; not each is tried.
     """
 
     family: Family
@@ -107,6 +108,7 @@ class Disturbance:
     role: tuple[int, ...]
     passed: RecordedPoint
     class_: int
+    alike: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

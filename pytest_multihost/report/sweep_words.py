@@ -31,6 +31,10 @@ OUTCOMES: Mapping[RunOutcome, str] = {
 """What each outcome of a run means, the worst first."""
 
 
+_MAX_ALIKE = 6
+"""How many further lines of a weakness are told."""
+
+
 def plural(count: int, noun: str) -> str:
     """Return, say, "1 weakness", "2 weaknesses"."""
     if count == 1:
@@ -274,6 +278,22 @@ def unsteady_texts(result: SweepResult, weakness: Weakness) -> list[str]:
         f"{disturbance_text(result.runs[each.run].disturbance)}: {repeats_text(each.repeated)}"
         for each in weakness.unsteady
     ]
+
+
+def alike_texts(result: SweepResult, weakness: Weakness) -> list[str]:
+    """Return the lines at which the same is likely, and which no weakness names.
+
+    A failure there meets the same handlers, and the same operation follows; where one was tried and
+    hurt nobody, it is not told.
+    """
+    disturbance = weakness.witness.disturbance
+    told = [each.witness.culprit for each in result.weaknesses]
+    tried = [each.disturbance.passed.where for each in result.runs]
+    known = {(each.file, each.line) for each in (*told, *tried) if each is not None}
+    found = [each for each in disturbance.alike if (each.file, each.line) not in known]
+    lines = [f"{each.file}:{each.line} {each.source}".rstrip() for each in found[:_MAX_ALIKE]]
+    more = [f"and {plural(len(found) - _MAX_ALIKE, 'more line')}"]
+    return [*lines, *(more if len(found) > _MAX_ALIKE else ())]
 
 
 def repeats_text(repeated: tuple[int, int]) -> str:

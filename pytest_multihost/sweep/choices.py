@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.sweep import Family, RecordedPoint
+from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep.classes import is_of_the_test
 from pytest_multihost.sweep.roles import Records
 from pytest_multihost.sweep.sharing import Sharing
@@ -73,6 +74,7 @@ class Choice:
         fault: The fault.
         passed: The point.
         class_: Equal for what likely shows the same.
+        alike: Other lines at which its class is passed.
     """
 
     turn: int
@@ -81,6 +83,7 @@ class Choice:
     fault: Fault
     passed: RecordedPoint
     class_: Hashable
+    alike: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 
 from pytest_multihost.model.sweep import RecordedPoint
+from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep.roles import Site, site_of
 
 _NOT_OF_THE_TEST = (
@@ -70,6 +71,11 @@ class PointClass:
     key: Hashable
     points: tuple[RecordedPoint, ...]
     points_of_last: tuple[RecordedPoint, ...]
+
+    def lines_beside(self, passed: RecordedPoint) -> tuple[Place, ...]:
+        """Return the lines of its points, in order, but for that of one of them."""
+        lines = dict.fromkeys(each.where for each in self.points if each.where is not None)
+        return tuple(each for each in lines if each != passed.where)
 
     @property
     def is_poll(self) -> bool:

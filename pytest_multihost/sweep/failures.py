@@ -45,11 +45,12 @@ def choices_of_failures(role: Role) -> Iterator[Choice]:
         for turn, passed in tried:
             weight = _weight_of_failure(role, passed, last_span)
             fault = faults.fails(rank=passed.rank, at=passed.point)
-            yield Choice(turn, weight, "fails", fault, passed, found.key)
+            alike = found.lines_beside(passed)
+            yield Choice(turn, weight, "fails", fault, passed, found.key, alike)
             if not passed.error_path.endswith(UNHANDLED):
                 onwards = replace(passed.point, onwards=True)
                 fault = faults.fails(rank=passed.rank, at=onwards)
-                yield Choice(turn + SECOND_TURN, weight, "fails", fault, passed, found.key)
+                yield Choice(turn + SECOND_TURN, weight, "fails", fault, passed, found.key, alike)
 
 
 def _way(passed: RecordedPoint) -> Hashable:

@@ -97,7 +97,9 @@ def _without_repeats(
         name = repr(choice.fault)
         if name not in seen:
             seen.add(name)
-            yield Disturbance(choice.family, choice.fault, role, choice.passed, number)
+            yield Disturbance(
+                choice.family, choice.fault, role, choice.passed, number, choice.alike
+            )
 
 
 # While it runs

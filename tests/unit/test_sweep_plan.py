@@ -423,6 +423,16 @@ def test_failures_that_take_the_same_way_are_one() -> None:
     assert failing(two_writes("save+10 7f", "save+10 7f")) == [("a", "write")]
 
 
+def test_one_failure_names_the_other_lines_that_it_stands_for() -> None:
+    """What meets another handler is another's."""
+    [tried, *_] = of_kind(
+        plan_sweep(two_writes("save+10 7f", "save+10 7f"), ["fails"], size=2), "fails"
+    )
+    assert tried.alike == (Place("train.py", 11, "train"),)
+    plan = plan_sweep(two_writes("save+10 7f", "save+40 7f"), ["fails"], size=2)
+    assert {each.alike for each in plan.disturbances} == {()}
+
+
 def test_failures_that_nothing_handles_are_one() -> None:
     """Both end the test of this rank, before the same operation of the others."""
     assert failing(two_writes("test", "test")) == [("a", "write")]

@@ -10,14 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweeps import DIFFERS, FAILS, LATE, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance, hold
+from sweeps import (
+    DIFFERS,
+    FAILS,
+    LATE,
+    NOT_SWEPT,
+    OTHERS,
+    RENAMES,
+    SOUND,
+    SWEEP,
+    UNSURE,
+    disturbance,
+    hold,
+)
 
 from pytest_multihost import at, faults
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.sweep import DisturbedRun
+from pytest_multihost.model.verdict import Place
 from pytest_multihost.report.sweep import sweep_progress, sweep_section
 from pytest_multihost.report.sweep_words import (
     MENDINGS,
+    alike_texts,
     disturbance_text,
     mending,
     ordinal,
@@ -130,6 +144,24 @@ def test_every_mending_is_described() -> None:
     """The link leads to a section."""
     page = (GOLDEN.parent.parent / "docs" / "mending.md").read_text(encoding="utf-8")
     assert [each for each in MENDINGS if f"{{ #{each} }}" not in page] == []
+
+
+def test_the_other_lines_of_a_weakness_are_told_but_for_those_that_were_tried() -> None:
+    """Where one of them was run, its own outcome says what is there."""
+    lines = [Place("ckpt.py", number, "commit", f"step {number}") for number in range(33, 43)]
+    mine = replace(FAILS.disturbance, alike=(*lines, RENAMES))
+    tried = replace(
+        FAILS,
+        disturbance=disturbance("fails", faults.fails(rank=0, at=at.io("*/x")), OTHERS, lines[0]),
+        outcome="told",
+    )
+    weakness = replace(SWEEP.weaknesses[0], witness=replace(FAILS, disturbance=mine))
+    result = replace(SWEEP, runs=(*SWEEP.runs, tried), weaknesses=(weakness,))
+    assert alike_texts(result, weakness) == [
+        *(f"ckpt.py:{number} step {number}" for number in range(34, 40)),
+        "and 3 more lines",
+    ]
+    assert "alike     ckpt.py:34 step 34" in sweep_section(result, columns=120).text
 
 
 def test_without_a_terminal_nothing_is_cut() -> None:

@@ -24,6 +24,7 @@ from pytest_multihost.report.layout import (
     titled_line,
 )
 from pytest_multihost.report.sweep_words import (
+    alike_texts,
     by_chance,
     chance_text,
     disturbance_text,
@@ -92,6 +93,7 @@ def _block(
     cure = mending(run)
     lines += titled("mend", [cure.advice], room)
     lines += titled("", [f"see {cure.page}"], room)
+    lines += titled("alike", alike_texts(result, weakness), room)
     lines += titled("shown by", [_shown_by(result, weakness)], room)
     lines += titled("unsteady", unsteady_texts(result, weakness), room)
     if run.token:
