@@ -41,14 +41,22 @@ _MAGIC = b"MHCLOCK1"
 _HEADER_SIZE = 4096
 _SLOT = struct.Struct("=IIqqIIIIIIQQ")
 _SIZE = _HEADER_SIZE + MAX_SLOTS * _SLOT.size
-_HELPER = 11
+_TIMER, _HELPER = 10, 11
 _LOOP, _IDLE = 1, 2
+_NOT_BY_SIGNAL = frozenset({"condition", "mutex", "timer"})
+_DOUBTS = (
+    f"more than {MAX_SLOTS} threads wait at once",
+    "a process has more than 64 timers of the kernel",
+    "a socket with SO_RCVTIMEO or SO_SNDTIMEO is used by MSG_WAITALL or with more than 64 buffers",
+)
 _FUTEX_WAKE, _EVERYBODY = 1, (1 << 31) - 1
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine, -1)
 _SYS_TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, -1)
 
 
 class _Header(ctypes.Structure):
+    """The start of `struct page` in clock.c."""
+
     _fields_ = (
         ("magic", ctypes.c_char * 8),
         ("offset_ns", ctypes.c_int64),
@@ -57,16 +65,17 @@ class _Header(ctypes.Structure):
         ("signal", ctypes.c_uint32),
         ("used", ctypes.c_uint32),
         ("doubts", ctypes.c_uint32),
+        ("has_socket_timeouts", ctypes.c_uint32),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ClockWait:
-    """A thread that waits until a time.
+    """A thread that waits until a time, or a timer of the kernel (kind ``timer``).
 
     Attributes:
         pid: Its process.
-        tid: Its id.
+        tid: Its id; of a timer, which belongs to no thread, a negative number of its own.
         due_s: When the wait ends by itself, in the world's monotonic time.
         timeout_s: How long it was to last.
         kind: In what it waits.
@@ -164,10 +173,10 @@ class ClockPage:
         return frozenset(each[0] for each in self._slots() if each[4] == _HELPER)
 
     def _waits(self) -> Iterator[tuple[int, ...]]:
-        for each in self._slots():
-            tid, _, due, _, kind, *_ = each
+        for number, each in enumerate(self._slots(), start=1):
+            tid, pid, due, timeout, kind, *more = each[:8]
             if tid and due and 0 < kind <= len(_KINDS):
-                yield each[:8]
+                yield (-number if kind == _TIMER else tid), pid, due, timeout, kind, *more
 
     def _slots(self) -> Iterator[tuple[int, ...]]:
         size = self._header.used * _SLOT.size
@@ -195,13 +204,13 @@ class ClockPage:
         now_ns = clock_gettime_ns(CLOCK_MONOTONIC) + self._header.offset_ns
         due = [each for each in self._waits() if each[2] <= now_ns]
         for tid, pid, _, _, kind, *_ in due:
-            if _KINDS[kind - 1] != "condition":
+            if _KINDS[kind - 1] not in _NOT_BY_SIGNAL:
                 self._libc.syscall(_SYS_TGKILL, pid, tid, self._header.signal)
         return len(due)
 
     def doubts(self) -> tuple[str, ...]:
         """Return what processes have done that the page cannot follow, one sentence each."""
-        return ()
+        return tuple(each for bit, each in enumerate(_DOUBTS) if self._header.doubts >> bit & 1)
 
     def close(self) -> None:
         """Unmap it here."""

@@ -304,7 +304,8 @@ class ClockJumps:
         waits = {
             each.tid: each
             for each in self.page.waits()
-            if each.tid in found.turns and family.get(each.pid) not in frozen
+            if (each.tid in found.turns or (each.kind == "timer" and each.pid in family))
+            and family.get(each.pid) not in frozen
         }
         if any(each.due_s <= now for each in waits.values()):
             self.page.wake()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import ClockPage, find_clock_library, why_clock_missing
+from pytest_multihost.clock import ClockPage, ClockWait, find_clock_library, why_clock_missing
 from pytest_multihost.clock.library import PAGE_VARIABLE
 from pytest_multihost.preload import preload_variables
 
@@ -28,11 +30,39 @@ libc = ctypes.CDLL(None, use_errno=True)
 class timespec(ctypes.Structure):
     _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
 MINUTES = ctypes.byref(timespec(600, 0))
+class itimerspec(ctypes.Structure):
+    _fields_ = [("interval", timespec), ("value", timespec)]
+def until(clock, seconds):
+    at = time.clock_gettime(clock) + seconds
+    return ctypes.byref(timespec(int(at), int(at % 1 * 1e9)))
+class Ends(Exception):
+    pass
+def ends(*_):
+    raise Ends
 began, wall = time.monotonic(), time.time()
 """
 CODA = """
 print(json.dumps([time.monotonic() - began, time.time() - wall, locals().get("found")]))
 """
+
+
+def is_alive(wait: ClockWait) -> bool:
+    """Return whether the thread that waits still exists, or the process that has a timer."""
+    tid = wait.pid if wait.kind == "timer" else wait.tid
+    return Path(f"/proc/{wait.pid}/task/{tid}").exists()
+
+
+def turns_of(pid: int) -> dict[str, str]:
+    """Return how often each thread of a process and of its children has run, or is ready to."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            is_ready = " R " in (task / "stat").read_text()
+            found[task.name] = str(time.monotonic()) * is_ready + (task / "schedstat").read_text()
+            for child in (task / "children").read_text().split():
+                found |= turns_of(int(child))
+    return found
+
 
 Lives = Callable[[str], tuple[float, float, object]]
 
@@ -63,11 +93,11 @@ def live(tmp_path: Path, page: ClockPage) -> Lives:
         before, stuck_s = None, time.monotonic() + STUCK_S
         while process.poll() is None and time.monotonic() < stuck_s:
             time.sleep(0.005)
-            waits = [e for e in page.waits() if Path(f"/proc/{e.pid}/task/{e.tid}").exists()]
+            waits = [e for e in page.waits() if is_alive(e)]
             if any(each.due_s <= page.now() for each in waits):
                 page.wake()
                 continue
-            seen = tuple((each.tid, each.serial) for each in waits)
+            seen = [(each.tid, each.serial) for each in waits], turns_of(process.pid)
             if waits and seen == before:
                 page.jump(min(each.due_s for each in waits))
             before = seen
@@ -98,6 +128,65 @@ def live(tmp_path: Path, page: ClockPage) -> Lives:
         ("subprocess.run(['sleep', '600'], check=True)", 600),
         ("os.waitpid(os.fork() or time.sleep(600) or os._exit(0), 0)", 600),
         ("word = ctypes.c_int(7); libc.syscall(202, ctypes.byref(word), 0, 7, MINUTES)", 600),
+        ("libc.nanosleep(MINUTES, None)", 600),
+        ("libc.clock_nanosleep(0, 1, until(0, 600), None)", 600),
+        ("libc.pselect(0, None, None, None, MINUTES, None)", 600),
+        ("it = select.epoll(); libc.epoll_pwait2(it.fileno(), bytes(12), 1, MINUTES, None)", 600),
+        ("libc.sem_timedwait(ctypes.create_string_buffer(32), until(0, 600))", 600),
+        (
+            (
+                "signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(600); signal.pause()"
+                "; found = signal.alarm(0)"
+            ),
+            600,
+        ),
+        (
+            (
+                "signal.signal(signal.SIGALRM, ends); signal.setitimer(signal.ITIMER_REAL, 600)"
+                "\ntry: threading.Event().wait()\nexcept Ends: pass"
+            ),
+            600,
+        ),
+        (
+            (
+                "fd = libc.timerfd_create(1, 0)"
+                "; libc.timerfd_settime(fd, 0, ctypes.byref(itimerspec(value=timespec(600))), None)"
+                "; os.read(fd, 8)"
+            ),
+            600,
+        ),
+        (
+            (
+                "fd = libc.timerfd_create(0, 0); at = timespec(int(time.time()) + 601)"
+                "; libc.timerfd_settime(fd, 1, ctypes.byref(itimerspec(value=at)), None)"
+                "; select.select([fd], [], [])"
+            ),
+            600,
+        ),
+        (
+            (
+                "it = ctypes.c_void_p(); signal.signal(signal.SIGALRM, lambda *_: None)"
+                "; libc.timer_create(1, None, ctypes.byref(it))"
+                "; libc.timer_settime(it, 0, ctypes.byref(itimerspec(value=timespec(600))), None)"
+                "; signal.pause(); found = libc.timer_delete(it)"
+            ),
+            600,
+        ),
+        (
+            (
+                "lock = ctypes.create_string_buffer(40); libc.pthread_mutex_lock(lock)"
+                "; found = libc.pthread_mutex_timedlock(lock, until(0, 600)) - errno.ETIMEDOUT"
+            ),
+            600,
+        ),
+        (
+            (
+                "lock = ctypes.create_string_buffer(56); libc.pthread_rwlock_wrlock(lock)"
+                "\ndef reads(): libc.pthread_rwlock_timedrdlock(lock, until(0, 600))"
+                "\nreader = threading.Thread(target=reads); reader.start(); reader.join()"
+            ),
+            600,
+        ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -107,6 +196,256 @@ def test_a_wait_ends_when_the_clock_has_jumped(live: Lives, program: str, second
     assert seconds <= monotonic_s < seconds + 5
     assert abs(wall_s - monotonic_s) < 0.1
     assert not found
+
+
+TIMED_SOCKET = """
+a, b = socket.socketpair()
+minutes = (600).to_bytes(8, "little") + bytes(8)
+a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, minutes)
+a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, minutes)
+def error_of(call, *given):
+    try:
+        return call(*given)
+    except OSError as error:
+        return error.errno
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("a.recv, 1", errno.EAGAIN),
+        ("a.recvfrom, 1", errno.EAGAIN),
+        ("a.recvmsg, 1", errno.EAGAIN),
+        ("os.read, a.fileno(), 1", errno.EAGAIN),
+        ("os.read, os.dup(a.fileno()), 1", errno.EAGAIN),
+    ],
+)
+def test_a_socket_with_a_timeout_of_the_kernels(live: Lives, call: str, error: int) -> None:
+    """SO_RCVTIMEO counts in the world's time, also by a duplicate of the descriptor."""
+    monotonic_s, _, found = live(f"{TIMED_SOCKET}\nfound = error_of({call})")
+    assert found == error
+    assert 600 <= monotonic_s < 605
+
+
+def test_a_socket_with_a_timeout_sends_what_it_can(live: Lives) -> None:
+    """SO_SNDTIMEO: a call returns how much it has sent in time, the next one that it is over."""
+    monotonic_s, _, found = live(
+        TIMED_SOCKET
+        + """
+sent = a.send(bytes(10_000_000))
+found = [0 < sent < 10_000_000, error_of(a.send, b"x")]
+"""
+    )
+    assert found == [True, errno.EAGAIN]
+    assert 1200 <= monotonic_s < 1205
+
+
+def test_a_socket_with_a_timeout_waits_for_its_peer(live: Lives) -> None:
+    """What comes in time is received, and all is sent if it is read."""
+    monotonic_s, _, found = live(
+        TIMED_SOCKET
+        + """
+def peer():
+    time.sleep(100)
+    b.send(b"hello")
+    time.sleep(100)
+    rest = 10_000_000
+    while rest:
+        rest -= len(b.recv(100_000))
+threading.Thread(target=peer).start()
+found = [a.recv(10) == b"hello", a.send(bytes(10_000_000))]
+"""
+    )
+    assert found == [True, 10_000_000]
+    assert 200 <= monotonic_s < 210
+
+
+def test_connections_with_a_timeout(live: Lives) -> None:
+    """An accept times out, and what connects in time is accepted and has the timeout, too."""
+    monotonic_s, _, found = live(
+        TIMED_SOCKET
+        + """
+server = socket.create_server(("127.0.0.1", 0))
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, minutes)
+found = [error_of(server.accept)]
+client = socket.socket()
+client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, minutes)
+client.connect(server.getsockname())
+client.send(b"hello")
+accepted, _ = server.accept()
+found += [accepted.recv(10) == b"hello", error_of(accepted.recv, 10)]
+"""
+    )
+    assert found == [errno.EAGAIN, True, errno.EAGAIN]
+    assert 1200 <= monotonic_s < 1210
+
+
+def test_a_timer_that_repeats_does_so_in_the_worlds_time(live: Lives) -> None:
+    """An alarm each minute interrupts ten of them, and says how long it has left."""
+    monotonic_s, _, found = live(
+        """
+left = []
+signal.signal(signal.SIGALRM, lambda *_: left.append(signal.getitimer(signal.ITIMER_REAL)))
+signal.setitimer(signal.ITIMER_REAL, 100, 60)
+while len(left) < 10:
+    signal.pause()
+signal.setitimer(signal.ITIMER_REAL, 0)
+found = [len(left), all(50 < rest <= 60 and each == 60 for rest, each in left)]
+"""
+    )
+    assert found == [10, True]
+    assert 640 <= monotonic_s < 660
+
+
+def test_a_timer_that_is_stopped_or_late_does_not_strike_early(live: Lives) -> None:
+    """What has been cancelled never comes, and a jump to an earlier timer moves no later one."""
+    monotonic_s, _, found = live(
+        """
+found = []
+signal.signal(signal.SIGALRM, lambda *_: found.append(round(time.monotonic() - began)))
+signal.alarm(100)
+signal.alarm(0)
+time.sleep(200)
+signal.alarm(300)
+threading.Thread(target=time.sleep, args=(100,)).start()
+signal.pause()
+"""
+    )
+    assert found == [500]
+    assert 500 <= monotonic_s < 505
+
+
+def test_an_alarm_survives_an_exec(live: Lives) -> None:
+    """As POSIX has it; the timer is the same program's."""
+    monotonic_s, _, _ = live(
+        """
+if len(sys.argv) == 1:
+    signal.alarm(600)
+    os.environ["BEGAN"] = str(began)
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+began = float(os.environ["BEGAN"])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+signal.sigwait([signal.SIGALRM])
+"""
+    )
+    assert 600 <= monotonic_s < 605
+
+
+def test_a_signal_of_the_programs_own_interrupts_a_wait(live: Lives) -> None:
+    """EINTR is hidden only where it comes from the clock alone."""
+    monotonic_s, _, found = live(
+        """
+signal.signal(signal.SIGUSR1, ends)
+main = threading.get_ident()
+def interrupt():
+    time.sleep(100)
+    signal.pthread_kill(main, signal.SIGUSR1)
+threading.Thread(target=interrupt).start()
+try:
+    time.sleep(600)
+except Ends:
+    found = True
+"""
+    )
+    assert found is True
+    assert 100 <= monotonic_s < 105
+
+
+def test_nobody_is_late_or_hangs_under_many_jumps(live: Lives) -> None:
+    """32 threads of mixed waits, each as long as it was to be; the clock only goes forward."""
+    monotonic_s, _, found = live(
+        """
+import random
+found = {"late": [], "waits": 0, "back": 0}
+def lives(seed):
+    chance, last = random.Random(seed), time.monotonic()
+    condition, end = threading.Condition(), None
+    pipe, _ = os.pipe(), None
+    for _ in range(12):
+        seconds = chance.uniform(1, 300)
+        until = time.monotonic() + seconds
+        match seed % 6:
+            case 0: time.sleep(seconds)
+            case 1: select.select([pipe[0]], [], [], seconds)
+            case 2: threading.Event().wait(seconds)
+            case 3:
+                at = timespec(int(until), int(until % 1 * 1e9))
+                memory, mutex = ctypes.create_string_buffer(48), ctypes.create_string_buffer(40)
+                libc.pthread_mutex_lock(mutex)
+                while not libc.pthread_cond_clockwait(memory, mutex, 1, ctypes.byref(at)):
+                    pass
+                libc.pthread_cond_destroy(memory)
+            case 4: select.epoll().poll(seconds)
+            case 5: libc.usleep(int(seconds * 1e6))
+        now = time.monotonic()
+        found["waits"] += 1
+        found["back"] += now < last
+        if not until - 0.002 <= now < until + 20:
+            found["late"].append([seed % 6, now - until])
+        last = now
+threads = [threading.Thread(target=lives, args=(each,)) for each in range(32)]
+[each.start() for each in threads]
+[each.join() for each in threads]
+"""
+    )
+    assert found == {"late": [], "waits": 384, "back": 0}
+    assert monotonic_s < 12 * 300 + 100
+
+
+def test_a_process_forked_while_others_wait_has_waits_of_its_own(live: Lives) -> None:
+    """Without the thread for condition variables, which is started anew, and without alarms."""
+    monotonic_s, _, found = live(
+        """
+signal.alarm(5000)
+def waits(seconds):
+    memory, mutex = ctypes.create_string_buffer(48), ctypes.create_string_buffer(40)
+    at = time.monotonic() + seconds
+    while libc.pthread_cond_clockwait(memory, mutex, 1, until(1, at - time.monotonic())) == 0:
+        pass
+waits(100)
+child = os.fork()
+if not child:
+    found = signal.alarm(0)
+    waits(300)
+    os._exit(found)
+found = os.waitpid(child, 0)[1] or signal.alarm(0) > 4700
+"""
+    )
+    assert found is False
+    assert 400 <= monotonic_s < 410
+
+
+def test_short_waits_of_the_interpreter_for_its_lock_are_no_timers(page: ClockPage) -> None:
+    """Two threads that compute pass the lock of the interpreter on every 5 ms."""
+    library = preload_variables(os.environ, [find_clock_library()])
+    code = """
+import threading, time
+until = time.monotonic() + 1
+def computes():
+    while time.monotonic() < until: pass
+threading.Thread(target=computes).start()
+computes()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **library})
+    seen = set()
+    while process.poll() is None:
+        seen |= {each.kind for each in page.waits()}
+        time.sleep(0.001)
+    assert "condition" not in seen
+
+
+def test_slots_of_threads_that_are_gone_are_used_again(live: Lives, page: ClockPage) -> None:
+    """Threads come and go without end, but the page has room for 8192."""
+    live("""
+for _ in range(100):
+    threads = [threading.Thread(target=time.sleep, args=(0.001,)) for _ in range(4)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+time.sleep(1)
+""")
+    assert page._header.used < 20
+    assert page.doubts() == ()
 
 
 def test_the_errors_of_timeouts_are_as_ever(live: Lives) -> None:
