@@ -274,3 +274,41 @@ def test_a_timeout_of_pytest_timeout_counts_in_the_worlds_time(run_worlds) -> No
     assert verdict["outcome"] == "hung"
     assert verdict["diagnosis"]["culprits"] == [0]
     assert 200 < verdict["duration_s"] < 400
+
+
+ALARMS = """
+import signal, socket, threading, time
+import pytest
+
+pytestmark = pytest.mark.multihost(ranks=2, clock="jump", timeout=3000)
+
+def test_alarms_come_when_the_clock_has_jumped(world):
+    began_s, came_s, done = time.monotonic(), [], threading.Event()
+    def comes(*_):
+        came_s.append(time.monotonic() - began_s)
+        if len(came_s) == 3:
+            done.set()
+    signal.signal(signal.SIGALRM, comes)
+    if world.is_primary:
+        signal.setitimer(signal.ITIMER_REAL, 500, 300)
+        done.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    world.barrier()
+    for seconds, wanted in zip(came_s, (500, 800, 1100)):
+        assert wanted <= seconds < wanted + 100
+
+def test_sockets_have_timeouts_of_their_own(world):
+    here, there = socket.socketpair()
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (900).to_bytes(8, "little") + bytes(8))
+    began_s = time.monotonic()
+    with pytest.raises(BlockingIOError):
+        here.recv(1)
+    assert 900 <= time.monotonic() - began_s < 1000
+    world.barrier()
+"""
+
+
+@with_library
+def test_alarms_and_timeouts_of_sockets_follow(run_worlds) -> None:
+    """What the kernel itself times: it does so in the machine's time, unless it is told."""
+    run_worlds(ALARMS).run.assert_outcomes(passed=2)
