@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from machines import two_machines
+from runs import wait_until_idle
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.command.main", "attach")
 ADDRESS = "10.98.0.1"
@@ -32,6 +34,39 @@ if dist.get_rank() == 3:
     read_shard()
 dist.all_reduce(torch.ones(3))
 """
+SOCKETS = """
+import os, socket, sys, time
+
+def read_shard():
+    time.sleep(600)
+
+rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], 7100)
+if rank == 0:
+    with socket.create_server(address) as server:
+        others = {}
+        for _ in range(3):
+            connection, _ = server.accept()
+            others[connection.recv(1)] = connection
+else:
+    while True:
+        try:
+            first = socket.create_connection(address)
+            break
+        except OSError:
+            time.sleep(0.1)
+    first.sendall(b"%d" % rank)
+print("up", flush=True)
+sys.stdin.readline()
+print("on", flush=True)
+if rank == 3:
+    read_shard()
+elif rank == 0:
+    others[b"3"].recv(1)
+else:
+    first.recv(1)
+"""
+"""Rank 0 waits for rank 3, which sleeps, and ranks 1 and 2 for rank 0; no thread polls."""
+
 Entry = Sequence[str]
 
 
@@ -46,8 +81,19 @@ def machines() -> Iterator[tuple[Entry, Entry]]:
 def job(tmp_path: Path, machines: tuple[Entry, Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Four ranks, two on each machine; rank 3 sleeps while the others reduce."""
     pytest.importorskip("torch", reason="the job's collectives are torch's")
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
+    yield from started(PROGRAM, tmp_path, machines)
+
+
+@pytest.fixture
+def socket_job(tmp_path: Path, machines: tuple[Entry, Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """The same of plain Python; what the others wait for comes through sockets."""
+    yield from started(SOCKETS, tmp_path, machines)
+
+
+def started(text: str, path: Path, machines: tuple[Entry, Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """Start four ranks, and end them."""
+    program = path / "train.py"
+    program.write_text(text)
     shared = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": "7100", "WORLD_SIZE": "4"}
     shared |= {"GLOO_SOCKET_FAMILY": "AF_INET", "OMP_NUM_THREADS": "1"}
     ranks = []
@@ -66,6 +112,8 @@ def job(tmp_path: Path, machines: tuple[Entry, Entry]) -> Iterator[tuple[Entry, 
             assert each.stdin is not None
             each.stdin.write(b"\n")
             each.stdin.flush()
+    entered = (psutil.Process(each.pid).children()[0] for each in ranks)
+    wait_until_idle([each.pid for each in entered])
     yield machines
     for each in ranks:
         with each:  # what it has started there ends with the machine
@@ -104,8 +152,18 @@ def test_the_late_rank_on_another_machine_is_named(
     assert found["where"]["source"] == "time.sleep(600)"
     hosts = [each["host"] for each in verdict["rank_results"]]
     assert hosts == ["alpha", "alpha", "beta", "beta"]
-    assert "proven" in verdict["reason"]
+    assert verdict["outcome"] == "hung"
     assert other[1] == ""
+
+
+def test_a_hang_between_machines_is_proven(socket_job: tuple[Entry, Entry], tmp_path: Path) -> None:
+    """Each connection is seen at both of its ends."""
+    (code, output, errors), _ = look(socket_job, tmp_path, "--match", "train.py", "--json", "-")
+    assert code == 0, errors
+    verdict: dict[str, Any] = json.loads(output)
+    found = verdict["diagnosis"]
+    assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [3], [0, 1, 2])
+    assert "proven" in (verdict["reason"] or ""), found["notes"]
 
 
 def test_the_job_is_followed_on_all_machines(job: tuple[Entry, Entry], tmp_path: Path) -> None:
@@ -115,7 +173,8 @@ def test_the_job_is_followed_on_all_machines(job: tuple[Entry, Entry], tmp_path:
         job, tmp_path, "--follow", "--match", "train.py", PYTEST_MULTIHOST_SECRET=secret
     )
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    assert first[1].startswith("HUNG  rank 3 never reached all_reduce")
+    assert first[1].startswith("HUNG")
+    assert "rank 3 never reached all_reduce" in first[1]
     assert "ranks 2,3 on beta: processes" in first[1]
     assert not (tmp_path / ".pytest_multihost").exists()
 

@@ -7,15 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from runs import wait_until_idle
 
-UP_S = 60.0
 PROGRAM = """
 import time
 import torch
@@ -55,23 +53,12 @@ def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
         for each in processes:
             assert each.stdout is not None
             assert each.stdout.readline() == b"up\n"
-        wait_until_idle(processes)
+        wait_until_idle([each.pid for each in processes])
         yield processes
     finally:
         for each in processes:
             each.kill()
             each.communicate()
-
-
-def wait_until_idle(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until no rank uses the processor: then each is in what it stays in."""
-    end_s, before = time.monotonic() + UP_S, -1.0
-    while time.monotonic() < end_s:
-        used = sum(sum(psutil.Process(each.pid).cpu_times()[:2]) for each in processes)
-        if used == before:
-            return
-        before = used
-        time.sleep(0.5)
 
 
 def attach(processes: list[subprocess.Popen[bytes]], *options: str) -> str:

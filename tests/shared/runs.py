@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -44,6 +44,16 @@ def living(path: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def wait_until_idle(pids: Iterable[int], timeout_s: float = 60) -> None:
+    """Wait until no process uses the processor: then each is in what it stays in."""
+    processes = [psutil.Process(each) for each in pids]
+    deadline, before = time.monotonic() + timeout_s, -1.0
+    while (used := sum(sum(each.cpu_times()[:2]) for each in processes)) != before:
+        assert time.monotonic() < deadline, "they go on"
+        before = used
+        time.sleep(1.0)
 
 
 def server_of(run: subprocess.Popen[str]) -> psutil.Process | None:
