@@ -27,7 +27,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found hazards docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -157,6 +157,9 @@ latent-by-hand: $(READY) ## Does each latent hang show under the fault that is w
 
 found: .venv-libraries/ready ## Repeat each weakness of docs/found 20 times: FOUND_ARGS='--only orbax'
 	.venv-libraries/bin/python benchmarks/found.py $(FOUND_ARGS)
+
+found-sweep: .venv-libraries/ready ## Sweep every program of tests/found: FOUND_ARGS='--only background'
+	.venv-libraries/bin/python benchmarks/found.py --sweep $(FOUND_ARGS)
 
 hazards: $(READY) ## Score what passing runs show of hangs elsewhere: HAZARDS_ARGS='--innocent tests/corpus'
 	$(BIN)/python benchmarks/hazards.py $(HAZARDS_ARGS)

@@ -1,11 +1,16 @@
 """Do the weaknesses of docs/found still show? Repeat the witness of each page, and count.
 
     python benchmarks/found.py [--times 20] [--only PART] [--json FILE]
+    python benchmarks/found.py --sweep [--budget SECONDS] [--only PART] [--json FILE]
 
 Each page of docs/found has one block of TOML: the command that repeats a disturbed test, and what
 the verdict is then to say. The test is run so many times, one time after the other in one run of
 pytest, and the attempts are counted whose verdict says all of it. Exits with 1 if a page is not
 shown by every attempt.
+
+With --sweep every program of tests/found is swept instead, also those that no page is about, and
+their weaknesses are listed, each with the pages that name the same kind of hang and operation.
+Exits with 1 if a program is not swept, or nothing is.
 
 The libraries are those of the interpreter that runs this; the pages name the versions that they are
 about.
@@ -144,6 +149,48 @@ def repeat(page: str, witness: Witness, times: int) -> Repeated:
     return Repeated(page, times, shown, dict(others), seconds, round(os.getloadavg()[0], 1))
 
 
+def sweep_all(only: str, budget_s: float) -> list[dict[str, Any]]:
+    """Sweep the programs whose names have a part in common, and return what each sweep wrote."""
+    with tempfile.TemporaryDirectory(prefix="multihost-found-") as scratch:
+        options = ["--multihost-sweep=late,fails,differs", f"--multihost-sweep-budget={budget_s:g}"]
+        options.append("--continue-on-collection-errors")  # a library that is not there
+        chosen = ["-k", only] if only else []
+        files = sorted(path.name for path in TESTS.glob("test_*.py"))
+        ended = _pytest([*files, *options, *chosen, f"--multihost-artifacts={scratch}"])
+        files_ = {each.resolve() for each in Path(scratch).glob("*/*/sweep.json")}  # and "latest"
+        found = [json.loads(each.read_text(encoding="utf-8")) for each in files_]
+    if not found:
+        print(f"pytest ended with {ended.returncode}:\n{ended.stdout[-4000:]}")
+    return sorted(found, key=lambda each: str(each["nodeid"]))
+
+
+def swept_lines(sweep: Mapping[str, Any], known: Mapping[str, Witness]) -> list[str]:
+    """Return what a sweep has found, a line for each weakness.
+
+    Args:
+        sweep: A sweep.json.
+        known: The witness of each page.
+    """
+    if sweep["status"] == "not swept":
+        return [f"{sweep['nodeid']}: not swept: {sweep['reason']}"]
+    seconds, runs = sweep["duration_s"], len(sweep["runs"])
+    count = len(sweep["weaknesses"])
+    lines = [f"{sweep['nodeid']}: {count} weaknesses in {runs} runs, {seconds:.0f} s"]
+    for each in sweep["weaknesses"]:
+        run = each["witness"]
+        operation = (run["operation"] or {"name": "no operation"})["name"]
+        pages_ = [
+            name
+            for name, page in known.items()
+            if (page.kind, page.operation) == (run["kind"], operation)
+            and page.test.partition("::")[0] == sweep["nodeid"].partition("::")[0]
+        ]
+        again = "{1} of {0}".format(*each["repeated"])
+        like = f" (as {', '.join(pages_)})" if pages_ else " (no page)"
+        lines.append(f"  {each['text']}; repeated {again}{like}")
+    return lines
+
+
 def _pytest(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "DS_BUILD_OPS": "0"}  # deepspeed compiles nothing then
     for name in ("CI", "PYTEST_ADDOPTS"):
@@ -160,13 +207,27 @@ def _pytest(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _sweep(options: argparse.Namespace) -> int:
+    """Sweep what is asked for, print it, and return the exit code."""
+    found, known = sweep_all(options.only, options.budget), pages()
+    for each in found:
+        print("\n".join(swept_lines(each, known)), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 1 if not found or any(each["status"] == "not swept" for each in found) else 0
+
+
 def main() -> int:
     """Repeat what is asked for, print it, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=20, help="how often each is repeated")
     parser.add_argument("--only", default="", help="part of the names of the pages")
     parser.add_argument("--json", default="", help="file for the counts")
+    parser.add_argument("--sweep", action="store_true", help="sweep the programs instead")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for each sweep")
     options = parser.parse_args()
+    if options.sweep:
+        return _sweep(options)
     chosen = {name: each for name, each in pages().items() if options.only in name}
     rows = []
     for name, witness in chosen.items():

@@ -98,3 +98,25 @@ def test_a_test_that_passes_does_not_show_it(found: ModuleType) -> None:
     """Nor one that fails without a diagnosis."""
     assert not found.shows(witness(found), {"status": "passed", "diagnosis": None})
     assert not found.shows(witness(found), {"status": "failed", "diagnosis": None})
+
+
+def test_a_sweep_of_a_program_is_listed_with_the_pages_that_are_alike(found: ModuleType) -> None:
+    """Of the same file, with the same kind of hang in the same operation."""
+    run = {"kind": "raised", "operation": {"name": "barrier"}}
+    weakness = {"witness": run, "text": "rank 1 waits", "repeated": [5, 4]}
+    other = {**weakness, "witness": {"kind": "parting", "operation": None}}
+    sweep = {
+        "nodeid": "t.py::another",
+        "status": "failed",
+        "runs": [run] * 9,
+        "weaknesses": [weakness, other],
+        "duration_s": 12.3,
+    }
+    elsewhere = found.Witness("pytest u.py::t --x", "", "raised", [0], [1], "barrier")
+    assert found.swept_lines(sweep, {"page": witness(found), "other": elsewhere}) == [
+        "t.py::another: 2 weaknesses in 9 runs, 12 s",
+        "  rank 1 waits; repeated 4 of 5 (as page)",
+        "  rank 1 waits; repeated 4 of 5 (no page)",
+    ]
+    left_out = {"nodeid": "t.py::t", "status": "not swept", "reason": "it fails"}
+    assert found.swept_lines(left_out, {}) == ["t.py::t: not swept: it fails"]
