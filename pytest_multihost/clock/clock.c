@@ -422,6 +422,7 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *asked,
     return REAL(clock_nanosleep)(clock, flags, asked, rest);
   int64_t at = nanoseconds(asked);
   int is_absolute = (flags & TIMER_ABSTIME) != 0;
+  if (!at) return REAL(clock_nanosleep)(clock, flags, asked, rest); /* a yield */
   int64_t due = is_absolute ? monotonic_ns(page, clock, at) : world_ns(page) + at;
   int error = sleep_until(page, due, __builtin_return_address(0));
   if (error == EINTR && rest && !is_absolute) *rest = timespec_of(left_of(page, due));

@@ -153,19 +153,22 @@ class ClockPage:
 
     def waits(self) -> tuple[ClockWait, ...]:
         """Return the threads that wait until a time; of processes that have ended, too."""
+        # One loop, and no keywords: the controller looks every millisecond.
         return tuple(
-            ClockWait(
-                pid=pid,
-                tid=tid,
-                due_s=due / 1e9,
-                timeout_s=timeout / 1e9,
-                kind=_KINDS[kind - 1],
-                serial=serial,
-                rounds=rounds,
-                is_loop=bool(flags & _LOOP),
-                is_idle=bool(flags & _IDLE),
-            )
-            for tid, pid, due, timeout, kind, serial, rounds, flags in self._waits()
+            [
+                ClockWait(
+                    pid,
+                    -number if kind == _TIMER else tid,
+                    due / 1e9,
+                    timeout / 1e9,
+                    _KINDS[kind - 1],
+                    serial,
+                    rounds,
+                    flags & _LOOP != 0,
+                    flags & _IDLE != 0,
+                )
+                for number, tid, pid, due, timeout, kind, serial, rounds, flags in self._waits()
+            ]
         )
 
     def helpers(self) -> frozenset[int]:
@@ -173,10 +176,10 @@ class ClockPage:
         return frozenset(each[0] for each in self._slots() if each[4] == _HELPER)
 
     def _waits(self) -> Iterator[tuple[int, ...]]:
+        """Yield how the slots of those that wait begin, behind their numbers from 1."""
         for number, each in enumerate(self._slots(), start=1):
-            tid, pid, due, timeout, kind, *more = each[:8]
-            if tid and due and 0 < kind <= len(_KINDS):
-                yield (-number if kind == _TIMER else tid), pid, due, timeout, kind, *more
+            if each[2] and each[0] and 0 < each[4] < _HELPER:
+                yield number, *each[:8]
 
     def _slots(self) -> Iterator[tuple[int, ...]]:
         size = self._header.used * _SLOT.size
@@ -202,8 +205,8 @@ class ClockPage:
             _SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYBODY, None, None, 0
         )
         now_ns = clock_gettime_ns(CLOCK_MONOTONIC) + self._header.offset_ns
-        due = [each for each in self._waits() if each[2] <= now_ns]
-        for tid, pid, _, _, kind, *_ in due:
+        due = [each for each in self._waits() if each[3] <= now_ns]
+        for _, tid, pid, _, _, kind, *_ in due:
             if _KINDS[kind - 1] not in _NOT_BY_SIGNAL:
                 self._libc.syscall(_SYS_TGKILL, pid, tid, self._header.signal)
         return len(due)

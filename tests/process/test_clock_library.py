@@ -16,7 +16,7 @@ import pytest
 
 from pytest_multihost.clock import ClockPage, ClockWait, find_clock_library, why_clock_missing
 from pytest_multihost.clock.library import PAGE_VARIABLE
-from pytest_multihost.preload import preload_variables
+from pytest_multihost.preload import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 
@@ -528,6 +528,53 @@ threads = [threading.Thread(target=waits) for _ in range(4)]
     )
     assert found == 400
     assert 1000 <= monotonic_s < 1100
+
+
+STRESS = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+struct both { pthread_cond_t condition; pthread_mutex_t mutex; };
+static _Atomic int timeouts;
+static void *waits(void *unused) {
+  for (int i = 0; i < 125; i++) {
+    struct both *it = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += 10 - until.tv_sec % 10;  /* all threads' waits are due at once */
+    pthread_mutex_init(&it->mutex, NULL);
+    pthread_cond_init(&it->condition, NULL);
+    pthread_mutex_lock(&it->mutex);
+    while (pthread_cond_clockwait(&it->condition, &it->mutex, CLOCK_MONOTONIC, &until) == 0) {}
+    timeouts++;
+    pthread_mutex_unlock(&it->mutex);
+    pthread_cond_destroy(&it->condition);
+    munmap(it, 4096);
+  }
+  return unused;
+}
+int stress(void) {
+  pthread_t threads[8];
+  for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, waits, NULL);
+  for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+  return timeouts;
+}
+"""
+
+
+def test_the_memory_of_a_condition_variable_may_be_gone_after_its_wait(
+    live: Lives, tmp_path: Path
+) -> None:
+    """A thousand waits, eight of them due at each jump, and whoever came too late would crash."""
+    (tmp_path / "stress.c").write_text(STRESS)
+    library = tmp_path / "stress.so"
+    assert PreloadedLibrary(tmp_path / "stress.c").build(library) == ""
+    _, _, found = live(f"found = ctypes.CDLL({str(library)!r}).stress()")
+    assert found == 1000
 
 
 def test_without_a_page_the_clock_is_the_machines() -> None:
