@@ -933,6 +933,7 @@ static void show_timer(struct page *page, struct timer *timer) {
     return;
   }
   timer->slot->kind = TIMER;
+  timer->slot->object = timer->kind == DESCRIPTOR ? (void *)(uintptr_t)(timer->id + 1) : NULL;
   timer->slot->timeout = timer->due ? timer->due - world_ns(page) : 0;
   atomic_fetch_add(&timer->slot->serial, 1);
   atomic_store(&timer->slot->due, timer->due);

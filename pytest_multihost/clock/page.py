@@ -175,6 +175,11 @@ class ClockPage:
         """Return the library's own threads, which run whenever the clock jumps."""
         return frozenset(each[0] for each in self._slots() if each[4] == _HELPER)
 
+    def timerfds(self) -> frozenset[tuple[int, int]]:
+        """Return the descriptors of timers that are set: by which process, and their numbers."""
+        timers = (each for each in self._slots() if each[4] == _TIMER and each[2])
+        return frozenset((each[1], each[10] - 1) for each in timers if each[10])
+
     def _waits(self) -> Iterator[tuple[int, ...]]:
         """Yield how the slots of those that wait begin, behind their numbers from 1."""
         for number, each in enumerate(self._slots(), start=1):

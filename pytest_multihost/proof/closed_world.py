@@ -23,20 +23,36 @@ _SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
 
 
 def open_ends(
-    now: Snapshot, *, timed: Collection[int], frozen: Collection[int] = ()
+    now: Snapshot,
+    *,
+    timed: Collection[int],
+    timerfds: Collection[tuple[int, int]] = (),
+    frozen: Collection[int] = (),
 ) -> tuple[str, ...]:
     """Return everything outside a quiescent world that may end one of its waits, as sentences.
 
     Args:
         now: A deep snapshot of it.
         timed: The threads whose timers its clock has.
+        timerfds: The descriptors of timers that it has: process and number.
         frozen: Ranks that are stopped and will not be continued.
     """
     found = []
     for process in now.kernel.processes:
         if not process.is_dead and process.rank not in frozen:
-            found += [f"{process_name(process)} {each}" for each in _open_ends(now, process, timed)]
+            known = _with_timers(process, timerfds)
+            found += [f"{process_name(process)} {each}" for each in _open_ends(now, known, timed)]
     return tuple(dict.fromkeys(found))
+
+
+def _with_timers(process: Process, timerfds: Collection[tuple[int, int]]) -> Process:
+    """Return a process whose timers never expire if its clock has them, and else at any time."""
+    timers = {
+        fd: replace(each, ends_s=NEVER if (process.pid, fd) in timerfds else None)
+        for fd, each in process.descriptors.items()
+        if each.kind == "timerfd" and each.ends_s and each.ends_s < NEVER
+    }
+    return replace(process, descriptors={**process.descriptors, **timers}) if timers else process
 
 
 def _open_ends(now: Snapshot, process: Process, timed: Collection[int]) -> Iterator[str]:

@@ -320,14 +320,17 @@ class ClockJumps:
         """Return whether only timers and threads of the world can end its waits."""
         if self._quiescence is None or (self._open and real_clock() < self._read_s + DOUBT_S):
             return False
-        closed = (self._quiescence.descriptors(), frozenset(still.turns))
+        doubts = self.page.doubts()
+        closed = (self._quiescence.descriptors(), frozenset(still.turns), doubts)
         if self._open or closed != self._closed:
             shallow, _ = self.observer.shallow(now, facts)
             deep = replace(shallow, kernel=self.observer.deep(facts))
             frozen = frozen_ranks(facts)
             timed = {each.tid for each in self.page.waits()}
-            found = open_ends(with_gates(deep, facts), timed=timed, frozen=frozen)
-            self._note_doubts(now, (*found, *self.page.doubts()))
+            timerfds = self.page.timerfds()
+            world = with_gates(deep, facts)
+            found = open_ends(world, timed=timed, timerfds=timerfds, frozen=frozen)
+            self._note_doubts(now, (*found, *doubts))
             self._read_s, self._closed = real_clock(), closed
         return not self._open
 

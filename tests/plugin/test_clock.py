@@ -277,7 +277,7 @@ def test_a_timeout_of_pytest_timeout_counts_in_the_worlds_time(run_worlds) -> No
 
 
 ALARMS = """
-import signal, socket, threading, time
+import ctypes, select, signal, socket, threading, time
 import pytest
 
 pytestmark = pytest.mark.multihost(ranks=2, clock="jump", timeout=3000)
@@ -297,6 +297,17 @@ def test_alarms_come_when_the_clock_has_jumped(world):
     for seconds, wanted in zip(came_s, (500, 800, 1100)):
         assert wanted <= seconds < wanted + 100
 
+class timers(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns")]
+
+def test_timers_that_are_descriptors(world):
+    began_s, libc = time.monotonic(), ctypes.CDLL(None)
+    fd = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    libc.timerfd_settime(fd, 0, ctypes.byref(timers(in_s=700)), None)
+    assert select.select([fd], [], [])[0] == [fd]
+    assert 700 <= time.monotonic() - began_s < 800
+    world.barrier()
+
 def test_sockets_have_timeouts_of_their_own(world):
     here, there = socket.socketpair()
     here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (900).to_bytes(8, "little") + bytes(8))
@@ -311,4 +322,4 @@ def test_sockets_have_timeouts_of_their_own(world):
 @with_library
 def test_alarms_and_timeouts_of_sockets_follow(run_worlds) -> None:
     """What the kernel itself times: it does so in the machine's time, unless it is told."""
-    run_worlds(ALARMS).run.assert_outcomes(passed=2)
+    run_worlds(ALARMS).run.assert_outcomes(passed=3)

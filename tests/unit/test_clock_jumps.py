@@ -177,6 +177,17 @@ def test_a_handler_of_sigalrm_does_not() -> None:
     assert open_ends(world(sleeper(), caught=1 << 13), timed={MAIN}) == ()
 
 
+def test_a_timer_that_is_a_descriptor_is_known_by_who_has_set_it() -> None:
+    """One that another process has set is not moved with the clock, and expired ones are events."""
+    reader = Thread(tid=MAIN, call="read", fds=(5,), ends_s=math.inf, runs=5)
+    timer = Descriptor(fd=5, target="anon_inode:[timerfd]", kind="timerfd", ends_s=160.0)
+    waits = world(reader, descriptors={5: timer})
+    assert open_ends(waits, timed=(), timerfds={(RANK, 5)}) == ()
+    assert open_ends(waits, timed=(), timerfds={(RANK + 1, 5), (RANK, 6)}) != ()
+    expired = world(reader, descriptors={5: replace(timer, ends_s=0.0)})
+    assert open_ends(expired, timed=(), timerfds={(RANK, 5)}) != ()
+
+
 def test_a_frozen_rank_is_closed() -> None:
     """Only the harness continues it."""
     stopped = replace(sleeper(), state="T")

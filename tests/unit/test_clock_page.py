@@ -124,6 +124,16 @@ def test_two_timers_of_a_process_are_two_waits(page: ClockPage) -> None:
     assert len({each.tid for each in page.waits()}) == 3
 
 
+def test_timers_that_are_descriptors_are_known_by_their_numbers(page: ClockPage) -> None:
+    """Only while they are set; others have none."""
+    for number, (due, descriptor) in enumerate([(9, 5), (0, 6), (9, -1)]):
+        write_slot(page, number, 10, 10, due, 1, 10, 1, 0, 0)
+        at = _HEADER_SIZE + number * _SLOT.size
+        slot = [*_SLOT.unpack_from(page._map, at)]
+        _SLOT.pack_into(page._map, at, *slot[:10], descriptor + 1, 0)
+    assert page.timerfds() == {(10, 5)}
+
+
 def test_a_wake_counts_who_is_due(page: ClockPage) -> None:
     """Those that wait for a later time are left alone. Here all threads are gone."""
     gone = MAX_SLOTS * 1000
