@@ -54,7 +54,7 @@ def soak(name: str, worlds: int) -> None:
     while done < worlds:
         count = min(BATCH, worlds - done)
         for verdict in run(name, count):
-            clock = verdict["clock"] or {"jumps": 0, "jumped_s": 0.0}
+            clock = verdict["clock_jumps"] or {"jumps": 0, "jumped_s": 0.0}
             jumps, jumped_s = jumps + clock["jumps"], jumped_s + clock["jumped_s"]
             if verdict["status"] != "passed":
                 bad[why(verdict)] += 1
