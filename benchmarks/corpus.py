@@ -148,7 +148,8 @@ def main() -> int:
     print(HEADING)
     with _load(options.load), ThreadPoolExecutor(options.jobs) as jobs:
         keep = Path(options.keep).resolve() if options.keep else None
-        run = functools.partial(_run, hosts=options.hosts, keep=keep)
+        how = ["--multihost-hosts", options.hosts, "--multihost-clock", options.clock]
+        run = functools.partial(_run, how=how, keep=keep)
         for number in range(1, options.rounds + 1):
             began_s = time.monotonic()
             rounds.append([])
@@ -168,7 +169,7 @@ def main() -> int:
     failures = _summary(scores, of_libraries=options.libraries, limits=limits)
     if options.json:
         rows = [asdict(score) for score in scores]
-        about = {key: getattr(options, key) for key in ("load", "hosts", "jobs", "rounds")}
+        about = {key: getattr(options, key) for key in ("load", "hosts", "clock", "jobs", "rounds")}
         text = json.dumps({**about, "scores": rows, "failures": failures}, indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
     for failure in failures:
@@ -182,6 +183,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="part of the ids to run")
     parser.add_argument("--backend", default="", help="the backend whose programs are to run")
     parser.add_argument("--hosts", default="one", help="what the hosts are made from")
+    parser.add_argument("--clock", default="real", help="how time passes: real, jump")
     parser.add_argument("--jobs", type=int, default=1, help="runs of pytest at a time")
     parser.add_argument("--rounds", type=int, default=1, help="how often to run everything")
     parser.add_argument("--keep", default="", help="where artifacts of wrong programs go")
@@ -241,14 +243,13 @@ def _batches(programs: Mapping[str, Batch], size: int | None) -> list[Batch]:
     return found
 
 
-def _run(expectations: Batch, hosts: str, keep: Path | None) -> list[Score]:
+def _run(expectations: Batch, how: Sequence[str], keep: Path | None) -> list[Score]:
     """Run programs of one module and score them.
 
     In their own run of pytest: what it imports, and what goes wrong in it, is its own affair.
     """
     with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
-        places = ["--multihost-artifacts", scratch, "--multihost-hosts", hosts]
-        ended = _pytest(["-v", *expectations, *places])
+        ended = _pytest(["-v", *expectations, "--multihost-artifacts", scratch, *how])
         verdicts = Path(scratch, "verdicts.jsonl")
         lines = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
         found = {verdict["nodeid"]: verdict for verdict in map(json.loads, lines)}
