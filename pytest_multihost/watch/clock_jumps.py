@@ -43,6 +43,9 @@ from pytest_multihost.watch.observer import WorldObserver, with_gates
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.016
 """Real time from one look at the world to the next: doubled while it moves."""
 
+BUSY_SHARE = 0.5
+"""Share of a processor above which a process computes, so that its world need not be looked at."""
+
 DOUBT_S = 0.05
 """Real time from one reading of an open world to the next."""
 
@@ -294,6 +297,8 @@ class ClockJumps:
             return None
         if self._quiescence is None:
             self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
+        if self.interval_s >= LAST_LOOK_S and self._quiescence.busiest_share() > BUSY_SHARE:
+            return None  # a look would cost a world that computes a thousand times more
         frozen = frozen_ranks(facts)
         may_run = {e.tid for e in self.page.waits() if is_idle_loop(e) or e.is_idle}
         found = self._quiescence.ask(may_run | self.page.helpers(), frozen)

@@ -1,0 +1,76 @@
+"""What does a jump of the clock cost, and what does such a clock cost a world that never waits?
+
+    python benchmarks/clock_cost.py [--pairs 5]
+
+Prints for worlds that only wait how many jumps they make, how long one takes and how many fit
+into a second; and for one that computes the ratio of its seconds with such a clock to those with a real
+one: the median of pairs of runs, whose order alternates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "tests" / "clock" / "cost.py"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    for verdict in run("jump", "wait or sleeps"):
+        clock = verdict["clock_jumps"]
+        spent_s = clock["real_s"] - verdict["startup_s"]
+        name = verdict["nodeid"].partition("::test_")[2]
+        jumps = clock["jumps"]
+        print(
+            f"{name}: {jumps} jumps over {clock['jumped_s']:.0f} s in {spent_s:.2f} s:"
+            f" {spent_s / jumps * 1e3:.1f} ms each, {jumps / spent_s:.0f} a second"
+        )
+    ratios = []
+    for number in range(options.pairs):
+        order = ("real", "jump") if number % 2 else ("jump", "real")
+        seconds = {clock: spent(run(clock, "compute")[0]) for clock in order}
+        ratios.append(seconds["jump"] / seconds["real"])
+        print(f"computing: {seconds['jump']:.2f} s, with a real clock {seconds['real']:.2f} s")
+    print(f"ratio: median {statistics.median(ratios):.3f} of {sorted(ratios)}")
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+def spent(verdict: dict[str, Any]) -> float:
+    """Return how long a world has taken after its start, in real seconds."""
+    jumped_s = (verdict["clock_jumps"] or {"jumped_s": 0.0})["jumped_s"]
+    return float(verdict["duration_s"] - verdict["startup_s"] - jumped_s)
+
+
+def run(clock: str, only: str) -> list[dict[str, Any]]:
+    """Run some of the programs, and return their verdicts."""
+    with tempfile.TemporaryDirectory(prefix="multihost-clock-") as folder:
+        Path(folder, "test_it.py").write_text(PROGRAMS.read_text(encoding="utf-8"), "utf-8")
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"),
+                *(f"--multihost-clock={clock}", "-k", only),
+                *("--multihost-artifacts", f"{folder}/artifacts"),
+            ],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        )
+        lines = Path(folder, "artifacts", "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(each) for each in lines]
+
+
+if __name__ == "__main__":
+    main()
