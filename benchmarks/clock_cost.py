@@ -3,8 +3,8 @@
     python benchmarks/clock_cost.py [--pairs 5]
 
 Prints for worlds that only wait how many jumps they make, how long one takes and how many fit
-into a second; and for one that computes the ratio of its seconds with such a clock to those with a real
-one: the median of pairs of runs, whose order alternates.
+into a second; and for one that computes the ratio of its seconds with such a clock to those with a
+real one: the median of pairs of runs, whose order alternates.
 """
 
 from __future__ import annotations
