@@ -170,6 +170,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         partings=world_run.observed.partings,
         progress_s=world_run.observed.progress_s,
         detected_s=world_run.detected_s,
+        is_quiescent=world_run.observed.is_quiescent,
         clock=surroundings.jumps.record(),
     )
 

@@ -197,6 +197,8 @@ class WorldResult:
         partings: Where the histories of a group's ranks part, for each group where they do.
         progress_s: When a rank last made observable progress, on the monotonic clock.
         detected_s: When the harness decided to end the world, if it did.
+        is_quiescent: Whether a world with a failure was ended because no rank could go on, by what
+            was seen of it; false if only because none had for a time.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
         clock: What its clock has done, if that jumps. Then all times are the world's.
@@ -216,6 +218,7 @@ class WorldResult:
     partings: tuple[Parting, ...] = ()
     progress_s: float | None = None
     detected_s: float | None = None
+    is_quiescent: bool = False
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
     clock: ClockRecord | None = None

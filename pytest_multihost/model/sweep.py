@@ -150,6 +150,8 @@ class DisturbedRun:
         is_pressed: Whether, when a rank was held, others were polling or had timeouts of seconds;
             None: not known.
         detected_by: What showed that the world hangs; None if it does not.
+        is_proven: Whether it was seen that nobody could go on, which does not depend on how slow
+            the machine was.
         seconds: Duration of the run.
         token: Repeats the run: --multihost-replay.
         directory: Its artifacts, relative to the artifacts directory; None if they are not kept.
@@ -169,6 +171,7 @@ class DisturbedRun:
     again: bool | None = None
     is_pressed: bool | None = None
     detected_by: str | None = None
+    is_proven: bool = False
     seconds: float = 0.0
     token: str = ""
     directory: str | None = None

@@ -40,6 +40,9 @@ OWN_TIMEOUT_S = 60.0
 _FAILED = ("crashed", "error", "failed", "killed_as_planned")
 """Outcomes of ranks that have failed by themselves."""
 
+_PROOFS = ("proof", "mismatch")
+"""Endings of worlds in which nobody can go on."""
+
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
 """Endings of worlds that have not run the test to an end, for a reason of the harness's."""
 
@@ -82,6 +85,7 @@ def judge_run(
         again=run.has_passed_again(),
         is_pressed=run.was_pressed(),
         detected_by=diagnosis.detected_by if is_weak and diagnosis is not None else None,
+        is_proven=is_weak and run.is_proven(),
         seconds=round(judged.result.ended_s - judged.result.started_s, 3),
         token=token,
         directory=directory,
@@ -130,6 +134,11 @@ class _Run:
         if any(each.outcome in ("passed", "skipped") for each in self.ranks):
             return "split"
         return "told"
+
+    def is_proven(self) -> bool:
+        """Return whether it was seen that nobody could go on."""
+        result = self.judged.result
+        return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
 
     def index(self) -> int | None:
         """Return which of the world's faults the disturbance's is; the test may have others."""
@@ -208,7 +217,7 @@ class _Run:
         be at it for much longer than the whole test takes.
         """
         result, diagnosis = self.judged.result, self.judged.diagnosis
-        if result.ending in ("proof", "mismatch"):
+        if result.ending in _PROOFS:
             return True
         if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
             # Those that only sleep again and again since a failure are likely to wait for it.

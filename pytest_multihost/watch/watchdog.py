@@ -103,12 +103,15 @@ class Observations:
         operations: All operations still recorded in the ranks' slot pages.
         partings: Where the histories of a group's ranks part.
         progress_s: When a rank last made progress; None if unknown.
+        is_quiescent: Whether, after a failure, no rank could go on, by what was seen and not only
+            by the time that had passed.
     """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
     partings: tuple[Parting, ...] = ()
     progress_s: float | None = None
+    is_quiescent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,7 @@ class Watchdog:
     _rest: tuple[float, Mapping[int, int]] | None = None
     _polling: frozenset[int] = frozenset()
     _had_mismatch: bool = False
+    _is_quiescent_now: bool = False
     _native: NativeReader = field(default_factory=NativeReader)
 
     # When to take snapshots
@@ -293,6 +297,7 @@ class Watchdog:
             is_settled = self._is_quiescent(before, snapshot, now, facts)
         else:
             is_settled = self._is_still and self._is_proven(before, snapshot, facts, deadline_s)
+        self._is_quiescent_now = is_settled
         if is_settled:
             return bool(rest)
         return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
@@ -360,7 +365,13 @@ class Watchdog:
         partings = probe_partings(
             self.observer.scratch, self.observer.size, self._can_answer(facts)
         )
-        return Observations(snapshots, operations, partings, self._progress_s or None)
+        return Observations(
+            snapshots,
+            operations,
+            partings,
+            self._progress_s or None,
+            is_quiescent=self._is_quiescent_now,
+        )
 
     def release(self) -> None:
         """End what was only prepared."""
@@ -415,14 +426,12 @@ class Watchdog:
 
     def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
         """Add to the last snapshot kept what only the ranks or a debugger can report."""
-        pids = self.observer.local_pids(facts)
         alive = [each.rank for each in facts if not each.is_gone]
-        at_gate = {each.rank for each in facts if each.waits_at_gate}
         last = self._snapshots[-1]
         ranks, unobserved = probe_unclear_ranks(
             last.ranks,
             kernel,
-            pids={rank: pids[rank] for rank in alive if rank in pids and rank not in at_gate},
+            pids=self._readable(facts),
             alive=alive,
             scratch=self.observer.scratch,
             may_run_jax=self.may_run_jax,
@@ -507,10 +516,18 @@ class Watchdog:
         if state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE:
             self._start_native(facts)
 
+    def _readable(self, facts: Sequence[RankFacts]) -> dict[int, int]:
+        """Return the process ids of the ranks here that wait for something else than a gate."""
+        pids = self.observer.local_pids(facts)
+        asked = [e.rank for e in facts if not (e.is_gone or e.waits_at_gate)]
+        return {rank: pids[rank] for rank in asked if rank in pids}
+
     def _start_native(self, facts: Sequence[RankFacts]) -> None:
         """Start what reads native frames, if these are going to be read."""
-        if needs_native_frames(self._snapshots[-1].ranks, may_run_jax=self.may_run_jax):
-            self._native.start(self.observer.local_pids(facts).values())
+        pids = self._readable(facts)
+        ranks = [each for each in self._snapshots[-1].ranks if each.rank in pids]
+        if needs_native_frames(ranks, may_run_jax=self.may_run_jax):
+            self._native.start(pids.values())
 
     def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
         """Return whether ranks wait in operations that can never match, nor time out."""

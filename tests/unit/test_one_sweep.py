@@ -36,6 +36,7 @@ def run_of(step: Step, outcome: RunOutcome = "survived", by: str | None = None) 
         culprit=line if is_weak else None,
         waiting=waiting if is_weak else None,
         detected_by=by,
+        is_proven=by in ("proof", "mismatch"),
         seconds=float(step.disturbance.class_),
         directory=f"weakness-{step.artifacts}" if is_weak and step.artifacts else None,
     )

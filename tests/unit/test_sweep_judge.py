@@ -89,6 +89,7 @@ def world(
     raised_s: float = RAISED_S,
     ended_s: float = 9.0,
     passed: int = 0,
+    is_quiescent: bool = False,
     let_go: Mapping[str, Any] | None = None,
 ) -> WorldResult:
     """Return what was observed of a world of two ranks.
@@ -105,6 +106,7 @@ def world(
         raised_s: When the first rank raised; the next is 0.1 s later.
         ended_s: When it was over.
         passed: How often the disturbed rank has come to the point, if it says so.
+        is_quiescent: Whether it was seen that no rank could go on.
         let_go: What the controller has let a held rank go with.
     """
     errors = errors or {}
@@ -158,6 +160,7 @@ def world(
         dumps=tuple(make_dump(rank, "/t/train.py:40 train") for rank in stays),
         snapshots=(WorldSnapshot(at_s=ended_s, reason="end", ranks=ranks),),
         operations=pages,
+        is_quiescent=is_quiescent,
     )
 
 
@@ -251,11 +254,27 @@ def test_a_timeout_after_the_rank_was_released_is_a_weakness() -> None:
     assert judged(HOLD, {1: TIMED_OUT, 0: TIMED_OUT}, raised_s=4.0).outcome == "timed out"
 
 
+@pytest.mark.parametrize("is_quiescent", [True, False])
+def test_a_rank_left_waiting_is_proven_only_if_nobody_could_go_on(is_quiescent: bool) -> None:  # noqa: FBT001
+    """That time has passed without progress is no proof: the machine may be slow."""
+    run = judged(
+        FAILS, {0: OS_ERROR}, stays=[1], waits=[1], ending="settled", is_quiescent=is_quiescent
+    )
+    assert (run.outcome, run.is_proven) == ("left waiting", is_quiescent)
+
+
+def test_a_timeout_is_no_proof() -> None:
+    """On a slow machine it may come where it never would on another one."""
+    run = judged(HOLD, {1: TIMED_OUT, 0: TIMED_OUT}, raised_s=4.0)
+    assert (run.outcome, run.is_proven) == ("timed out", False)
+
+
 def test_a_proven_hang_is_told_with_the_lines_of_both() -> None:
     """Rank 0 has left the test, rank 1 is in the barrier."""
     run = judged(HOLD, stays=[1], waits=[1], ending="proof")
     assert run.outcome == "hung"
     assert run.detected_by == "proof"
+    assert run.is_proven
     assert run.culprit == PASSED.where  # it is at no line any more
     assert (run.waiting and run.waiting.line, run.waiting_ranks) == (40, (1,))
 

@@ -19,9 +19,6 @@ from pytest_multihost.sweep import find_weaknesses, next_repeat, order_rest
 Purpose = Literal["sweep", "confirm", "repeat"]
 """Why a world is run."""
 
-_PROVEN = ("proof", "mismatch")
-"""What shows a hang however slow the machine is."""
-
 _MAX_CONFIRMS = 3
 """How many runs that seemed to show one weakness are made again alone before it is given up."""
 
@@ -123,7 +120,7 @@ class OneSweep:
             (
                 each.witness
                 for each in self.weaknesses
-                if each.witness.detected_by not in _PROVEN
+                if not each.witness.is_proven
                 and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
             ),
             None,
@@ -191,7 +188,7 @@ class OneSweep:
         unknown = [
             self.runs[each]
             for each in group.shown_by
-            if each != index and self.runs[each].detected_by not in _PROVEN
+            if each != index and not self.runs[each].is_proven
         ]
         self.leave_out("doubtful", (each.disturbance for each in unknown))
         self.runs = [each for each in self.runs if each not in unknown]
