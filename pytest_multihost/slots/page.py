@@ -511,9 +511,13 @@ def shift_times(page: bytes, by_ns: int) -> bytes:
     return bytes(shifted)
 
 
-def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
-    """Return a rank's open operations, and when it last began, awaited or ended any; fast."""
-    data = read_page(path)
+def open_operations(data: bytes | None, *, rank: int) -> tuple[Operations, float]:
+    """Return a rank's open operations, and when it last began, awaited or ended any; fast.
+
+    Args:
+        data: Its page, of `read_page`.
+        rank: The rank.
+    """
     if data is None:
         return Operations(rank), 0.0
     words = memoryview(data[:SINK_AT]).cast("Q")

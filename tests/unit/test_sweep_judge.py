@@ -255,7 +255,7 @@ def test_a_timeout_after_the_rank_was_released_is_a_weakness() -> None:
 
 
 @pytest.mark.parametrize("is_quiescent", [True, False])
-def test_a_rank_left_waiting_is_proven_only_if_nobody_could_go_on(is_quiescent: bool) -> None:  # noqa: FBT001
+def test_a_rank_left_waiting_is_proven_only_if_nobody_could_go_on(is_quiescent: bool) -> None:
     """That time has passed without progress is no proof: the machine may be slow."""
     run = judged(
         FAILS, {0: OS_ERROR}, stays=[1], waits=[1], ending="settled", is_quiescent=is_quiescent
