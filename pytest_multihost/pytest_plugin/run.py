@@ -189,6 +189,8 @@ class Run:
         plan = self.plans[item.nodeid]
         self._check_machine(plan)
         self._attempts[item.nodeid] += 1
+        if plan.sweep is not None and self.sweeps is not None:
+            self.sweeps.prepare()
         launcher, peers = self.launchers.get(plan.requirements), peers_of(self.config)
         own_s = plan.world.timeout_s
         timeout_s = item.stash.get(_TIMEOUT, own_s)
@@ -206,8 +208,6 @@ class Run:
             told_batches=plan.sweep.batches if plan.sweep else (),
         )
         self.tally.ran += 1
-        if plan.sweep is not None and self.sweeps is not None:
-            self.sweeps.prepare()
         attempt = run_attempt(
             self.config,
             plan,

@@ -105,7 +105,7 @@ class Sweeps:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def prepare(self) -> None:
-        """Begin to start the lanes, while the undisturbed run is under way."""
+        """Begin to start the lanes, beside the server and the undisturbed run."""
         self._open().start()
 
     def _open(self) -> LanePool:
