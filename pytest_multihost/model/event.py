@@ -109,6 +109,11 @@ class Pause:
     running_s: float | None = None
     until_s: float | None = None
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the rank runs between two stops."""
+        return bool(self.running_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:

@@ -281,8 +281,9 @@ class ClockJumps:
         """
         if pause.until_s is None:
             return pause
-        until_s = pause.until_s - self.page.offset_s if pause.running_s is not None else None
-        return replace(pause, until_s=until_s)
+        if not pause.takes_turns:
+            return Pause()
+        return replace(pause, until_s=pause.until_s - self.page.offset_s)
 
     def record(self) -> ClockRecord | None:
         """Return what the clock has done so far."""
@@ -350,7 +351,7 @@ class ClockJumps:
 
 def frozen_ranks(facts: Sequence[RankFacts]) -> frozenset[int]:
     """Return the ranks that a fault stops, and nobody continues before its end."""
-    return frozenset(rank for rank, pause in _pauses(facts) if pause.running_s is None)
+    return frozenset(rank for rank, pause in _pauses(facts) if not pause.takes_turns)
 
 
 def overdue_pauses(facts: Sequence[RankFacts], now: float) -> frozenset[int]:
@@ -358,13 +359,13 @@ def overdue_pauses(facts: Sequence[RankFacts], now: float) -> frozenset[int]:
     return frozenset(
         rank
         for rank, pause in _pauses(facts)
-        if pause.running_s is None and pause.until_s is not None and pause.until_s <= now
+        if not pause.takes_turns and pause.until_s is not None and pause.until_s <= now
     )
 
 
 def _continued_s(facts: Sequence[RankFacts]) -> float:
     """Return when the first of the stopped ranks goes on."""
-    ends_s = (pause.until_s for _, pause in _pauses(facts) if pause.running_s is None)
+    ends_s = (pause.until_s for _, pause in _pauses(facts) if not pause.takes_turns)
     return min((each for each in ends_s if each is not None), default=math.inf)
 
 
@@ -372,7 +373,7 @@ def _acts_in_real_time(facts: Sequence[RankFacts]) -> bool:
     """Return whether a fault acts in real time: stops a rank in turns, or disturbs the network."""
     changes = _changes(facts)
     return any(
-        (each.pause is not None and each.pause.running_s is not None)
+        (each.pause is not None and each.pause.takes_turns)
         or (each.network and each.until_s is not None)
         for _, each in changes
     )

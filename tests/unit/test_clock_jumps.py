@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from pytest_multihost.clock import ClockWait
 from pytest_multihost.model.event import Event, FaultChanged, Pause
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.closed_world import open_ends
@@ -122,9 +125,20 @@ def test_a_frozen_rank_counts_as_asleep() -> None:
     assert frozen_ranks([paused(), RankFacts(0)]) == {3}
 
 
-def test_a_throttled_rank_does_not() -> None:
-    """It runs for a moment between two stops."""
-    assert frozen_ranks([paused(stopped_s=0.09, running_s=0.01)]) == frozenset()
+@pytest.mark.parametrize(
+    ("kind", "params", "frozen"),
+    [
+        ("freeze", {}, {3}),
+        ("freeze", {"seconds": 100.0}, {3}),
+        ("cpu_throttle", {"percent": 10.0}, set()),  # it runs for a moment between two stops
+    ],
+)
+def test_a_rank_that_does_not_run_before_the_end_of_its_fault_is_frozen(
+    kind: str, params: dict[str, float], frozen: set[int]
+) -> None:
+    """The pause is the one that the kind of fault asks for."""
+    announced = kinds_by_name([BUILT_IN_KINDS])[kind].announce(params, 1.0)
+    assert frozen_ranks([paused(**announced["pause"])]) == frozen
 
 
 def test_a_rank_is_continued_when_its_pause_is_over() -> None:
