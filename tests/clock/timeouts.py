@@ -11,6 +11,8 @@ import datetime
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,6 +169,47 @@ def test_jax_waits_for_a_late_primary(world) -> None:
         if world.rank == 0:
             time.sleep(20)
         multihost_utils.process_allgather(jax.numpy.ones(1))
+
+
+HEARTBEATS = """
+import sys
+from jax._src.lib import _jax
+
+address, rank = sys.argv[1], int(sys.argv[2])
+client = _jax.get_distributed_runtime_client(
+    address, rank, heartbeat_timeout=20 if rank == 0 else 1000, shutdown_on_destruction=False
+)
+client.connect()
+print("connected", flush=True)
+sys.stdin.read()
+"""
+"""Rank 1 sends a heartbeat every 500 s, and the service waits for 20 s."""
+
+
+@pytest.mark.multihost(ranks=2, backend="none")
+def test_jax_misses_a_heartbeat(world) -> None:
+    """It ends the clients' processes: they are children of the ranks."""
+    from jax._src.lib import _jax
+
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if world.rank == 0:
+        service = _jax.get_distributed_runtime_service(address, 2, heartbeat_timeout=20)
+    world.barrier()
+    with subprocess.Popen(
+        [sys.executable, "-c", HEARTBEATS, address, str(world.rank)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "connected\n"
+        with expecting(world, ChildProcessError):
+            assert child.wait() != 0
+            fatal = [each for each in child.stderr if each.startswith("F")]
+            raise ChildProcessError(fatal[0].partition("] ")[2])
+    world.barrier("end")
+    if world.rank == 0:
+        service.shutdown()
 
 
 # Python
