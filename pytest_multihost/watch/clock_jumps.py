@@ -242,6 +242,8 @@ class ClockJumps:
         still = self._still(now, facts)
         if still is None:
             self.interval_s = min(2 * self.interval_s, LAST_LOOK_S)
+            if self._still_since_s is not None:
+                self._count_doubts(now)
             self._still_since_s, self._is_looking = None, False
             return None
         self.interval_s = FIRST_LOOK_S
@@ -249,7 +251,7 @@ class ClockJumps:
         if before is None or not have_only_polled(before, still):
             self._silent_since_s = now
         if self._still_since_s is None:
-            self._still_since_s = real_clock()
+            self._still_since_s, self._open_s = real_clock(), now
         timer_s = still.next_s(now - self._silent_since_s)
         wakes_s = min(_continued_s(facts), math.inf if timer_s is None else timer_s)
         if wakes_s >= deadline_s and is_last and real_clock() < self._still_since_s + PROOF_S:
@@ -341,12 +343,17 @@ class ClockJumps:
         return not self._open
 
     def _note_doubts(self, now: float, found: tuple[str, ...]) -> None:
-        """Take note of why the clock may not jump, and for how long that has been so."""
+        """Take note of why the clock may not jump."""
+        self._count_doubts(now)
+        self._open = found
+        self.page.set_jumping(not found)
+
+    def _count_doubts(self, now: float) -> None:
+        """Take note of for how long it could not jump; a world that moves could not anyway."""
         for why in self._open:
             since_s, _, for_s = self._doubts.get(why, (self._open_s, 0.0, 0.0))
             self._doubts[why] = since_s, now, for_s + now - self._open_s
-        self._open, self._open_s = found, now
-        self.page.set_jumping(not found)
+        self._open_s = now
 
 
 def frozen_ranks(facts: Sequence[RankFacts]) -> frozenset[int]:
