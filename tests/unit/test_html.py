@@ -27,6 +27,7 @@ from pytest_multihost.model.result import (
     WorldResult,
     WorldSnapshot,
 )
+from pytest_multihost.model.spec import Subject
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.model.verdict import Kind, RankPlace, Span, sentence
@@ -180,6 +181,14 @@ def test_the_summary_is_the_first_heading() -> None:
     assert first is not None
     assert Elements(first[1]).words == "rank 1 never reached all_word #2 (world group)"
     assert '<b class="culprit">rank 1</b>' in first[1]
+
+
+@pytest.mark.parametrize(("subject", "leads_back"), [("test", True), ("script", False)])
+def test_only_the_page_of_a_test_leads_back(subject: Subject, leads_back: bool) -> None:
+    """A script is one world, and its folder has no page of a run."""
+    result = world()
+    page = shown(replace(result, spec=replace(result.spec, subject=subject)))
+    assert ("../report.html" in page) is leads_back
 
 
 def test_names_in_an_exception_are_not_marked_in_the_heading() -> None:
