@@ -244,6 +244,10 @@ def _details(verdict: JsonVerdict) -> str:
     for (outcome, phase, label), ranks in alike.items():
         state = f"{outcome} in {phase}{f', {label}' if label else ''}"
         lines.append(f"* {escaped(f'{rank_set(ranks)}: {state}')}")
+    if (clock := verdict["clock_jumps"]) is not None:
+        real_s = f"{clock['real_s']:.1f} s"
+        jumped = f"jumped {clock['jumped_s']:.1f} s; the world took {real_s}"
+        lines.append(f"* clock: {escaped(jumped)}")
     lines.append(f"* artifacts: {escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
         lines.append(f"* replay: {escaped('--multihost-replay ' + verdict['replay'], 2000)}")

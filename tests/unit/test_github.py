@@ -70,6 +70,7 @@ def verdict(**changes: object) -> dict[str, Any]:
         "replay": "7f3a",
         "rank_results": [rank(number) for number in range(4)],
         "diagnosis": DIAGNOSIS,
+        "clock_jumps": None,
         **changes,
     }
 
@@ -278,6 +279,13 @@ def test_equal_ranks_and_claims_are_told_once() -> None:
     text = html.unescape(summary([verdict(rank_results=ranks)]))
     assert "* rank 0: hung in call, SLEEPING\n* ranks 1-63: hung in call, BLOCKED\n" in text
     assert "* ranks 1-3: entered all_reduce #3 (recorder)\n" in text
+
+
+def test_a_world_whose_clock_has_jumped_says_so() -> None:
+    """Its seconds are not those of the job."""
+    jumps = {"jumps": 3, "jumped_s": 1800.0, "real_s": 2.25, "doubts": []}
+    text = html.unescape(summary([verdict(clock_jumps=jumps)]))
+    assert "* clock: jumped 1800.0 s; the world took 2.2 s\n" in text
 
 
 def test_a_summary_stays_below_githubs_limit() -> None:
