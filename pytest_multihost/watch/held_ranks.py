@@ -155,6 +155,7 @@ class Watched:
         first: How each rank was seen then.
         looks: How often they have been looked at since.
         rests: How often each of them was asleep or waited.
+        asleep: How often each had been on a processor when it was first seen asleep.
     """
 
     since_s: float
@@ -162,6 +163,7 @@ class Watched:
     first: Mapping[int, Glimpse]
     looks: int = 0
     rests: dict[int, int] = field(default_factory=dict)
+    asleep: dict[int, int] = field(default_factory=dict)
 
     def add(self, seen: Mapping[int, Glimpse]) -> bool:
         """Add a look; return False if somebody has done more: then a new watch is to begin."""
@@ -172,6 +174,8 @@ class Watched:
         self.looks += 1
         for rank, each in seen.items():
             self.rests[rank] = self.rests.get(rank, 0) + (each.waits or each.rests)
+            if each.rests:
+                self.asleep.setdefault(rank, each.turns)
         return True
 
     def verdict(
@@ -190,8 +194,9 @@ class Watched:
             return None
         if any(self.rests.get(rank, 0) < _RESTS * self.looks for rank in seen):
             return None
-        polling = [rank for rank, each in seen.items() if not each.waits]
-        if any(seen[rank].turns == self.first[rank].turns for rank in polling):
+        polling = {rank: each.turns for rank, each in seen.items() if not each.waits}
+        # In a turn before it first fell asleep it has not looked again.
+        if any(turns == self.asleep.get(rank, turns) for rank, turns in polling.items()):
             return None
         return "others poll" if polling else "others wait"
 

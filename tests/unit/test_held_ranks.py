@@ -178,6 +178,13 @@ def test_a_rank_that_sleeps_between_two_steps_is_waited_for() -> None:
     assert watch({0: POLLS}, {0: POLLS}, {0: POLLS}) is None
 
 
+def test_a_rank_that_falls_asleep_meanwhile_is_waited_for() -> None:
+    """It was on its way there at the first look, on a busy machine, and had another turn."""
+    asleep = turned(POLLS, 9)
+    assert watch({0: RUNS}, {0: asleep}, {0: asleep}) is None
+    assert watch({0: RUNS}, {0: asleep}, {0: asleep}, {0: turned(POLLS, 10)}) == "others poll"
+
+
 def test_a_rank_that_computes_is_waited_for() -> None:
     """Whether its main thread is seen to run or its processor time is."""
     looks = [{0: turned(RUNS, turns)} for turns in range(7, 17)]
