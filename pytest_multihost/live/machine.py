@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,12 +181,18 @@ def _without_launchers(
 
 
 def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> World:
-    """Return the processes of one job; of two that say the same rank, the one started last."""
+    """Return the processes of one job.
+
+    Of two that say the same rank, it is the one whose parent has started most of the others: what a
+    child of a rank has left behind says so, too. Then the one started last.
+    """
+    brothers = Counter(parents.get(pid) for pid in members)
     stats = {pid: read_stat(f"/proc/{pid}") for pid in members}
     started = {pid: stat.started_s if stat is not None else 0.0 for pid, stat in stats.items()}
-    pids = {members[pid].rank: pid for pid in sorted(members, key=lambda pid: started[pid])}
+    order = sorted(members, key=lambda pid: (brothers[parents.get(pid)], started[pid]))
+    pids = {members[pid].rank: pid for pid in order}
     notes = tuple(
-        f"rank {each.rank} is also process {pid}, which was started before"
+        f"rank {each.rank} is also process {pid}"
         for pid, each in members.items()
         if pids[each.rank] != pid
     )

@@ -91,11 +91,11 @@ def _is_waited_for(look: Look, found: Diagnosis) -> bool:
 
 def _still_moves(look: Look, found: Diagnosis) -> str:
     """Return why one of the ranks concerned may go on by itself; empty if none may."""
-    if left := look.left.intersection(found.waiting):
+    concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
+    if left := look.left.intersection(found.waiting or concerned):
         return f"{rank_set(left)} {'has' if len(left) == 1 else 'have'} run between two looks"
     if found.kind == "died":
         return ""
-    concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
     moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
     if not found.culprits:  # one that gives up goes on, and lets the others go on
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}

@@ -83,8 +83,9 @@ def rank_blockers(
 ) -> Mapping[int, tuple[str, ...]]:
     """Return what may end a wait of each rank or of its children, as sentences.
 
-    A connection that leads outside the world counts only if a thread waits for it, and what the
-    runtime's own threads wait for does not count: a rank is asked about, not the world.
+    A connection that leads outside the world counts only if a thread waits for it. What the
+    runtime's own threads wait for does not count, unless they give up: a rank is asked about, not
+    the world.
 
     Args:
         before: A deep snapshot.
@@ -119,9 +120,11 @@ def _own_blockers(interval: Interval) -> Iterator[str]:
         name = "main thread" if is_main else f"thread {thread.name}"
         if thread.state in DEAD:
             continue
-        if is_runtimes:
-            yield from [f"{name} runs"] if interval.is_busy(thread) else ()
-        else:
+        if is_runtimes and interval.is_busy(thread):
+            yield f"{name} runs"
+        elif is_runtimes and has_gloo_timeout(thread) and interval.times_out(thread):
+            yield f"{name} {_gives_up(interval, thread)}"
+        elif not is_runtimes:
             yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
     for found in interval.process.descriptors.values():
         last = interval.was.descriptors.get(found.fd)
@@ -245,7 +248,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
     elif is_file_access(thread):
         yield from _file_access(interval, thread, is_runtimes=True)
     elif has_gloo_timeout(thread) and interval.times_out(thread):
-        yield f"gives up what it does for a rank{interval.activity(thread).until}"
+        yield _gives_up(interval, thread)
     elif thread.call in calls.FUTEXES:
         yield from _futex(thread)
     elif thread.call in calls.POLLS | calls.EPOLLS | calls.SOCKETS | calls.STREAMS:
@@ -255,6 +258,10 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 # What may end a wait
+
+
+def _gives_up(interval: Interval, thread: Thread) -> str:
+    return f"gives up what it does for a rank{interval.activity(thread).until}"
 
 
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:

@@ -112,6 +112,19 @@ def test_jobs_are_listed_with_how_to_attach_to_them(start: Start) -> None:
     assert own or f"multihost attach --children-of {os.getpid()}" in listed
 
 
+def test_what_a_child_of_a_rank_has_left_behind_is_no_rank(start: Start) -> None:
+    """It was started last, says the same rank, and is nobody's child any more."""
+    orphan = (
+        "if rank == 0 and os.fork() == 0:\n"
+        "    if os.fork() == 0: time.sleep(600)\n"
+        "    os._exit(0)\n"
+        "if rank == 0: os.wait()\n"
+    )
+    ranks = start(LOCK.replace('print("on"', orphan + 'print("on"') + ASK + "time.sleep(600)\n", 2)
+    found = verdict_on(ranks[1:])
+    assert [each["pid"] for each in found["rank_results"]] == [each.pid for each in ranks]
+
+
 def test_the_job_of_a_launcher_is_found_by_it(tmp_path: Path) -> None:
     """A second job beside it, of another launcher, is none of its ranks."""
     rank = "import time; print('up', flush=True); time.sleep(600)"
@@ -289,6 +302,32 @@ def test_steps_that_go_on_are_not_said_to_hang(torch_start: Start) -> None:
     body = "while True:\n    dist.all_reduce(torch.ones(1)); time.sleep(0.05 * rank)\n"
     ranks = torch_start(TORCH + body)
     assert [verdict_on(ranks)["outcome"] for _ in range(3)] == ["passed"] * 3
+
+
+OF_A_GROUP = """
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=50))
+if rank == 0:
+    dist.all_reduce(torch.ones(1), group=group)
+else:
+    dist.recv(torch.ones(1), src=0, group=group if rank == 1 else None)
+"""
+AGAIN_AND_AGAIN = """
+store = dist.distributed_c10d._get_default_store()
+while True:
+    try:
+        store.wait(["never"], datetime.timedelta(seconds=0.3))
+    except RuntimeError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("body", [OF_A_GROUP, AGAIN_AND_AGAIN])
+def test_ranks_that_give_up_by_a_limit_of_theirs_are_not_said_to_hang(
+    body: str, torch_start: Start
+) -> None:
+    """Nobody is to blame, and they go on when it strikes."""
+    ranks = torch_start("import datetime\n" + TORCH + body)
+    assert [verdict_on(ranks)["outcome"] for _ in range(2)] == ["passed"] * 2
 
 
 # What is written, and when
