@@ -13,7 +13,8 @@ attach` on one of its processes. Scored is what the verdict says:
 
 and how much processor time the job has used meanwhile, against as long a time before. A program
 that ends by itself is no hang as a script: gloo tells the other ranks when one has gone. It is left
-out, as are those about operations of the plugin's own.
+out, as are those whose waiting ranks have ended by a limit of theirs before anybody attaches, and
+those about operations of the plugin's own.
 
 --ranks N instead measures how long attaching takes to one job of N ranks that are in an all_reduce,
 but for one. They are forked from a process that has imported torch, or it would take minutes.
@@ -160,6 +161,8 @@ def _run(name: str, expected: Mapping[str, Any], *, native: bool, verbose: bool)
             lives = [each.poll() is None for each in processes]
             if all(b"done\n" in log for log, is_alive in zip(logs, lives, strict=True) if is_alive):
                 return row  # nobody waits for one that has gone
+            if expected["waiting"] and not any(lives[rank] for rank in expected["waiting"]):
+                return row  # they have given up by a limit of theirs, and ended
             before = _measured(processes)
             time.sleep(COMPARED_S if row.is_hang else 0.0)
             idle, since_s = _difference(before, _measured(processes)), time.monotonic()

@@ -54,13 +54,17 @@ def judge_job(
     lines = {(each.file, each.line): each.text for each in look.lines}
     here = context.source_of
     context = replace(context, source_of=lambda file, n: lines.get((file, n)) or here(file, n))
-    judged = _judged(job, context, look, ended=job.ended | _exited(look))
+    gone = job.ended | _exited(look)
+    judged = _judged(job, context, look, ended=gone)
     found = judged.diagnosis
     if found is not None and found.kind == "died" and not found.waiting:  # nobody misses it
         judged = _judged(job, context, look, ended=frozenset())
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
-        return _not_hung(replace(judged, diagnosis=None), _NOBODY)
+        have_ended = (
+            f"; {rank_set(gone)} {'has' if len(gone) == 1 else 'have'} ended" if gone else ""
+        )
+        return _not_hung(replace(judged, diagnosis=None), _NOBODY + have_ended)
     confidence = "likely" if found.confidence == "certain" else found.confidence
     found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
     judged = replace(judged, diagnosis=found)
