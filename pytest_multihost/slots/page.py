@@ -511,13 +511,28 @@ def shift_times(page: bytes, by_ns: int) -> bytes:
     return bytes(shifted)
 
 
-def open_operations(data: bytes | None, *, rank: int) -> tuple[Operations, float]:
-    """Return a rank's open operations, and when it last began, awaited or ended any; fast.
+OpenOperations = tuple[bytes | None, Operations, float]
+"""A slot page, its rank's open operations, and when that last began, awaited or ended any."""
+
+
+def read_open_operations(
+    path: Path, *, rank: int, before: OpenOperations | None = None
+) -> OpenOperations:
+    """Return a rank's open operations; fast.
 
     Args:
-        data: Its page, of `read_page`.
+        path: Its slot page.
         rank: The rank.
+        before: What was read before. A page that is as it was, as of a rank that waits, is not
+            parsed again.
     """
+    data = read_page(path)
+    if before is not None and before[0] == data:
+        return before
+    return data, *_open_operations(data, rank)
+
+
+def _open_operations(data: bytes | None, rank: int) -> tuple[Operations, float]:
     if data is None:
         return Operations(rank), 0.0
     words = memoryview(data[:SINK_AT]).cast("Q")

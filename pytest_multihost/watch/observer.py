@@ -18,7 +18,7 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.threads import main_labels
-from pytest_multihost.slots import open_operations, read_page, read_slots, slots_path
+from pytest_multihost.slots import read_open_operations, read_slots, slots_path
 from pytest_multihost.slots.waiting import read_waiting
 from pytest_multihost.watch.kernel import (
     HarnessProcesses,
@@ -53,7 +53,7 @@ class WorldObserver:
     clock: ClockPage | None = None
     _reader: KernelReader | None = None
     _quiescence: Quiescence | None = None
-    _read: dict[int, tuple[bytes | None, tuple[Operations, float]]] = field(default_factory=dict)
+    _read: dict[int, tuple[bytes | None, Operations, float]] = field(default_factory=dict)
 
     def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
         """Return a snapshot of the ranks' main threads, and when any slot page was last written.
@@ -88,12 +88,11 @@ class WorldObserver:
         return [self._page(rank) for rank in range(self.size)]
 
     def _page(self, rank: int) -> tuple[Operations, float]:
-        """Return what a slot page says; that of a rank that waits is mostly as it was."""
-        data = read_page(slots_path(self.scratch, rank))
-        last = self._read.get(rank)
-        if last is None or last[0] != data:
-            last = self._read[rank] = data, open_operations(data, rank=rank)
-        return last[1]
+        """Return what a slot page says, and when it was last written."""
+        path, before = slots_path(self.scratch, rank), self._read.get(rank)
+        self._read[rank] = read_open_operations(path, rank=rank, before=before)
+        _, operations, last_s = self._read[rank]
+        return operations, last_s
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""

@@ -17,8 +17,7 @@ from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
     Call,
     SlotPage,
-    open_operations,
-    read_page,
+    read_open_operations,
     read_slots,
     slots_path,
 )
@@ -178,7 +177,7 @@ def test_a_text_that_is_not_there_yet_is_empty(page: SlotPage, recorder: Recorde
     for count in range(int.from_bytes(texts, "little")):
         page.path.write_bytes(data[:8] + count.to_bytes(8, "little") + data[16:])
         (seen,) = read_slots(page.path, rank=0).recent
-        (glimpsed,) = open_operations(read_page(page.path), rank=0)[0].recent
+        (glimpsed,) = read_open_operations(page.path, rank=0)[1].recent
         assert seen == glimpsed
         assert seen.sequence == 1
         assert seen.detail in {"", "f32[3]"}
