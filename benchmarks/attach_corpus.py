@@ -28,7 +28,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -42,6 +41,7 @@ from typing import Any
 
 import corpus
 import psutil
+from figures import children_s
 
 RANK = Path(__file__).resolve().parent / "worlds" / "plain_rank.py"
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -166,10 +166,10 @@ def _run(name: str, expected: Mapping[str, Any], *, native: bool, verbose: bool)
             before = _measured(processes)
             time.sleep(COMPARED_S if row.is_hang else 0.0)
             idle, since_s = _difference(before, _measured(processes)), time.monotonic()
-            before, own_s = _measured(processes), _children_s()
+            before, own_s = _measured(processes), children_s()
             command = [*ATTACH, *(["--native"] if native else []), str(alive[0].pid)]
             done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE, check=False)
-            took_s, own_s = time.monotonic() - since_s, _children_s() - own_s
+            took_s, own_s = time.monotonic() - since_s, children_s() - own_s
             used = _difference(before, _measured(processes))
     scale = took_s / COMPARED_S
     measured = {
@@ -241,12 +241,6 @@ def _are_up(processes: Sequence[subprocess.Popen[bytes]], scratch: Path) -> bool
         time.sleep(0.05)
     print(logs[0].decode(errors="replace")[-500:])
     return False
-
-
-def _children_s() -> float:
-    """Return the processor time of all children that have ended, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _settle(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -324,10 +318,10 @@ def _attach_to_many(size: int) -> int:
         time.sleep(3.0)
         named = [f"{rank}={pid}" for rank, pid in enumerate(pids)]
         for _ in range(3):
-            began_s, own_s = time.monotonic(), _children_s()
+            began_s, own_s = time.monotonic(), children_s()
             command = [*ATTACH, *named]
             done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE, check=False)
-            took_s, own_s = time.monotonic() - began_s, _children_s() - own_s
+            took_s, own_s = time.monotonic() - began_s, children_s() - own_s
             found = json.loads(done.stdout)
             told = (found["diagnosis"] or {}).get("culprits")
             print(f"{size} ranks: {took_s:.2f} s, processor time {own_s:.2f} s; culprits {told}")

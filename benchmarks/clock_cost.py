@@ -11,15 +11,13 @@ whose order alternates. On a shared machine seconds are noisy, so that the secon
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from clock_soak import run_programs
+from figures import children_s
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "clock" / "cost.py"
@@ -44,9 +42,9 @@ def main() -> None:
         order = ("real", "jump") if number % 2 else ("jump", "real")
         seconds, used = {}, {}
         for clock in order:
-            before_s = processor_s()
+            before_s = children_s()
             seconds[clock] = spent(run(clock, "compute")[0])
-            used[clock] = processor_s() - before_s
+            used[clock] = children_s() - before_s
         ratios.append(seconds["jump"] / seconds["real"])
         cpu_ratios.append(used["jump"] / used["real"])
         print(
@@ -62,12 +60,6 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}")
 
 
-def processor_s() -> float:
-    """Return the processor seconds of all child processes so far, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def spent(verdict: dict[str, Any]) -> float:
     """Return how long a world has taken after its start, in real seconds."""
     jumped_s = (verdict["clock_jumps"] or {"jumped_s": 0.0})["jumped_s"]
@@ -75,22 +67,10 @@ def spent(verdict: dict[str, Any]) -> float:
 
 
 def run(clock: str, only: str) -> list[dict[str, Any]]:
-    """Run some of the programs, and return their verdicts."""
-    with tempfile.TemporaryDirectory(prefix="multihost-clock-") as folder:
-        Path(folder, "test_it.py").write_text(PROGRAMS.read_text(encoding="utf-8"), "utf-8")
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"),
-                *(f"--multihost-clock={clock}", "-k", only),
-                *("--multihost-artifacts", f"{folder}/artifacts"),
-            ],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            check=True,
-        )
-        lines = Path(folder, "artifacts", "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(each) for each in lines]
+    """Run some of the programs, and return their verdicts: all pass."""
+    found = run_programs(PROGRAMS, clock, only)
+    assert all(each["status"] == "passed" for each in found), found
+    return found
 
 
 if __name__ == "__main__":

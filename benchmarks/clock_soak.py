@@ -71,16 +71,21 @@ def soak(name: str, worlds: int) -> None:
 
 def run(name: str, count: int) -> list[dict[str, Any]]:
     """Run one program in `count` worlds, and return their verdicts."""
-    with tempfile.TemporaryDirectory(prefix="multihost-soak-") as folder:
-        Path(folder, "test_it.py").write_text(PROGRAMS.read_text(encoding="utf-8"), "utf-8")
+    return run_programs(PROGRAMS, "jump", f"test_{name}", SOAK_ROUNDS=str(count))
+
+
+def run_programs(programs: Path, clock: str, only: str, **variables: str) -> list[dict[str, Any]]:
+    """Run those of some programs whose names match, with a clock, and return their verdicts."""
+    with tempfile.TemporaryDirectory(prefix="multihost-clock-") as folder:
+        Path(folder, "test_it.py").write_text(programs.read_text(encoding="utf-8"), "utf-8")
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"),
-                *("--multihost-clock=jump", "-k", f"test_{name}"),
+                *(f"--multihost-clock={clock}", "-k", only),
                 *("--multihost-artifacts", f"{folder}/artifacts"),
             ],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "SOAK_ROUNDS": str(count)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
             capture_output=True,
             check=False,
         )

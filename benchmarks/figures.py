@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -124,6 +125,12 @@ def machine(packages: Sequence[str], places: Sequence[Path]) -> dict[str, Any]:
         "mpi": _first_line(["mpirun", "--version"]),
         "commit": _commit(),
     }
+
+
+def children_s() -> float:
+    """Return the processor seconds of all children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def load() -> dict[str, float]:

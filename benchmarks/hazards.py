@@ -70,11 +70,17 @@ def _scored(only: str) -> Iterator[Mapping[str, Any]]:
             [str(PROGRAMS), "--rootdir", str(PROGRAMS), *arguments],
             {EXPECTATIONS: str(expectations)},
         )
-        lines = expectations.read_text(encoding="utf-8").splitlines()
-    for expected in map(json.loads, lines):
+        programs = _read_expectations(expectations)
+    for expected in programs:
         verdict = found.get(expected["nodeid"])
         told = hazards_of(verdict) if verdict is not None else []
         yield {**expected, "told": _text(verdict, told), "word": word(expected, verdict, told)}
+
+
+def _read_expectations(file: Path) -> list[dict[str, Any]]:
+    """Return what is expected of the programs that were collected; of none there is no file."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(each) for each in lines]
 
 
 def run(
@@ -155,7 +161,7 @@ def _confirm(only: str) -> int:
                 {EXPECTATIONS: str(expectations)},
                 folder=folder,
             )
-            lines = expectations.read_text("utf-8").splitlines() if expectations.exists() else []
+            programs = _read_expectations(expectations)
             sweeps = [json.loads(each.read_text()) for each in folder.glob("*/*/sweep.json")]
         tokens = {
             sweep["nodeid"]: weakness["witness"]["token"]
@@ -163,7 +169,7 @@ def _confirm(only: str) -> int:
             for weakness in sweep["weaknesses"]
             if weakness["repeated"][1] == weakness["repeated"][0]
         }
-        for expected in map(json.loads, lines):
+        for expected in programs:
             token = tokens.get(expected["nodeid"], "")
             confirmed += bool(token)
             missing += expected["confirmed"] and not token

@@ -61,10 +61,8 @@ def judge_job(
         judged = _judged(job, context, look, ended=frozenset())
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
-        have_ended = (
-            f"; {rank_set(gone)} {'has' if len(gone) == 1 else 'have'} ended" if gone else ""
-        )
-        return _not_hung(replace(judged, diagnosis=None), _NOBODY + have_ended)
+        who = f"; {_have(gone)} ended" if gone else ""
+        return _not_hung(replace(judged, diagnosis=None), _NOBODY + who)
     confidence = "likely" if found.confidence == "certain" else found.confidence
     found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
     judged = replace(judged, diagnosis=found)
@@ -97,13 +95,18 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
     """Return why one of the ranks concerned may go on by itself; empty if none may."""
     concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
     if left := look.left.intersection(found.waiting or concerned):
-        return f"{rank_set(left)} {'has' if len(left) == 1 else 'have'} run between two looks"
+        return f"{_have(left)} run between two looks"
     if found.kind == "died":
         return ""
     moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
     if not found.culprits:  # one that gives up goes on, and lets the others go on
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""
+
+
+def _have(ranks: frozenset[int]) -> str:
+    """Return the begin of a sentence on what ranks have done."""
+    return f"{rank_set(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def _not_hung(judged: Judgement, reason: str) -> Judgement:

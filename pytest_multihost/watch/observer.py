@@ -85,14 +85,13 @@ class WorldObserver:
     def _pages(self) -> list[tuple[Operations, float]]:
         if self.remote is not None:
             self.remote.refresh()
-        return [self._page(rank) for rank in range(self.size)]
-
-    def _page(self, rank: int) -> tuple[Operations, float]:
-        """Return what a slot page says, and when it was last written."""
-        path, before = slots_path(self.scratch, rank), self._read.get(rank)
-        self._read[rank] = read_open_operations(path, rank=rank, before=before)
-        _, operations, last_s = self._read[rank]
-        return operations, last_s
+        self._read = {
+            rank: read_open_operations(
+                slots_path(self.scratch, rank), rank=rank, before=self._read.get(rank)
+            )
+            for rank in range(self.size)
+        }
+        return [(operations, last_s) for _, operations, last_s in self._read.values()]
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""

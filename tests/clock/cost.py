@@ -6,6 +6,7 @@ Run by `benchmarks/clock_cost.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -17,16 +18,21 @@ def test_one_rank_sleeps(world) -> None:
         time.sleep(10)
 
 
+def wait_for_rank_0(world, times: int, meet: Callable[[], object]) -> None:
+    """Meet in a collective so often, each time after rank 0 has slept for 10 s."""
+    for _ in range(times):
+        if world.rank == 0:
+            time.sleep(10)
+        meet()
+
+
 @pytest.mark.multihost(ranks=4, backend="gloo", timeout=86400)
 def test_four_ranks_of_gloo_wait_for_one_that_sleeps(world) -> None:
     """In a collective, 100 times for 10 s."""
     import torch
     import torch.distributed as dist
 
-    for _ in range(100):
-        if world.rank == 0:
-            time.sleep(10)
-        dist.all_reduce(torch.ones(1))
+    wait_for_rank_0(world, 100, lambda: dist.all_reduce(torch.ones(1)))
 
 
 @pytest.mark.multihost(ranks=4, backend="jax", timeout=86400)
@@ -35,10 +41,7 @@ def test_four_ranks_of_jax_wait_for_one_that_sleeps(world) -> None:
     import numpy as np
     from jax.experimental import multihost_utils
 
-    for _ in range(20):
-        if world.rank == 0:
-            time.sleep(10)
-        multihost_utils.process_allgather(np.ones(1))
+    wait_for_rank_0(world, 20, lambda: multihost_utils.process_allgather(np.ones(1)))
 
 
 @pytest.mark.multihost(ranks=2, backend="gloo", timeout=86400)
