@@ -18,8 +18,8 @@ from pytest_multihost.model.hazard import (
     Launch,
     Passed,
     PlaceOf,
+    Rule,
 )
-from pytest_multihost.model.hazard_rules import Rule
 from pytest_multihost.model.operation import group_by_value, group_name, rank_set
 from pytest_multihost.model.verdict import OperationName
 

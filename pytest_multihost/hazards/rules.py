@@ -9,8 +9,7 @@ from itertools import combinations, groupby, pairwise
 from math import inf
 from operator import itemgetter
 
-from pytest_multihost.model.hazard import Launch, Passed, RankRecord
-from pytest_multihost.model.hazard_rules import Rule
+from pytest_multihost.model.hazard import Launch, Passed, RankRecord, Rule
 from pytest_multihost.model.operation import RUNTIME_SCOPE, GroupKey, group_by_value
 
 Records = Mapping[int, RankRecord]

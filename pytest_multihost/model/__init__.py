@@ -18,7 +18,6 @@ with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all o
 
 Input of a world: `spec`, `fault`, `network`. Observations: `event`, `operation`, `history`,
 `process`, `stack`, `result`. The judgement: `verdict`. Many worlds of one test:
-`sweep`. What a passing one shows of hangs elsewhere: `hazard`,
-`hazard_rules`.
+`sweep`. What a passing one shows of hangs elsewhere: `hazard`.
 Messages between the harness's processes: `messages`. Exceptions: `errors`.
 """

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
-from pytest_multihost.model.hazard_rules import DEFAULT_RULES, HazardMode, Rule
+from pytest_multihost.model.hazard import DEFAULT_RULES, HazardMode, Rule
 from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, ClockMode, Early, Hosts
 from pytest_multihost.model.sweep import DEFAULT_FAMILIES
 from pytest_multihost.pytest_plugin.sweep_settings import (

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.hazards import accept_hazards, find_hazards
-from pytest_multihost.model.hazard import Hazards, Passed, RankRecord
-from pytest_multihost.model.hazard_rules import Rule
+from pytest_multihost.model.hazard import Hazards, Passed, RankRecord, Rule
 from pytest_multihost.model.sweep import Acceptance
 from pytest_multihost.outcome.passed_points import (
     frames_of_points,
