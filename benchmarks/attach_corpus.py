@@ -215,6 +215,14 @@ def _ranks(
     finally:
         for each in processes:
             _end(each)
+        _unmount_below(scratch)
+
+
+def _unmount_below(folder: Path) -> None:
+    """Unmount what a killed program has left mounted, or the folder could not be removed."""
+    for each in psutil.disk_partitions(all=True):
+        if folder in Path(each.mountpoint).parents:
+            subprocess.run(["umount", "--lazy", each.mountpoint], check=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
