@@ -128,8 +128,13 @@ def _own_blockers(interval: Interval) -> Iterator[str]:
             yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
     for found in interval.process.descriptors.values():
         last = interval.was.descriptors.get(found.fd)
-        if found.kind in _SOCKETS and last is not None and _moves(interval, last, found):
-            yield f"moves data on the {found.kind} socket to {found.peer or 'somebody'}"
+        if found.kind not in _SOCKETS or last is None:
+            continue
+        peer = found.peer or "somebody"
+        if _moves(interval, last, found):
+            yield f"moves data on the {found.kind} socket to {peer}"
+        elif _may_arrive(interval, found):
+            yield f"has sent to {peer} what may still arrive"
 
 
 def process_name(process: Process) -> str:
@@ -351,17 +356,23 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
         yield f"{found.kind} socket to {peer} leads outside the world"
     last = interval.was.descriptors.get(found.fd)
-    # TCP retransmits lost data after any time up to two minutes (tcp(7), RTO), so unchanged queues
-    # prove nothing while frames can reach the peer.
-    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
-    may_arrive = found.is_resent or (interval.now.is_disturbed and is_unacknowledged)
-    is_cut_off = found.hosts in interval.now.severed
     if last is None or last.target != found.target:
         yield f"{found.kind} socket to {peer} is new"
     elif _moves(interval, last, found):
         yield f"data moves on the {found.kind} socket to {peer}"
-    elif may_arrive and not is_cut_off:
+    elif _may_arrive(interval, found):
         yield f"what it has sent to {peer} may still arrive"
+
+
+def _may_arrive(interval: Interval, found: Descriptor) -> bool:
+    """Whether data that a socket has sent, and that its peer has not got, may still reach it.
+
+    TCP retransmits lost data after any time up to two minutes (tcp(7), RTO), so unchanged queues
+    prove nothing while frames can reach the peer.
+    """
+    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
+    may_arrive = found.is_resent or (interval.now.is_disturbed and is_unacknowledged)
+    return may_arrive and found.hosts not in interval.now.severed
 
 
 def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:

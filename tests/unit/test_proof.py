@@ -22,7 +22,7 @@ from pytest_multihost.model.operation import (
 from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.proof import ProofState, Snapshot, is_still, pollers
-from pytest_multihost.proof.blockers import blockers
+from pytest_multihost.proof.blockers import blockers, rank_blockers
 from pytest_multihost.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
@@ -1129,6 +1129,13 @@ def test_data_that_were_lost_may_arrive() -> None:
     """TCP sends what was lost again, whether or not the test disturbs the network."""
     lost = process(descriptors={3: descriptor("tcp", queues=(0, 1), is_resent=True)})
     assert "may still arrive" in found_in(lost)
+
+
+def test_data_that_were_lost_may_let_a_rank_of_any_job_go_on() -> None:
+    """Two ranks that wait for each other are then no deadlock, seen from outside as in a test."""
+    lost = moment(process(descriptors={3: descriptor("tcp", queues=(0, 1), is_resent=True)}))
+    (why,) = rank_blockers(lost, later(lost), deadline_s=DEADLINE_S)[0]
+    assert "may still arrive" in why
 
 
 @pytest.mark.parametrize(
