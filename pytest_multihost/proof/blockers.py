@@ -127,14 +127,17 @@ def _own_blockers(interval: Interval) -> Iterator[str]:
         elif not is_runtimes:
             yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
     for found in interval.process.descriptors.values():
-        last = interval.was.descriptors.get(found.fd)
-        if found.kind not in _SOCKETS or last is None:
-            continue
-        peer = found.peer or "somebody"
-        if _moves(interval, last, found):
-            yield f"moves data on the {found.kind} socket to {peer}"
-        elif _may_arrive(interval, found):
-            yield f"has sent to {peer} what may still arrive"
+        if found.kind in _SOCKETS:
+            yield from _own_traffic(interval, found)
+
+
+def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
+    last = interval.was.descriptors.get(found.fd)
+    peer = found.peer or "somebody"
+    if last is not None and _moves(interval, last, found):
+        yield f"moves data on the {found.kind} socket to {peer}"
+    elif last is not None and _may_arrive(interval, found):
+        yield f"has sent to {peer} what may still arrive"
 
 
 def process_name(process: Process) -> str:
