@@ -21,10 +21,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_multihost.clock import ClockPage, find_clock_library, why_clock_missing
-from pytest_multihost.clock.library import PAGE_VARIABLE
-from pytest_multihost.clock.page import _HEADER_SIZE, _SLOT
-from pytest_multihost.preload import preload_variables
+from pytest_multihost.clock import (
+    _HEADER_SIZE,
+    _SLOT,
+    PAGE_VARIABLE,
+    ClockPage,
+    find_clock_library,
+    why_clock_missing,
+)
+from pytest_multihost.files import preload_variables
 
 CALLS = """
 #define _GNU_SOURCE

@@ -56,7 +56,7 @@ from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
-from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
+from pytest_multihost.outcome.points import continued_by_plan, has_pending_actions
 from pytest_multihost.watch import HeldRanks, NoWatch, Observations, Release, Watchdog
 from pytest_multihost.watch.clock_jumps import Jumps, NoJumps, overdue_pauses
 

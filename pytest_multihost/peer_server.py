@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pytest_multihost.launch import Ending
 from pytest_multihost.launch.attach import Connector, Rendezvous, pack
+from pytest_multihost.launch.reaper import ENDING
 from pytest_multihost.launch.server import ServerLauncher, ServerWorld
-from pytest_multihost.launch.signals import ENDING
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, FaultChanged
@@ -49,7 +49,7 @@ from pytest_multihost.model.messages import (
 )
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.slots import slots_path
-from pytest_multihost.slots.history import history_path
+from pytest_multihost.slots.readers import history_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump
 from pytest_multihost.watched_world import harness_processes

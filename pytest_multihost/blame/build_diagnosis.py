@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from pytest_multihost.blame.called_functions import (
+from pytest_multihost.blame.causes import Cause, size_notes
+from pytest_multihost.blame.inferred import (
     called_functions,
     operations_in_calls,
     with_threads,
 )
-from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import describe_cut, network_evidence
 from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.blame.size_complaint import size_notes
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
@@ -45,7 +44,7 @@ from pytest_multihost.model.verdict import (
     sentence,
 )
 from pytest_multihost.outcome import Finding, describe_exit
-from pytest_multihost.outcome.faults import fault_notes, frozen_for_good, unfired_faults
+from pytest_multihost.outcome.points import fault_notes, frozen_for_good, unfired_faults
 
 DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "proof": "proof",

@@ -21,10 +21,14 @@ from itertools import permutations
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, family
-from pytest_multihost.model.history import CallSite, Evidence, History, Parting, Side
 from pytest_multihost.model.operation import (
     FLIGHT_SCOPE,
+    CallSite,
+    Evidence,
+    History,
     Operation,
+    Parting,
+    Side,
     group_by_value,
     group_name,
     nth,

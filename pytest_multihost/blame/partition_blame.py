@@ -14,10 +14,9 @@ from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, Wait
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
-from pytest_multihost.model.network import Pair, cuts_of
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Pair, WorldSpec, cuts_of
 from pytest_multihost.model.verdict import Evidence
 
 _EXPLAINED_BY_CUT = frozenset({"transport", "deadlock", "unknown", "stuck"})

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from pytest_multihost.model.history import Parting
-from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations, Parting
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.blame.called_functions import called_functions
+from pytest_multihost.blame.inferred import called_functions
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 

@@ -1,17 +1,167 @@
-"""The console script ``multihost``."""
+"""The console script ``multihost``.
+
+The command line of the console script; imports nothing of what the commands do.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
+import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from pytest_multihost.command.options import artifacts_folder, make_parser
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.spec import NO_TIMEOUT_S
 
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
+_ATTACH = "say which rank of a running job is waited for; reads, and disturbs nothing"
+
+
+def artifacts_folder() -> Path:
+    """Return where runs are kept."""
+    return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="multihost", description="Say which rank a hang waits for."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands.add_parser("run", help="run a script in ranks, and say which one hangs"))
+    again = commands.add_parser(
+        "explain", help="say which rank a hang waits for, from artifacts or dumps alone"
+    )
+    again.add_argument(
+        "directory",
+        type=Path,
+        help="folder of an attempt, below .pytest_multihost, or of torch's flight-recorder dumps",
+    )
+    again.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
+    again.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
+    again.add_argument(
+        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
+    )
+    _add_attach(commands.add_parser("attach", help=_ATTACH))
+    last = commands.add_parser("open", help="open the last report in a browser")
+    last.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=artifacts_folder(),
+        help="default: .pytest_multihost",
+    )
+    last.add_argument("--path", action="store_true", help="only say where it is")
+    report = commands.add_parser("report", help="write every page again from the artifacts alone")
+    report.add_argument(
+        "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
+    )
+    merge = commands.add_parser("sweep-merge", help="join the results of shards of sweeps")
+    merge.add_argument(
+        "directories", type=Path, nargs="+", metavar="DIR", help="with sweep.json anywhere below"
+    )
+    merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    """Add the options of ``run``; what follows the script is the script's."""
+    run.epilog = (
+        "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
+        " run, 3 if they hung, 130 if they were interrupted."
+    )
+    run.add_argument(
+        "--ranks",
+        "-n",
+        type=int,
+        metavar="N",
+        help="how many ranks; default: those that torchrun, srun or mpirun has started",
+    )
+    run.add_argument(
+        "--backend",
+        default="none",
+        choices=("none", "gloo", "jax", "nccl"),
+        help="what is initialised before the script; default: none, it does so by itself",
+    )
+    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
+    run.add_argument(
+        "--clock",
+        default="real",
+        choices=("real", "jump"),
+        help="how time passes; jump: over waits that only time can end; default: real",
+    )
+    run.add_argument(
+        "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
+    )
+    run.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="end it then; default: never"
+    )
+    run.add_argument(
+        "--horizon",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="it hangs if nothing in it can move within so long; default: 300",
+    )
+    run.add_argument(
+        "--keep", action="store_true", help="keep logs and verdict also if all ends well"
+    )
+    run.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="DIR",
+        help="write what ranks print there, do not show it",
+    )
+    run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
+    run.add_argument("script")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= NO_TIMEOUT_S:
+        raise ValueError(text)
+    return seconds
+
+
+def _add_attach(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``attach``."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "processes",
+        nargs="*",
+        default=[],
+        metavar="PID",
+        help="a rank's process; RANK=PID if it does not say; none: list the jobs of this machine",
+    )
+    which.add_argument("--match", metavar="TEXT", help="the job with this in its command line")
+    which.add_argument(
+        "--children-of", type=int, metavar="PID", help="the job that this torchrun or mpirun runs"
+    )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="look together with the other processes that srun or mpirun has started, one for each"
+        " machine of the job; so it is also with PYTEST_MULTIHOST_RANK, _SIZE and _ADDRESS",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="look once: the default")
+    how.add_argument("--follow", action="store_true", help="look until the job stops moving")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --follow: a rank that is waited for so long hangs, whatever it does",
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="read native frames, too: stops each thread for a moment, with ptrace",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
+
 
 # Each function imports what its command needs: `attach` is to look soon, and reads no artifacts.
 
@@ -73,7 +223,7 @@ def _attach(options: argparse.Namespace) -> int:
 
 
 def _sweep_merge(options: argparse.Namespace) -> int:
-    from pytest_multihost.command.merged_sweeps import sweep_merge
+    from pytest_multihost.command.rejudged import sweep_merge
 
     return sweep_merge(options.directories, options.into)
 
@@ -85,7 +235,7 @@ def _explain(options: argparse.Namespace) -> int:
 
     directory: Path = options.directory
     if is_dump_folder(directory):
-        from pytest_multihost.command.dumps import explain_dumps
+        from pytest_multihost.command.rejudged import explain_dumps
 
         return explain_dumps(
             directory, prefix=options.prefix, into=options.into, as_json=options.json

@@ -1,12 +1,22 @@
-"""A script run as a world of ranks: recorded, watched and judged as a test is, without pytest."""
+"""A script run as a world of ranks: recorded, watched and judged as a test is, without pytest.
+
+The temporary directory of a run, which does not outlive it for long however that ends.
+
+Its server removes it when the controller is killed. Where both are killed, the next run does: who
+uses a directory holds a lock on it, which also tells of processes in another namespace.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +25,9 @@ from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.clock import find_clock_library
 from pytest_multihost.command.joined import be_peer, check_peers, meet, part
-from pytest_multihost.command.judged_page import page_of
-from pytest_multihost.command.scratch import scratch_folder
-from pytest_multihost.command.screen import Screen
+from pytest_multihost.command.screen import Screen, page_of
+from pytest_multihost.files import preload_variables
+from pytest_multihost.launch import require_jumping_clock
 from pytest_multihost.launch.attach import AttachLauncher, Peer, Rendezvous, sites_for
 from pytest_multihost.launch.job_spec import (
     SCRIPT_RANK_CODE,
@@ -25,9 +35,8 @@ from pytest_multihost.launch.job_spec import (
     ScriptRun,
     ServerJob,
 )
-from pytest_multihost.launch.refusals import require_jumping_clock
+from pytest_multihost.launch.reaper import interrupt_on_signals
 from pytest_multihost.launch.server import ServerLauncher, ServerProgram, exec_server
-from pytest_multihost.launch.signals import interrupt_on_signals
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.result import WorldResult
@@ -43,8 +52,7 @@ from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.nemesis.io_shim import find_library
 from pytest_multihost.outcome import RankFacts, Symptoms
-from pytest_multihost.outcome.faults import require_fired
-from pytest_multihost.preload import preload_variables
+from pytest_multihost.outcome.points import require_fired
 from pytest_multihost.rank import own_variables, thread_variables
 from pytest_multihost.report import LiveOutput
 from pytest_multihost.report.artifacts import (
@@ -53,8 +61,7 @@ from pytest_multihost.report.artifacts import (
     new_run_id,
     package_versions,
 )
-from pytest_multihost.report.attempt_files import write_judged
-from pytest_multihost.report.html import PAGE_NAME
+from pytest_multihost.report.html import PAGE_NAME, write_judged
 from pytest_multihost.report.text import stacks_text
 from pytest_multihost.watched_world import WatchedWorld, WorldProgress
 
@@ -375,3 +382,37 @@ class _Files:
         shown = page if page.exists() else self.directory
         here = Path.cwd()
         return shown.relative_to(here) if shown.is_relative_to(here) else shown
+
+
+_PREFIX = "multihost-run-"
+_YOUNG_S = 60.0
+"""One that was just made may not be locked yet."""
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a temporary directory for a run, and remove it and those of runs that were killed."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _remove_abandoned(folder.parent)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove directories of this user's runs whose processes have been killed."""
+    for each in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it is locked, or gone
+            found = each.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG_S:
+                continue
+            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(each, ignore_errors=True)
+            finally:
+                os.close(descriptor)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from pytest_multihost.fixes.fix import Fix, refuse_unknown
+from pytest_multihost.fixes import Fix, refuse_unknown
 
 Mesh = Any
 """A mesh of jax's, which the type checker does not see."""

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
-from pytest_multihost.fixes.fix import Fix, refuse_unknown
+from pytest_multihost.fixes import Fix, refuse_unknown
 
 Mesh = Any
 """A mesh of jax's, which the type checker does not see."""

@@ -40,7 +40,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
-from pytest_multihost.fixes.fix import Fix
+from pytest_multihost.fixes import Fix
 
 __all__ = [
     "FIX",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_multihost.fixes.fix import Fix
+from pytest_multihost.fixes import Fix
 
 PyTree = Any
 """Any pytree of jax's."""

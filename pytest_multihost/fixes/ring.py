@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from pytest_multihost.fixes.fix import Fix
+from pytest_multihost.fixes import Fix
 
 FIX = Fix(
     name="ring",

@@ -3,6 +3,12 @@
 Ranks of which nothing is known at the instant of the others' dumps are not in that graph. Only if
 no rank is found to be waited for do those count that left no dump at all, and nothing is certain
 then.
+
+How far the hosts' clocks are apart, as far as dumps tell.
+
+Nothing is judged by times across hosts but whether dumps were taken while ranks still moved.
+
+What dumps show besides who waits for whom, and what they cannot show: notes for the reader.
 """
 
 from __future__ import annotations
@@ -11,16 +17,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from statistics import median
 
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.blame.divergence import find_partings
-from pytest_multihost.flight.clocks import clocks_ahead_s
-from pytest_multihost.flight.dump_files import DumpFolder
 from pytest_multihost.flight.launched import Joined, Launched, join
 from pytest_multihost.flight.progress import Progress, progress_of
-from pytest_multihost.flight.remarks import remarks
-from pytest_multihost.model.history import CallSite, History
-from pytest_multihost.model.operation import GroupKey, Operation, Operations, group_by_value
+from pytest_multihost.flight.recording import KNOWN_VERSION, DumpFolder, Recording
+from pytest_multihost.model.operation import (
+    CallSite,
+    GroupKey,
+    History,
+    Operation,
+    Operations,
+    group_by_value,
+    rank_set,
+)
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
@@ -245,3 +257,84 @@ def _site(operation: Operation) -> CallSite:
     detail = operation.detail if operation.name in _ALIKE else ""
     frames = (operation.frame,) if operation.frame is not None else ()
     return CallSite(operation.name, None, detail, frames)
+
+
+_LEAST = 5
+"""Of fewer collectives in common no difference of clocks is derived: ranks enter them apart."""
+
+_MATTERS_S = 1.0
+
+
+def clocks_ahead_s(recordings: Sequence[Recording]) -> Mapping[int, float]:
+    """Return by rank how many seconds its clock is ahead of the first rank's; mostly 0.
+
+    Ranks meet in their collectives. If one always comes seconds later, its clock is ahead.
+    """
+    times = {each.rank: _times_s(each) for each in recordings}
+    found: dict[int, float] = {}
+    for rank, own in times.items():
+        found[rank] = 0.0
+        for other in found.keys() - {rank}:
+            common = own.keys() & times[other].keys()
+            if len(common) >= _LEAST:
+                apart_s = median(own[each] - times[other][each] for each in common)
+                found[rank] = found[other] + (apart_s if abs(apart_s) > _MATTERS_S else 0.0)
+                break
+    return found
+
+
+def _times_s(recording: Recording) -> Mapping[tuple[str, int], float]:
+    """Return when a rank has entered the collectives that are over."""
+    return {
+        (each.process_group[0], each.collective_seq_id): each.time_created_ns / 1e9
+        for each in recording.entries
+        if not each.is_p2p and (each.retired or each.state == "completed")
+    }
+
+
+_MAX_CULPRITS = 4
+_CANNOT_TELL = (
+    "dumps tell of collectives, sends and receives only, and not of roots: what a rank does outside"
+    " of these - a data loader, a lock, a store, a checkpoint - its stack shows"
+)
+
+
+def remarks(
+    joined: Joined,
+    progress: Mapping[int, Progress],
+    ahead_s: Mapping[int, float],
+) -> Iterator[str]:
+    """Yield notes on a world that was judged from dumps, one sentence each."""
+    held = [rank for rank, each in progress.items() if each.held_in is not None]
+    if held:
+        yield (
+            f"{rank_set(held)} went on to launch operations behind one whose end others have seen:"
+            " its device has stopped, or the thread that watches it"
+        )
+    if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
+        yield (
+            f"what {rank_set(gave_up)} waited in has ended without all members, so by a timeout or"
+            " another error"
+        )
+    old = [rank for rank, each in progress.items() if each.is_old]
+    if old:
+        yield f"{rank_set(old)} moved after the first dumps, or just before: not judged"
+    if silent := set(range(joined.size)) - joined.recordings.keys():
+        yield f"{rank_set(silent)} left no dump that can be used"
+    ahead = {rank: seconds for rank, seconds in ahead_s.items() if seconds}
+    for rank, seconds in [*ahead.items()][:_MAX_CULPRITS]:
+        than = "ahead" if seconds > 0 else "behind"
+        yield f"the clock of rank {rank} is about {abs(seconds):.1f} s {than}"
+    if any(not e.operation.has_members for theirs in joined.launched.values() for e in theirs):
+        yield (
+            "the dumps do not list the members of groups, as gloo's do not: of all but the default"
+            " group only ranks that had used it before can be found missing"
+        )
+    versions = group_by_value((each.version, rank) for rank, each in joined.recordings.items())
+    if len(versions) > 1:
+        told = ", ".join(f"{each} of {rank_set(ranks)}" for each, ranks in versions.items())
+        yield f"the dumps are of several formats: {told}"
+    elif any(int(each.rpartition(".")[2]) > KNOWN_VERSION[1] for each in versions):
+        newest = ".".join(map(str, KNOWN_VERSION))
+        yield f"the dumps are of a format newer than {newest}, the last that is known here"
+    yield _CANNOT_TELL

@@ -1,15 +1,20 @@
-"""Apply rules to the record of a run, and word what they find."""
+"""Apply rules to the record of a run, and word what they find.
+
+Match hazards with those that a project accepts.
+
+What to do to a test so that a hazard of its becomes a hang on this machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from pytest_multihost.hazards import rules, transfers
-from pytest_multihost.hazards.guards import TextOf
-from pytest_multihost.hazards.programs import programs
-from pytest_multihost.hazards.rules import Found, Records
-from pytest_multihost.hazards.unguarded import unguarded
+from pytest_multihost.hazards import rules
+from pytest_multihost.hazards.rules import Found, Records, programs
+from pytest_multihost.hazards.unguarded import TextOf, unguarded
+from pytest_multihost.model.fault import START, Fault, Point
 from pytest_multihost.model.hazard import (
     Hazard,
     Hazards,
@@ -21,6 +26,7 @@ from pytest_multihost.model.hazard import (
     Rule,
 )
 from pytest_multihost.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.model.sweep import Acceptance, Disturbance, RecordedPoint
 from pytest_multihost.model.verdict import OperationName
 
 _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
@@ -30,7 +36,7 @@ _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
     "skipped": rules.skipped,
     "racing": rules.racing,
     "programs": programs,
-    "buffered": transfers.buffered,
+    "buffered": rules.buffered,
 }
 
 _WHEN: Mapping[Rule, str] = {
@@ -149,3 +155,73 @@ def _summary(alike: Sequence[Found], size: int) -> str:
             return f"rank {behind} did not enter what rank {ahead} has launched in the {group}"
         case _:
             return f"{ranks} both send before they receive"
+
+
+def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: str) -> Hazards:
+    """Mark the hazards that are accepted.
+
+    Args:
+        hazards: All that a run of one test has shown.
+        accepted: The entries of the project's file.
+        nodeid: The test.
+    """
+    mine = [each for each in accepted if each.is_for(nodeid)]
+    return replace(hazards, found=tuple(_marked(each, mine) for each in hazards.found))
+
+
+def _marked(hazard: Hazard, accepted: Sequence[Acceptance]) -> Hazard:
+    reasons = (each.reason for each in accepted if _accepts(each, hazard))
+    return replace(hazard, accepted=next(reasons, None))
+
+
+def _accepts(acceptance: Acceptance, hazard: Hazard) -> bool:
+    """Return whether an entry names the hazard's rule, one of its lines and, if any, another."""
+    places = hazard.places
+    return acceptance.hazard == hazard.rule and any(
+        acceptance.fits(one, other) for one in places for other in (*places, None)
+    )
+
+
+_IN_STREAMS = ("order", "racing", "buffered", "programs")
+"""Rules about what a device does in the order of the launches, or where processes connect."""
+
+
+def disturbances_of(hazards: Hazards, *, size: int, class_: int = 0) -> tuple[Disturbance, ...]:
+    """Return the disturbances that try hazards: what hangs then is a finding with a token.
+
+    Args:
+        hazards: What a run has shown; what is accepted is not tried.
+        size: Ranks of the world.
+        class_: Number of the class that these disturbances are in.
+    """
+    found = {
+        fault: Disturbance("hazards", fault, _ranks(fault), _passed(fault, hazard), class_)
+        for hazard in hazards.open
+        for fault in _faults(hazard, size)
+    }
+    return tuple(found.values())
+
+
+def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
+    """Yield faults that may make a hazard hang."""
+    if hazard.rule in _IN_STREAMS:
+        yield Fault("stream_order", tuple(range(size)), START, {})
+    if hazard.rule == "threads":  # the thread that came first comes last on this rank
+        [side] = hazard.sides
+        operation = side.steps[0].operation
+        if operation is not None:
+            at = Point("collective", operation.name, side.steps[0].nth)
+            yield Fault("hold", (side.rank,), at, {"until": "others-wait"})
+    if hazard.rule == "unguarded":
+        side = hazard.sides[0]
+        if (point := side.steps[0].point) is not None:
+            yield Fault("fails", (side.rank,), point, {})
+
+
+def _ranks(fault: Fault) -> tuple[int, ...]:
+    return fault.ranks if isinstance(fault.ranks, tuple) else ()
+
+
+def _passed(fault: Fault, hazard: Hazard) -> RecordedPoint:
+    where = next(iter(hazard.places), None)
+    return RecordedPoint(_ranks(fault)[0], fault.at, 0, where=where)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.lanes.messages import (
+from pytest_multihost.lanes.process import (
     FromLane,
     LaneOpened,
     LanesJob,

@@ -1,4 +1,9 @@
-"""The lane parent, and a lane: what runs in their processes."""
+"""The lane parent, and a lane: what runs in their processes.
+
+Messages between the controller, the lane parent and the lanes.
+
+All travel as packets, with descriptors beside them.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +14,150 @@ import signal
 import socket
 import tempfile
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.blame import Judgement, judge_world
-from pytest_multihost.lanes.messages import (
-    LaneOpened,
-    LanesJob,
-    OpenLane,
-    RunWorld,
-    ToLane,
-    UseServer,
-    WorldLost,
-    WorldRun,
-)
 from pytest_multihost.launch import hold_permits
 from pytest_multihost.launch.job_spec import take_job
 from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Packet, receive_packet, send_packet
-from pytest_multihost.model.spec import token
+from pytest_multihost.model.json_values import message
+from pytest_multihost.model.spec import WorldSpec, token
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.sweep import WEAK, DisturbedRun
+from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt
-from pytest_multihost.report.attempt_files import write_judged
+from pytest_multihost.report.html import write_judged
 from pytest_multihost.sweep import judge_run
 from pytest_multihost.watched_world import WatchedWorld
+
+# Controller to lane parent
+
+
+@message
+class LanesJob:
+    """Be the lane parent.
+
+    Attributes:
+        control: Descriptor of the control connection.
+        controller: The controller's process id.
+    """
+
+    control: int
+    controller: int
+
+
+@message
+class OpenLane:
+    """Fork a lane; the message carries its connection to the controller."""
+
+
+# Lane parent to controller
+
+
+@message
+class LaneOpened:
+    """The lane exists."""
+
+    pid: int
+
+
+# Controller to lane
+
+
+@message
+class UseServer:
+    """Start ranks by this server; the message carries the connection to it.
+
+    Attributes:
+        key: What later requests call it.
+        launch: The way of launching, as verdicts call it.
+        pid: Its process id.
+    """
+
+    key: str
+    launch: str
+    pid: int
+
+
+@message
+class RunWorld:
+    """Run a world with a disturbance, and judge it.
+
+    Attributes:
+        serial: Of this request; the answer repeats it.
+        server: Key of the server that starts the ranks.
+        spec: The world; the disturbance's fault is its last one.
+        disturbance: What is done.
+        patience_s: When to give up, in seconds after the start of the test.
+        usual_s: Duration of the undisturbed run.
+        symptoms: How the backend's failures look when they follow from another rank's.
+        primary_leaves_last: Whether rank 0 may exit only after the others.
+        scratch: Where to make the world's own directory.
+        root: pytest's rootdir.
+        artifacts: The directory to which the paths in answers are relative.
+        keep: Where to write the artifacts of a run that shows a weakness; None: nowhere.
+        permits: Where the permits for ranks are; None: none are needed.
+        permit_count: How many there are.
+        run_id: The run of pytest.
+        environment: Versions by package name.
+    """
+
+    serial: int
+    server: str
+    spec: WorldSpec
+    disturbance: Disturbance
+    patience_s: float
+    usual_s: float
+    symptoms: Symptoms
+    primary_leaves_last: bool
+    scratch: str
+    root: str
+    artifacts: str
+    keep: str | None = None
+    permits: str | None = None
+    permit_count: int = 0
+    run_id: str = ""
+    environment: Mapping[str, str | None] | None = None
+
+
+# Lane to controller
+
+
+@message
+class WorldRun:
+    """A world has been run and judged.
+
+    Attributes:
+        serial: Of the request.
+        run: What came of it.
+    """
+
+    serial: int
+    run: DisturbedRun
+
+
+@message
+class WorldLost:
+    """A world could not be run: the harness broke.
+
+    Attributes:
+        serial: Of the request.
+        why: What was seen.
+    """
+
+    serial: int
+    why: str
+
+
+ToParent = OpenLane
+ToLane = UseServer | RunWorld
+FromLane = WorldRun | WorldLost
+
 
 _MAX_TEXT = 4_000
 """Characters of an error that travel to the controller."""

@@ -3,12 +3,12 @@
 `wire` has the framing, `server` the process that forks ranks, `netns` and `docker` make hosts for
 them, `attach` starts them through several processes of a launcher such as torchrun.
 
-Beside them: `interface` is what the engine asks of a launcher, `composite_world` a world on
-several servers, `dumps` how stacks are taken, `harness_collectives` the harness's own barrier,
-`job_spec` what a new interpreter is started for, `launcher_env` which rank the variables of a
-launcher such as torchrun give to a process, `container_entry` the first program of a
-container, `libc` and `reaper` processes, `refusals` why processes cannot start, `signals` those
-that end a run as Ctrl-C does, `throttle` several controllers on one machine.
+Beside them: `interface` is what the engine asks of a launcher, with a world on several servers, why
+processes cannot start, and how several controllers share one machine; `harness_collectives` is the
+harness's own barrier, `job_spec` what a new interpreter is started for, `launcher_env` which rank
+the variables of a launcher such as torchrun give to a process, `container_entry` the first program
+of a container; `libc` and `reaper` deal with processes, and with the signals that end a run as
+Ctrl-C does.
 """
 
 from pytest_multihost.launch.harness_collectives import HarnessCollectives
@@ -18,8 +18,9 @@ from pytest_multihost.launch.interface import (
     RemotePart,
     RunningWorld,
     WorldProcesses,
+    hold_permits,
+    require_jumping_clock,
 )
-from pytest_multihost.launch.throttle import hold_permits
 
 __all__ = [
     "Ending",
@@ -29,4 +30,5 @@ __all__ = [
     "RunningWorld",
     "WorldProcesses",
     "hold_permits",
+    "require_jumping_clock",
 ]

@@ -1,6 +1,6 @@
 """A job whose ranks are on several machines: on each of them a process looks, the first one judges.
 
-The machines have clocks and process ids of their own; `watch.merged_snapshots` makes one of them.
+The machines have clocks and process ids of their own; `watch.remote_ranks` makes one of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_multihost.model.messages import (
 )
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.watch.merged_snapshots import RemoteSnapshot, merge_snapshots
+from pytest_multihost.watch.remote_ranks import RemoteSnapshot, merge_snapshots
 
 _SNAPSHOT_S = 30.0
 _STACKS_S = 180.0

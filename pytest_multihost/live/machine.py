@@ -3,6 +3,8 @@
 Children inherit these variables, and so do the shells and tools that start a rank. Of the processes
 that say the same rank, the rank is the outermost that runs Python. A process that has started ranks
 of another world is their launcher: torchrun under srun has a rank of Slurm's.
+
+Which job is meant: by processes, by a part of a command line, or by who has started it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_multihost.launch.launcher_env import Membership
-from pytest_multihost.live.membership import membership_if_any
-from pytest_multihost.live.processes import Job
+from pytest_multihost.live.processes import NUMBERED, Job, check_rights, find_job, membership_if_any
+from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.watch.kernel import read_stat
 
 _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
@@ -209,3 +211,72 @@ def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> Wor
     common = [each for each in _ancestors(first, parents) if all(each in one for one in above)]
     parent = common[0] if common and common[0] > 1 else 0
     return World(job, parent, command_of(first), time.monotonic() - started[first])
+
+
+def choose(
+    names: Sequence[str] = (), *, match: str | None = None, below: int | None = None
+) -> Job | Worlds:
+    """Return the job that is meant; the worlds of this machine if it is not clear which one.
+
+    Args:
+        names: Of each process its id, or its rank and its id: ``4711``, ``0=4711``.
+        match: A part of a command line.
+        below: A torchrun, an mpirun, or a program that starts its ranks itself.
+
+    Raises:
+        MultihostError: A process cannot be read, or there is no such job.
+    """
+    if names:
+        return _job_of(names)
+    if match is None and below is None:
+        return worlds_here()
+    found = _matching(match) if match is not None else _below(below or 0)
+    if isinstance(found, Worlds) and len(found.found) == 1:
+        return found.found[0].job
+    return found
+
+
+def _job_of(names: Sequence[str]) -> Job:
+    """Return the job of some processes, with its other ranks on this machine."""
+    job = find_job(names)
+    for each in worlds_here().found:
+        if job.pids.items() <= each.job.pids.items():
+            return each.job
+    return job
+
+
+def _matching(text: str) -> Worlds:
+    """Return the worlds of which a process has a text in its command line."""
+    pids = matching(text)
+    here = worlds_here()
+    found = tuple(each for each in here.found if {*each.job.pids.values()} & {*pids})
+    if not pids:
+        raise MultihostError(
+            f"no process of Python's has {text!r} in its command line",
+            remedy=f"pgrep -af {text!r} shows processes of any program.",
+        )
+    for pid in pids if not found else ():
+        check_rights(pid)
+    if not found:
+        raise MultihostError(
+            f"the processes with {text!r} in their command lines do not say which rank they are",
+            seen=f"Processes {' '.join(map(str, pids))}.",
+            remedy=NUMBERED,
+        )
+    return Worlds(found, here.unreadable)
+
+
+def _below(pid: int) -> Worlds | Job:
+    """Return the worlds that a process has started; ranks that do not say so as a job."""
+    pids = children_of(pid)
+    found = worlds_here(pids)
+    if found.found:
+        return found
+    job = numbered(pids, f"process {pid}")
+    if job is None:
+        raise MultihostError(
+            f"process {pid} has started no process of Python's",
+            seen="Or they cannot be read." if found.unreadable else "",
+            remedy=f"pstree -p {pid}",
+        )
+    return job

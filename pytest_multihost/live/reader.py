@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.blame.inferred import operation_of, plain_name
-from pytest_multihost.live.processes import Job
-from pytest_multihost.live.rights import check_rights
+from pytest_multihost.live.processes import Job, check_rights
 from pytest_multihost.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import KernelSnapshot
@@ -24,8 +23,8 @@ from pytest_multihost.model.stack import (
 from pytest_multihost.proof.threads import main_labels
 from pytest_multihost.watch.kernel import ProcReader, Quiescence
 from pytest_multihost.watch.kernel.stack_words import read_stack_words
-from pytest_multihost.watch.probes.native import NativeStacks, native_threads
-from pytest_multihost.watch.probes.pyspy import SpiedThread, dump_of, spied_threads
+from pytest_multihost.watch.probes.deep_probe import NativeStacks, native_threads
+from pytest_multihost.watch.probes.dump import SpiedThread, dump_of, spied_threads
 
 _APART_S = 0.5
 """Between two looks at what threads do: one that computes has used its processor meanwhile."""

@@ -16,7 +16,7 @@ One rank appears in these shapes, each the input of the next:
 A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a `verdict.Verdict`
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
-Input of a world: `spec`, `fault`, `network`. Observations: `event`, `operation`, `history`,
+Input of a world: `spec`, `fault`. Observations: `event`, `operation`,
 `process`, `stack`, `result`. The judgement: `verdict`. Many worlds of one test:
 `sweep`. What a passing one shows of hangs elsewhere: `hazard`.
 Messages between the harness's processes: `messages`. Exceptions: `errors`.

@@ -19,8 +19,7 @@ from pytest_multihost.model.event import (
     Released,
 )
 from pytest_multihost.model.fault import size_problems
-from pytest_multihost.model.history import Parting
-from pytest_multihost.model.operation import GroupKey, Operation, Operations
+from pytest_multihost.model.operation import GroupKey, Operation, Operations, Parting
 from pytest_multihost.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.model.stack import Dump, NativeThread
 

@@ -3,19 +3,25 @@
 The preloaded shim performs it for every caller of the C library. In a process without the shim only
 Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
 a file in shared memory, show what has happened, also when the rank cannot say so any more.
+
+Clean up after faults, and report those that happened unseen.
+
+The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
+was killed can neither report anything nor remove what it has made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 
 from pytest_multihost.clock import clock_page_path
-from pytest_multihost.model.event import now
+from pytest_multihost.model.event import Event, FaultChanged, Forked, now
 from pytest_multihost.model.fault import FaultParams
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.interpose import (
@@ -36,6 +42,7 @@ from pytest_multihost.nemesis.kind import (
     text,
     truth,
 )
+from pytest_multihost.nemesis.process_faults import MEMORY_PRESSURE, remove_cgroup
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors that only a write can end in."""
@@ -136,3 +143,59 @@ SLOW_IO = FaultKind(
     lasts=True,
     tells_itself=True,
 )
+
+
+def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
+    """Remove all I/O rules of ranks: stacks are to be taken from them, or they are to be ended.
+
+    The shim reads the rules from shared memory, so this works whatever state the rank is in; a
+    thread that it has put to sleep wakes soon, and shows its own stack instead of the shim's.
+    """
+    for rank in ranks:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            contextlib.closing(IoPage.open(page_path(scratch, rank))) as page,
+        ):
+            page.clear()
+
+
+def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
+    """Remove what ranks have left, and return the beginnings of faults that they have not reported.
+
+    Args:
+        history: Of a world that has ended.
+        scratch: The world's directory, which holds the pages of I/O rules.
+    """
+    killed = {
+        event.rank
+        for event in history
+        if isinstance(event.body, FaultChanged)
+        and event.body.kills
+        and event.body.fault == MEMORY_PRESSURE.name
+    }
+    for event in history:
+        if isinstance(event.body, Forked) and event.rank in killed:
+            remove_cgroup(event.body.pid)
+    return list(_unreported_faults(history, scratch))
+
+
+def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
+    """Yield the beginnings of faults that only the counters of their I/O rules show.
+
+    A fault like `slow_io` is armed at its point and happens at the first matching call, perhaps in
+    a forked child or in a rank that could not report it any more.
+    """
+    phases = {
+        (event.rank, event.body.index, event.body.phase): event.body
+        for event in history
+        if isinstance(event.body, FaultChanged)
+    }
+    for (rank, index, phase), armed in phases.items():
+        if phase != "armed" or (rank, index, "begun") in phases:
+            continue
+        with contextlib.suppress(OSError, ValueError):  # the page may be gone or damaged
+            with contextlib.closing(IoPage.open(page_path(scratch, rank))) as page:
+                counts = page.fired()
+            if times_ns := [ns for number in armed.rules if (ns := counts[number].first_ns)]:
+                begun = FaultChanged(index=index, fault=armed.fault, at=armed.at, phase="begun")
+                yield Event(min(times_ns) / 1e9, rank, begun)

@@ -1,31 +1,217 @@
-"""The kinds of faults that exist, and the validation of one test's faults.
+"""The kinds of faults that exist: how they are parsed and validated.
 
 All problems are reported at once. Nothing that a fault names is imported.
+
+Parse faults from text, as on the command line; the text is never evaluated.
+
+Faults of the network between hosts: their parameters, and what is wrong with those.
+
+Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
+`launch.netns`) when the controller reports that a rank has passed the point; the rank waits at the
+point until that is done.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from types import ModuleType
+from typing import Any, TypeVar
 
-from pytest_multihost.model.errors import shown
+from pytest_multihost import at, faults
+from pytest_multihost.model.errors import LaunchError, SettingError, shown
 from pytest_multihost.model.fault import (
     NETWORK_KINDS,
     NOT_AT_POINTS,
     Fault,
+    FaultParams,
     Point,
     resolve,
     size_problems,
 )
 from pytest_multihost.model.spec import Hosts
-from pytest_multihost.nemesis.clock import CLOCK_SKEW
-from pytest_multihost.nemesis.file_views import FILE_VIEWS
-from pytest_multihost.nemesis.kind import FaultKind, known_names
-from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
+from pytest_multihost.nemesis.kind import (
+    Announcement,
+    Check,
+    FaultKind,
+    Strike,
+    is_number,
+    known_names,
+    must_be,
+    positive,
+    seconds,
+    truth,
+)
 from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE, PROCESS_FAULTS
 from pytest_multihost.nemesis.slow_io import SLOW_IO
 from pytest_multihost.nemesis.targets import target_problem
-from pytest_multihost.nemesis.value_faults import VALUE_FAULTS
+from pytest_multihost.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
+
+_TWO = 2
+
+
+def _announce(params: FaultParams, now_s: float) -> Announcement:
+    """Ask the server to perform it."""
+    if "heals_after" in params:
+        return {"network": True, "until_s": now_s + params["heals_after"]}
+    return {"network": True}
+
+
+def _await_server(strike: Strike) -> None:
+    """Keep this thread at the point until the network is disturbed."""
+    if error := strike.performed():
+        raise LaunchError(f"{strike.fault!r} could not be performed", seen=error)
+
+
+def _groups(value: object) -> str | None:
+    groups = value if isinstance(value, list) else []
+    ranks = [rank for group in groups if isinstance(group, list) for rank in group]
+    is_form = all(isinstance(group, list) and group for group in groups)
+    if len(groups) < _TWO or not is_form or any(type(rank) is not int for rank in ranks):
+        return "a list of at least two lists of ranks"
+    return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
+
+
+def network_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
+    """Return why the hosts of a test cannot have its faults of the network.
+
+    Args:
+        faults: Of the test, without other problems; ranks are numbers.
+        hosts: What its hosts are made from, as the marker has it.
+        size: Ranks of its world.
+    """
+    of_network = [each for each in faults if each.kind in NETWORK_KINDS]
+    if of_network and hosts.kind != "netns":
+        needs = 'disturbs the network between hosts, which needs hosts="netns"'
+        return [f"{each!r} {needs}; the test has hosts={str(hosts)!r}" for each in of_network]
+    found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
+    for one, two in combinations(of_network, 2):  # a host has one of each kind
+        if one.kind != two.kind or one.kind in ("partition", "reset"):
+            continue
+        first, second = (
+            {rank // hosts.ranks_each for rank in each.ranks if isinstance(rank, int)}
+            for each in (one, two)
+        )
+        if shared := first & second:
+            host = f"host-{min(shared)}"
+            found.append(
+                f"{one!r} and {two!r} exclude each other on {host}: a host has one of them"
+            )
+    return found
+
+
+def _partition_problems(fault: Fault, hosts: Hosts, size: int) -> Iterator[str]:
+    if fault.kind != "partition":
+        return
+    groups = fault.params["groups"]
+    if beyond := [rank for group in groups for rank in group if not 0 <= rank < size]:
+        yield f"{fault!r}: groups name rank {beyond[0]}, and the ranks are 0 to {size - 1}"
+        return
+    if fault.params.get("one_way") and len(groups) != _TWO:
+        yield f"{fault!r}: one_way takes two groups: the first does not reach the second"
+    sides = [{rank // hosts.ranks_each for rank in group} for group in groups]
+    for one, two in combinations(sides, 2):
+        if shared := one & two:
+            yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
+
+
+def _kind(name: str, *required: str, **params: Check) -> FaultKind:
+    return FaultKind(
+        name=name,
+        perform=_await_server,
+        params=params,
+        required=frozenset(required),
+        announce=_announce,
+        lasts=True,
+    )
+
+
+_percent = must_be(
+    "a number above 0, at most 100",
+    lambda each: is_number(each) and 0 < each <= 100,  # noqa: PLR2004 - percent
+)
+
+NETWORK_FAULTS = (
+    _kind("partition", "groups", groups=_groups, one_way=truth, heals_after=seconds),
+    _kind("net_delay", "seconds", seconds=seconds, heals_after=seconds),
+    _kind("net_loss", "percent", percent=_percent, heals_after=seconds),
+    _kind("net_rate", "bytes_per_s", bytes_per_s=positive, heals_after=seconds),
+    _kind("reset"),
+    _kind("dns_failure", heals_after=seconds),
+)
+
+
+T = TypeVar("T", Fault, Point)
+_MAX_TEXT = 200
+_NO_LITERALS = {
+    text: name for name in ("nan", "inf", "-inf") for text in (name, f"float('{name}')")
+}
+"""Expressions of numbers that Python has no literals for."""
+
+
+def parse_fault(text: str) -> Fault:
+    """Parse a fault, as ``kill(rank=1, at=at.sync_point("before-commit"))``.
+
+    Raises:
+        SettingError: It is no fault; the message has the nearest constructor or argument.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return _call(tree, faults, Fault)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        happened = f"{shown(text)} is no expression"
+        remedy = "Write it as slow_io(rank=0, seconds=2)."
+        raise SettingError(happened, seen=f"{error}.", remedy=remedy) from error
+
+
+def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
+    """Call the constructor in `module` that `tree` calls."""
+    prefix = module.__name__.rpartition(".")[2]
+    if not isinstance(tree, ast.Call):
+        raise SettingError(f"{_text(tree)} is no call of a function of {prefix}")
+    name = _text(tree.func).removeprefix(f"{prefix}.")
+    if name not in module.__all__:
+        known = known_names(module.__all__, name)
+        raise SettingError(f"there is no {prefix}.{name}; there are: {known}")
+    make = getattr(module, name)
+    args = [_value(each) for each in tree.args]
+    kwargs = {each.arg or "**": _value(each.value) for each in tree.keywords}
+    if "**" in kwargs or len(kwargs) < len(tree.keywords):
+        raise SettingError(f"{name}: name each argument, and each only once")
+    signature = inspect.signature(make)
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    unknown = [each for each in kwargs if each not in signature.parameters]
+    if unknown and not takes_any:
+        known = known_names(signature.parameters, unknown[0])
+        raise SettingError(f"{name} takes no {shown(unknown[0])}; it takes: {known}")
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise SettingError(f"{name}: {error}") from error
+    made = make(*args, **kwargs)
+    assert isinstance(made, kind)  # noqa: S101 - the modules make nothing else
+    return made
+
+
+def _value(tree: ast.expr) -> Any:  # noqa: ANN401 - a literal or a point
+    if ast.unparse(tree) in _NO_LITERALS:
+        return float(_NO_LITERALS[ast.unparse(tree)])
+    if isinstance(tree, ast.Call):
+        return _call(tree, at, Point)
+    try:
+        return ast.literal_eval(tree)
+    except (ValueError, TypeError) as error:
+        happened = f"{_text(tree)} is neither a number, a text, a list nor a point"
+        raise SettingError(happened) from error
+
+
+def _text(tree: ast.expr) -> str:
+    """Return the text of an expression for a message."""
+    text = ast.unparse(tree)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
+
 
 BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *PROCESS_FAULTS,

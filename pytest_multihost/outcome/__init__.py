@@ -1,14 +1,18 @@
 """What happened to a world and to each of its ranks, cause first: pure functions of its history.
 
-`rank_facts` folds a world's events, `finding` judges what happened, `symptoms` says which
-exceptions only follow from another rank's failure, `own_failures` which failures the expected end
-of a world does not explain, `faults` which faults have happened, and `passed_points` which points
-ranks have passed.
+`rank_facts` folds a world's events, with the patterns of exceptions that only follow from another
+rank's failure. `finding` judges what happened, and which failures the end of a world does not
+explain. `points` says which points ranks have passed, and which faults have happened.
 """
 
 from pytest_multihost.outcome.finding import Finding, RankFinding, judge
-from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit, fold_history
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome.rank_facts import (
+    RankFacts,
+    Symptoms,
+    advance,
+    describe_exit,
+    fold_history,
+)
 
 __all__ = [
     "Finding",

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
-from pytest_multihost.proof import system_calls as calls
+from pytest_multihost.proof import threads as calls
 from pytest_multihost.proof.snapshot import Interval, Snapshot
 from pytest_multihost.proof.threads import (
     DEAD,

@@ -2,12 +2,11 @@
 
 It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A test goes through
 `marks` and `options` to a `plan`, through `launchers` to a server (`server_process`), through
-`attempt` to a world, its verdict and its artifacts, and through `item` to pytest's own report.
-`run` keeps what lasts from one attempt to the next.
+`attempt` to a world, its verdict, its hazards and its artifacts, and through `item` to pytest's own
+report. `run` keeps what lasts from one attempt to the next.
 
-`sweep` runs passing tests with disturbances; `sweep_settings` and `sweep_marker` say which.
+`sweep` runs passing tests with disturbances.
 
-`expect` is the marker `multihost_expect`, `fixtures` are those of ranks, `live_display` shows a
-running world, `tally` counts and ends the run; `attach` joins processes that a launcher has
-started.
+`fixtures` are those of ranks, `tally` counts and ends the run; `attach` joins processes that a
+launcher has started.
 """

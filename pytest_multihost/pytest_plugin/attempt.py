@@ -1,37 +1,60 @@
-"""One attempt of one test: from spec to world to result to verdict to files."""
+"""One attempt of one test: from spec to world to result to verdict to files.
+
+What is shown while a world runs: a line on a terminal, or with -s the ranks' output.
+
+Read what the ranks of a world that has passed have recorded, and look for hazards in it.
+
+Warn of hazards, or fail the test.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.hazards import accept_hazards, find_hazards
 from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
-from pytest_multihost.model.hazard import Hazards
+from pytest_multihost.model.errors import MultihostHazardWarning
+from pytest_multihost.model.hazard import Hazards, Passed, RankRecord, Rule
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.outcome.faults import require_fired
+from pytest_multihost.outcome.points import (
+    frames_of_points,
+    recorded_points,
+    require_fired,
+    unrecorded_points,
+)
 from pytest_multihost.pytest_plugin.attach import peers_of
-from pytest_multihost.pytest_plugin.expect import apply_expectation
-from pytest_multihost.pytest_plugin.hazards import look_for_hazards
-from pytest_multihost.pytest_plugin.live_display import live_display, write_through
+from pytest_multihost.pytest_plugin.marks import apply_expectation
 from pytest_multihost.pytest_plugin.plan import Plan
-from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_private import base_temp
-from pytest_multihost.report import write_trace
+from pytest_multihost.pytest_plugin.tally import TALLY, Tally
+from pytest_multihost.pytest_private import (
+    base_temp,
+    is_terminal,
+    terminal_writer,
+    uncaptured,
+    write_uncounted,
+)
+from pytest_multihost.report import LiveOutput, write_trace
 from pytest_multihost.report.artifacts import (
     Attempt,
     RunFolder,
@@ -46,7 +69,175 @@ from pytest_multihost.report.html import (
     PageModel,
     write_page,
 )
-from pytest_multihost.watched_world import WatchedWorld
+from pytest_multihost.report.text import ERASE, overlay
+from pytest_multihost.slots import slots_path
+from pytest_multihost.slots.readers import plain_calls, read_programs, read_record
+from pytest_multihost.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
+
+
+def look_for_hazards(
+    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
+) -> Hazards | None:
+    """Return the hazards of a world; None if it was disturbed, or has not passed.
+
+    Args:
+        judged: The world.
+        scratch: Its directory, with the slot pages of its ranks.
+        rules: The rules to apply.
+        accepted: What the project accepts.
+    """
+    spec = judged.result.spec
+    if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
+        return None
+    go_s = judged.result.go_s or 0.0
+    pages = [slots_path(scratch, rank) for rank in range(spec.size)]
+    if "unguarded" not in rules:
+        calls = {plain_calls(page, since_s=go_s) for page in pages}
+        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
+            return Hazards(tuple(rules))
+    passed = _passed(judged) if "unguarded" in rules else {}
+    pids = {each.facts.rank: each.facts.pid or 0 for each in judged.finding.ranks}
+    records = {
+        rank: replace(
+            _of_test(read_record(page, rank=rank), go_s),
+            main_thread=pids.get(rank, 0),  # its native id is that of the process
+            programs=read_programs(page, rank=rank, near_s=go_s) if "programs" in rules else (),
+            passed=passed.get(rank, ()),
+        )
+        for rank, page in enumerate(pages)
+    }
+    root = Path(judged.context.root)
+    found = find_hazards(
+        records,
+        rules,
+        size=spec.size,
+        place_of=judged.context.place,
+        text_of=lambda file: "".join(linecache.getlines(str(root / file))),
+    )
+    return accept_hazards(found, accepted, nodeid=spec.nodeid)
+
+
+def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
+    """Return the points that ranks have passed and that are the test's, with their lines."""
+    from pytest_multihost.sweep.classes import is_of_the_test  # for one rule, which is no default
+
+    history = judged.result.history
+    if unrecorded_points(history):
+        return {}
+    points, frames = recorded_points(history), frames_of_points(history)
+    return {
+        rank: tuple(
+            Passed(each, lines)
+            for each, lines in zip(passed, frames[rank], strict=True)
+            if is_of_the_test(each)
+        )
+        for rank, passed in points.items()
+    }
+
+
+def _of_test(record: RankRecord, go_s: float) -> RankRecord:
+    """Return what was launched since the test began, numbered by name as points are."""
+    counts = Counter[str]()
+    launches = []
+    for each in record.launches:
+        if each.operation.since_s >= go_s:
+            counts[each.operation.name] += 1
+            launches.append(replace(each, nth=counts[each.operation.name]))
+    return replace(record, launches=tuple(launches))
+
+
+def warn_of_hazards(item: pytest.Item, hazards: Hazards) -> bool:
+    """Warn of each hazard at its first line; return whether such warnings are errors.
+
+    Args:
+        item: The test.
+        hazards: What its run has shown.
+    """
+    is_error = False
+    for hazard in hazards.open:
+        path, line, _ = item.location
+        place = hazard.places[0] if hazard.places else None
+        file, number = (place.file, place.line) if place is not None else (path, (line or 0) + 1)
+        try:
+            warnings.warn_explicit(
+                hazard.text, MultihostHazardWarning, str(Path(item.config.rootpath, file)), number
+            )
+        except MultihostHazardWarning:  # -W error
+            is_error = True
+    return is_error
+
+
+def fails_test(item: pytest.Item, hazards: Hazards) -> bool:
+    """Tell of a test's hazards, and return whether they fail it."""
+    mode = item.config.stash[TALLY].settings.hazards.mode
+    return bool(hazards.open) and (mode == "fail" or warn_of_hazards(item, hazards))
+
+
+@dataclass(slots=True)
+class LiveLine:
+    """A line that says where the ranks are, while a world takes longer than a second.
+
+    Where some wait for another, it names that one and what it does.
+
+    Attributes:
+        config: The run's.
+        progress: Says it.
+        tick_s: How often it is to be updated.
+    """
+
+    config: pytest.Config
+    progress: WorldProgress
+    tick_s: ClassVar[float] = 1.0
+    _shown_s: float = 0.0
+
+    def close(self) -> None:
+        """Take the line away."""
+        self.progress.close()
+        if self._shown_s:
+            self._overwrite(lambda _: ERASE)
+
+    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
+        """Show where the ranks are after `seconds`."""
+        if seconds < self._shown_s + self.tick_s:
+            return
+        self._shown_s = seconds
+        self._overwrite(lambda width: overlay(self.progress.text(seconds, facts), width))
+
+    def _overwrite(self, text: Callable[[int], str]) -> None:
+        """Write a text of at most that many columns behind the cursor, if this is a terminal.
+
+        A CI log may pretend to be one; there each update would be a line.
+        """
+        writer = terminal_writer(self.config)
+        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
+            return
+        # Past the capture, which holds the writer's descriptor while a test runs.
+        with uncaptured(self.config):
+            if is_terminal(writer):
+                write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
+
+
+def write_through(config: pytest.Config, text: str) -> None:
+    """Write `text` to where pytest writes, also while it captures what tests write."""
+    writer = terminal_writer(config)
+    if writer is not None:
+        with uncaptured(config):
+            writer.write(text)
+            writer.flush()
+
+
+@contextmanager
+def live_display(
+    config: pytest.Config, directory: Path, size: int, find: FindBlockingRanks
+) -> Iterator[LiveLine | LiveOutput]:
+    """Show a running world: by a line on a terminal, or with -s the ranks' output."""
+    is_captured = config.getoption("capture", None) != "no"
+    output = LiveOutput(directory, size, partial(write_through, config))
+    display = LiveLine(config, WorldProgress(find)) if is_captured else output
+    try:
+        yield display
+    finally:
+        display.close()
 
 
 @dataclass(frozen=True, slots=True)

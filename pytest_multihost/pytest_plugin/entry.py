@@ -37,8 +37,7 @@ from pytest_multihost.pytest_plugin.marks import (
     is_multihost,
     parametrize,
 )
-from pytest_multihost.pytest_plugin.options import add_options, read_settings
-from pytest_multihost.pytest_plugin.sweep_settings import SWEEP_SIGNATURE
+from pytest_multihost.pytest_plugin.options import SWEEP_SIGNATURE, add_options, read_settings
 from pytest_multihost.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from pytest_multihost.model.event import SerializedReport, SubtestEnded, Warning
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.outcome import RankFinding
-from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
-from pytest_multihost.pytest_plugin.hazards import fails_test
+from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, fails_test
 from pytest_multihost.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.pytest_private import (
     ColouredRepr,

@@ -16,18 +16,22 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
 from pytest_multihost.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.outcome import Symptoms
-from pytest_multihost.pytest_plugin.expect import Expectation, read_expectation
 from pytest_multihost.pytest_plugin.launchers import (
     LaunchRequirements,
     clock_problems,
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
-from pytest_multihost.pytest_plugin.options import Settings
+from pytest_multihost.pytest_plugin.marks import (
+    Expectation,
+    MarkerSettings,
+    read_expectation,
+    read_markers,
+    read_sweep_request,
+    world_axes,
+)
+from pytest_multihost.pytest_plugin.options import Settings, SweepRequest
 from pytest_multihost.pytest_plugin.server_process import offered_backends, plain_nodeid
-from pytest_multihost.pytest_plugin.sweep_marker import read_sweep_request
-from pytest_multihost.pytest_plugin.sweep_settings import SweepRequest
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""

@@ -17,22 +17,21 @@ import pytest
 
 from pytest_multihost.files import REMEDY
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
-from pytest_multihost.launch.server import ServerLauncher
-from pytest_multihost.launch.signals import (
+from pytest_multihost.launch.reaper import (
     ignore_further_signals,
     interrupt_on_signals,
     restore_signals,
 )
+from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.pytest_plugin.attach import peers_of
-from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
+from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt, write_through
 from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
-from pytest_multihost.pytest_plugin.live_display import write_through
+from pytest_multihost.pytest_plugin.options import has_acceptances
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
-from pytest_multihost.pytest_plugin.sweep_settings import has_acceptances
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id

@@ -20,7 +20,6 @@ from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.rank.exceptions import trimmed_traceback
 from pytest_multihost.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.rank.recorder import current_recorder
 from pytest_multihost.rank.stages import (
@@ -30,9 +29,9 @@ from pytest_multihost.rank.stages import (
     sending_errors,
     start_backend,
     start_rank,
+    trimmed_traceback,
 )
-from pytest_multihost.rank.world import World, set_world
-from pytest_multihost.rank.world_clock import clock_of
+from pytest_multihost.rank.world import World, clock_of, set_world
 
 
 def main() -> None:

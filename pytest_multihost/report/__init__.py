@@ -1,15 +1,12 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
-`html`, `text` and `sweep` are sub-packages with exports of their own. `artifacts` is
-what a run leaves on disk: folders of runs and attempts, and the records in them; `attempt_files`
-writes all that there is of a world that went wrong.
+`html` is a sub-package with exports of its own. `artifacts` is what a run leaves on disk: folders
+of runs and attempts, and the records in them.
 
-`activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
+`text` is what the terminal shows of a world, `github` what GitHub does, `trace` what Perfetto
+opens; `layout` is what text for the terminal is made of, with words that several of them share.
 
-`clock_words` says what all reports say of a clock that jumps.
-
-`layout` is what pages for the terminal are made of. `sweep_words` says what all reports of a sweep
-say.
+`sweep` renders sweeps for the terminal, GitHub and as sweep.json, in the words of `sweep_words`.
 
 `hazards` shows what passing runs tell of hangs elsewhere.
 

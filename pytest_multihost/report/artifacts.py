@@ -39,7 +39,7 @@ from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.outcome import RankFinding, Symptoms
-from pytest_multihost.outcome.faults import fault_note, firings, releases, require_fired
+from pytest_multihost.outcome.points import fault_note, firings, releases, require_fired
 
 _MAX_NAME = 120
 T = TypeVar("T")

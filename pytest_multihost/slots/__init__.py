@@ -1,13 +1,11 @@
-"""Files that a rank writes and the controller reads: slot page and flight recorder answers.
+"""Files that a rank writes and the controller reads: slot page, log, stacks, answers.
 
 `rank` writes and `watch` reads them; this package imports neither.
 
-`page` is the slot page with the history beside it, which `history` reads, and the archive, which
-`archive` reads; `waiting` reads who waits. `flight_mailbox` is the flight recorder's mailbox;
-`rank_log` bounds the logs.
+`page` is the slot page, with the history and the archive beside it; `readers` reads these two, and
+which threads wait. `rank_files` are the other files of a rank.
 """
 
-from pytest_multihost.slots.flight_mailbox import FlightMailbox
 from pytest_multihost.slots.page import (
     NO_RECORD,
     Call,
@@ -17,6 +15,7 @@ from pytest_multihost.slots.page import (
     shift_times,
     slots_path,
 )
+from pytest_multihost.slots.rank_files import FlightMailbox
 
 __all__ = [
     "NO_RECORD",

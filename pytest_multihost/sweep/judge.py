@@ -24,8 +24,8 @@ from pytest_multihost.model.stack import Frame, innermost_user_frame, inside_the
 from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun, RunOutcome
 from pytest_multihost.model.verdict import OperationName, Place
 from pytest_multihost.outcome import RankFinding
-from pytest_multihost.outcome.faults import firings
-from pytest_multihost.outcome.symptoms import is_closed_connection, is_unanswered
+from pytest_multihost.outcome.points import firings
+from pytest_multihost.outcome.rank_facts import is_closed_connection, is_unanswered
 
 SLOWER = 5.0
 """How many times as long as undisturbed a world may take before a rank that is still at work counts

@@ -15,8 +15,7 @@ from pytest_multihost.sweep.choices import (
     Role,
     Weight,
 )
-from pytest_multihost.sweep.classes import SpanKind, classes_of, is_of_the_test
-from pytest_multihost.sweep.roles import site_of
+from pytest_multihost.sweep.classes import SpanKind, classes_of, is_of_the_test, site_of
 from pytest_multihost.sweep.sharing import changes
 
 LATE_S = 3.0

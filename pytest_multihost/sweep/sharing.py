@@ -1,15 +1,77 @@
-"""Which files several ranks use, and where it matters who comes first."""
+"""Which files several ranks use, and where it matters who comes first.
+
+Which points of different ranks certainly come one after the other, whoever is late.
+
+Operations that are over only once all ranks have entered them divide a run into epochs: what a
+rank does in one comes before all that any rank does in the next. Within an epoch any order is
+possible.
+
+Which points are passed by whoever holds a lock: in another run that may be another rank.
+
+A lock file is made by the rank that comes first, and removed by it; the others look for it. What
+only that rank does afterwards is not bound to its number, so a disturbance of it is one of
+whichever rank comes first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.sweep import ASKS, RecordedPoint
-from pytest_multihost.sweep.classes import is_of_the_test
-from pytest_multihost.sweep.order import Epoch, Order, may_be_concurrent
-from pytest_multihost.sweep.roles import Records
+from pytest_multihost.sweep.classes import Records, is_of_the_test
+
+Epoch = int | None
+"""The epoch of a point; None if it may be any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The epochs of all points.
+
+    Attributes:
+        epochs: The epoch of each.
+    """
+
+    epochs: Mapping[RecordedPoint, Epoch] = field(default_factory=dict)
+
+    def epoch_of(self, passed: RecordedPoint) -> Epoch:
+        """Return the epoch of a point."""
+        return self.epochs.get(passed)
+
+
+def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
+    """Return whether points of two ranks may come in either order."""
+    return one is None or other is None or one == other
+
+
+def order_of(points: Records, size: int) -> Order:
+    """Return the epochs of the points that ranks have passed.
+
+    Only the operations of main threads count, as far as all ranks have passed the same, in the same
+    order. Points of other threads may be of any epoch: nothing is known of when their threads were
+    begun and awaited.
+    """
+    met = [[e.point.name for e in points.get(rank, ()) if _meets(e)] for rank in range(size)]
+    common = 0
+    for names in zip(*met, strict=False):
+        if len(set(names)) > 1:
+            break
+        common += 1
+    epochs: dict[RecordedPoint, Epoch] = {}
+    for passed in points.values():
+        number = 0
+        for each in passed:
+            epochs[each] = number if each.is_main else None
+            number = min(number + _meets(each), common)
+    return Order(epochs)
+
+
+def _meets(passed: RecordedPoint) -> bool:
+    return passed.meets_all and passed.is_main
+
 
 _TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
 """Calls that make, move or remove what has a name, and what is below; `open` may make a file."""
@@ -231,3 +293,65 @@ def _folder(path: str) -> str:
 
 def _above(path: str) -> list[str]:
     return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
+
+
+_TAKES = frozenset({"link", "mkdir", "open"})
+_GIVES_BACK = frozenset({"rename", "rmdir", "unlink"})
+
+_Named = tuple[str, str]
+"""Name and call of a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolders:
+    """The points that one rank alone passes after several have tried to take a lock.
+
+    Attributes:
+        size: Number of ranks.
+        alone: Those points, by name and call, each with its rank.
+    """
+
+    size: int
+    alone: Mapping[_Named, int]
+
+    def of_any(self, fault: Fault, passed: RecordedPoint) -> Fault:
+        """Return a fault at a point, for whichever rank passes it first if that may vary."""
+        point = passed.point
+        is_here = fault.at.point == "io" and _named(fault.at) == _named(point)
+        if not is_here or self.alone.get(_named(point)) != passed.rank:
+            return fault
+        return replace(fault, ranks=tuple(range(self.size)), is_first=True)
+
+
+def lock_holders_of(points: Records, size: int) -> LockHolders:
+    """Return what is done by one rank alone since it may have taken a lock.
+
+    Args:
+        points: The points that each rank has passed, in order.
+        size: Ranks of the world.
+    """
+    ranks_of: dict[_Named, set[int]] = {}
+    for rank, passed in points.items():
+        for each in passed:
+            if each.point.point == "io" and is_of_the_test(each):
+                ranks_of.setdefault(_named(each.point), set()).add(rank)
+    tried = {name for (name, call), ranks in ranks_of.items() if call in _TAKES and len(ranks) > 1}
+    locks = {
+        name
+        for name in tried
+        if "lock" in PurePosixPath(name).name.lower()
+        or any(len(ranks_of.get((name, call), ())) == 1 for call in _GIVES_BACK)
+    }
+    alone: dict[_Named, int] = {}
+    for rank, passed in points.items():
+        has_tried = False
+        for each in passed:
+            named = _named(each.point)
+            has_tried |= each.point.name in locks and each.point.call in _TAKES
+            if has_tried and ranks_of.get(named) == {rank}:
+                alone[named] = rank
+    return LockHolders(size, alone)
+
+
+def _named(point: Point) -> _Named:
+    return point.name, point.call

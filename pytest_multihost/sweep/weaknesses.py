@@ -1,11 +1,16 @@
-"""Reduce runs to the weaknesses that they show."""
+"""Reduce runs to the weaknesses that they show.
+
+Match weaknesses with those that a project accepts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_multihost.model.sweep import (
     WEAK,
+    Acceptance,
     Disturbance,
     DisturbedRun,
     Family,
@@ -129,3 +134,27 @@ def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
     if run.disturbance.family == "fails" and fault.at.onwards:
         rank = _FAILS_ONWARDS
     return rank, fault.at.onwards, float(fault.params.get("min_s", 0.0)), run.seconds
+
+
+def apply_acceptances(
+    weaknesses: Sequence[Weakness], accepted: Sequence[Acceptance], *, nodeid: str
+) -> tuple[tuple[Weakness, ...], tuple[Acceptance, ...]]:
+    """Mark the weaknesses that are accepted.
+
+    Args:
+        weaknesses: All that a sweep of one test has found.
+        accepted: The entries of the project's file.
+        nodeid: The test.
+
+    Returns:
+        The weaknesses, and the entries for this test that no weakness meets.
+    """
+    mine = [each for each in accepted if each.hazard is None and each.is_for(nodeid)]
+    met: list[Acceptance] = []
+    found = []
+    for weakness in weaknesses:
+        witness = weakness.witness
+        fitting = [each for each in mine if each.fits(witness.culprit, witness.waiting)]
+        met += fitting
+        found.append(replace(weakness, accepted=fitting[0].reason) if fitting else weakness)
+    return tuple(found), tuple(each for each in mine if each not in met)

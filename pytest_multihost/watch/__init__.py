@@ -1,10 +1,9 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
-`watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
-other machines, `merged_snapshots` makes one of all, `kernel` reads /proc, and `probes` collects
-stacks. `polled_locks` says which rank holds the lock that another one tries to get again and again,
-`held_ranks` when a rank that a fault holds may go on, and `clock_jumps` when the world's clock
-jumps.
+`watchdog` decides when to take snapshots, `observer` takes them and says which rank holds the lock
+that another one tries to get again and again. `remote_ranks` takes those of other machines and
+makes one of all, `kernel` reads /proc, and `probes` collects stacks. `held_ranks` says when a rank
+that a fault holds may go on, and `clock_jumps` when the world's clock jumps.
 """
 
 from pytest_multihost.watch.held_ranks import HeldRanks, Release

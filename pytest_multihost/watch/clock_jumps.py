@@ -36,7 +36,7 @@ from pytest_multihost.model.event import (
 from pytest_multihost.model.event import now as real_clock
 from pytest_multihost.model.result import ClockDoubt, ClockRecord
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof.closed_world import open_ends
+from pytest_multihost.proof.proof_state import open_ends
 from pytest_multihost.watch.kernel import Quiescence
 from pytest_multihost.watch.observer import WorldObserver, with_gates
 

@@ -19,8 +19,7 @@ from pytest_multihost.blame import (
     mismatched_ranks,
     waiting_ranks,
 )
-from pytest_multihost.model.history import Parting
-from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.operation import Operations, Parting
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.model.spec import Early
@@ -39,8 +38,8 @@ from pytest_multihost.watch.observer import (
     rank_snapshots,
     unmoved_ranks,
     with_gates,
+    with_polled_locks,
 )
-from pytest_multihost.watch.polled_locks import with_polled_locks
 from pytest_multihost.watch.probes import (
     NativeReader,
     needs_native_frames,

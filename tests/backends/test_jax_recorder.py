@@ -32,7 +32,7 @@ from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.jax import install
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
-from pytest_multihost.slots.archive import read_programs
+from pytest_multihost.slots.readers import read_programs
 
 pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)
 

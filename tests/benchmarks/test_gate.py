@@ -37,7 +37,7 @@ ENTRY_MODULES = 20
 # and its end. A fork in the server is counted by a byte in a file, which everybody can append to.
 COUNTING = """
 import json, os, pathlib, sys
-from pytest_multihost.launch.wire import framing as wire
+from pytest_multihost.launch import wire
 from pytest_multihost.watch import watchdog
 
 PLACE = pathlib.Path(__file__).parent

@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from pytest_multihost.launch import Ending
-from pytest_multihost.launch.composite_world import CompositeWorld
-from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
-from pytest_multihost.launch.docker.containers import is_orphaned, outermost
+from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec, is_orphaned, outermost
+from pytest_multihost.launch.interface import CompositeWorld
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event

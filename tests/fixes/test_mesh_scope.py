@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost import World
-from pytest_multihost.fixes.fix import UnknownVersionError
+from pytest_multihost.fixes import UnknownVersionError
 from pytest_multihost.fixes.mesh_scope import (
     local_mesh_scope,
     patch_orbax_mesh_scope,
@@ -77,7 +77,7 @@ def test_the_newest_orbax_needs_no_patch_and_takes_none(run_restores) -> None:
     worlds = run_restores(
         RESTORES
         + """
-from pytest_multihost.fixes.fix import UnknownVersionError
+from pytest_multihost.fixes import UnknownVersionError
 
 def test_patch():
     with pytest.raises(UnknownVersionError, match="needs no patch"), patch_orbax_mesh_scope():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost import World
-from pytest_multihost.fixes.fix import UnknownVersionError, refuse_unknown
+from pytest_multihost.fixes import UnknownVersionError, refuse_unknown
 from pytest_multihost.fixes.orbax_barrier import (
     BarrierTimeoutError,
     patch_orbax_single_replica_restore,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.nemesis.io_shim import find_library, why_missing
-from pytest_multihost.nemesis.io_shim.library import LIBRARY
+from pytest_multihost.nemesis.io_shim import LIBRARY, find_library, why_missing
 
 HEAD = """
 import ctypes, os, time

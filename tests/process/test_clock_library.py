@@ -14,9 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import ClockPage, ClockWait, find_clock_library, why_clock_missing
-from pytest_multihost.clock.library import PAGE_VARIABLE
-from pytest_multihost.preload import PreloadedLibrary, preload_variables
+from pytest_multihost.clock import (
+    PAGE_VARIABLE,
+    ClockPage,
+    ClockWait,
+    find_clock_library,
+    why_clock_missing,
+)
+from pytest_multihost.files import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 

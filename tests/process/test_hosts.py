@@ -23,7 +23,7 @@ from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.process import Endpoint
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
+from pytest_multihost.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.watch.kernel.proc_files import entries, link
 from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
 

@@ -27,8 +27,7 @@ from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.proof_state import SHORT_S, AskTurns, ProofSearch, ProofState
 from pytest_multihost.proof.threads import lock_holders, main_labels
 from pytest_multihost.watch.kernel.elf import symbol_table
-from pytest_multihost.watch.kernel.family import find_family
-from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
+from pytest_multihost.watch.kernel.membership import HarnessProcesses, find_family
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.kernel.proc_files import Stat
 from pytest_multihost.watch.kernel.quiescence import Quiescence

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from pytest_multihost.launch.attach import Connector, Listener, Rendezvous
-from pytest_multihost.launch.attach.handshake import (
+from pytest_multihost.launch.attach.rendezvous import (
     CHALLENGE,
     MAGIC,
     PROOF,
@@ -32,8 +32,7 @@ from pytest_multihost.launch.attach.handshake import (
     new_nonce,
 )
 from pytest_multihost.launch.launcher_env import Membership
-from pytest_multihost.launch.wire import Frame, FrameStream
-from pytest_multihost.launch.wire.framing import Decoder
+from pytest_multihost.launch.wire import Decoder, Frame, FrameStream
 from pytest_multihost.model.errors import GarbledError, LaunchError
 from pytest_multihost.model.messages import (
     DumpsWritten,

@@ -10,8 +10,8 @@ import pytest
 from pytest_multihost.model.operation import program_scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage, slots_path
-from pytest_multihost.slots.archive import plain_calls, read_record
 from pytest_multihost.slots.page import ARCHIVED, RECORDS, parse_group
+from pytest_multihost.slots.readers import plain_calls, read_record
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
-from pytest_multihost.launch.attach.handshake import (
+from pytest_multihost.launch.attach.rendezvous import (
     CHALLENGE,
     MAGIC,
     PROOF,
@@ -32,8 +32,7 @@ from pytest_multihost.launch.attach.handshake import (
 )
 from pytest_multihost.launch.attach.world import assign_ranks, pack, write_files
 from pytest_multihost.launch.launcher_env import Membership
-from pytest_multihost.launch.wire import Frame, FrameStream
-from pytest_multihost.launch.wire.framing import encode
+from pytest_multihost.launch.wire import Frame, FrameStream, encode
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.messages import (
     PeerHello,
@@ -278,7 +277,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
         nonlocal interrupted
         if is_counting:
             return
-        while frame is not None and not frame.f_code.co_filename.endswith("wire/stream.py"):
+        while frame is not None and not frame.f_code.co_filename.endswith("launch/wire.py"):
             frame = frame.f_back
         if frame is not None:
             interrupted += 1

@@ -21,8 +21,8 @@ from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.pytest_plugin.attach.controller import first_difference
 from pytest_multihost.slots import SlotPage, read_slots, shift_times
-from pytest_multihost.slots.history import history_path, read_histories
-from pytest_multihost.watch.merged_snapshots import RemoteSnapshot, merge_snapshots
+from pytest_multihost.slots.readers import history_path, read_histories
+from pytest_multihost.watch.remote_ranks import RemoteSnapshot, merge_snapshots
 
 PID = 50
 """Both machines have given their rank this process id."""

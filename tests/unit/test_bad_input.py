@@ -19,8 +19,12 @@ from pytest_multihost.model.errors import MultihostError, SettingError
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import MAX_RANKS, Hosts, WorldSpec, read_token, token
-from pytest_multihost.nemesis.parse import parse_fault
-from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, kinds_by_name, resolve_faults
+from pytest_multihost.nemesis.validation import (
+    BUILT_IN_KINDS,
+    kinds_by_name,
+    parse_fault,
+    resolve_faults,
+)
 from pytest_multihost.pytest_plugin.options import (
     parse_names,
     parse_ranks,

@@ -13,7 +13,7 @@ from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, 
 from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.closed_world import open_ends
+from pytest_multihost.proof.proof_state import open_ends
 from pytest_multihost.watch.clock_jumps import (
     IDLE_ROUNDS,
     Still,

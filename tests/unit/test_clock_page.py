@@ -13,9 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import ClockPage
-from pytest_multihost.clock.library import LIBRARY
-from pytest_multihost.clock.page import _HEADER_SIZE, _KINDS, _SLOT, MAX_SLOTS, SIGNAL, _Header
+from pytest_multihost.clock import (
+    _HEADER_SIZE,
+    _KINDS,
+    _SLOT,
+    LIBRARY,
+    MAX_SLOTS,
+    SIGNAL,
+    ClockPage,
+    _Header,
+)
 
 LAYOUT = r"""
 #include "clock.c"

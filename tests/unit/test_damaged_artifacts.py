@@ -19,9 +19,8 @@ from pytest_multihost.blame import judge_world
 from pytest_multihost.command.main import main
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.history import Parting, Side
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations, Parting, Side
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import Hosts
 from pytest_multihost.model.stack import Frame, SourceContext

@@ -15,8 +15,15 @@ from pytest_multihost.blame.divergence import (
     followed,
 )
 from pytest_multihost.blame.rank_states import RankState, count_alike, with_histories
-from pytest_multihost.model.history import CallSite, History, Parting
-from pytest_multihost.model.operation import FLIGHT_SCOPE, HARNESS_SCOPE, RUNTIME_SCOPE, Operation
+from pytest_multihost.model.operation import (
+    FLIGHT_SCOPE,
+    HARNESS_SCOPE,
+    RUNTIME_SCOPE,
+    CallSite,
+    History,
+    Operation,
+    Parting,
+)
 from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Frame, SourceContext
 from pytest_multihost.testing import make_dump, make_spec

@@ -18,7 +18,7 @@ from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
-from pytest_multihost.outcome.faults import firings, frozen_for_good
+from pytest_multihost.outcome.points import firings, frozen_for_good
 from pytest_multihost.pytest_plugin.launchers import (
     clock_problems,
     launch_problems,

@@ -18,16 +18,16 @@ from pytest_multihost.model.fault import Fault, hash_seed_of, resolve
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import ONE, read_token, token
 from pytest_multihost.nemesis.interpose import matcher
-from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.process_faults import descriptor_limit
 from pytest_multihost.nemesis.targets import load_target, target_problem
 from pytest_multihost.nemesis.validation import (
     BUILT_IN_KINDS,
     fault_problems,
     kinds_by_name,
+    parse_fault,
     resolved_problems,
 )
-from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
+from pytest_multihost.outcome.points import continued_by_plan, has_pending_actions
 from pytest_multihost.rank.wrap_calls import wrap_calls
 from pytest_multihost.testing import make_event, make_spec
 

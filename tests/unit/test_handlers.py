@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.model.sweep import UNHANDLED
-from pytest_multihost.rank.recorder.handlers import error_path, fails_test, user_frames
+from pytest_multihost.rank.recorder.calls import error_path, fails_test, user_frames
 
 
 def ask() -> bool:

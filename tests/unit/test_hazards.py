@@ -8,9 +8,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
-from pytest_multihost.hazards.programs import programs
-from pytest_multihost.hazards.rules import Found, order, racing, skipped, threads, unwaited
-from pytest_multihost.hazards.transfers import buffered
+from pytest_multihost.hazards.rules import (
+    Found,
+    buffered,
+    order,
+    programs,
+    racing,
+    skipped,
+    threads,
+    unwaited,
+)
 from pytest_multihost.model.hazard import Launch, RankRecord
 from pytest_multihost.model.operation import (
     PROGRAM_START,

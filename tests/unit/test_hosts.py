@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.launch.netns.build import ChildFailed
-from pytest_multihost.launch.netns.network import refusal, remedy
+from pytest_multihost.launch.netns.network import ChildFailed, refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.process import Endpoint

@@ -19,7 +19,7 @@ MODULES = sorted(ROOM.rglob("*.py"))
 FACES = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOM]
 ARCHITECTURE = ROOM.parent.joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
 HEAVY = {"jax", "jaxlib", "numpy", "torch"}
-MAX_MODULES = 16
+MAX_MODULES = 15
 MEDIAN_LINES = 9
 MOST_LINES = 25
 MAX_ANY = 140
@@ -41,43 +41,38 @@ FACES_OF_THEIR_OWN = {
     for name in (
         "blame.divergence",
         "blame.inferred",
-        "launch.launcher_env",
-        "launch.dumps",
+        "launch.docker",
         "launch.job_spec",
+        "launch.launcher_env",
         "launch.libc",
         "launch.reaper",
-        "launch.refusals",
-        "launch.signals",
+        "launch.wire",
         "live.joined",
-        "live.rights",
+        "live.processes",
         "nemesis.interpose",
         "nemesis.object_store",
         "nemesis.targets",
-        "outcome.faults",
         "outcome.finding",
-        "outcome.own_failures",
-        "outcome.symptoms",
-        "outcome.passed_points",
+        "outcome.points",
+        "outcome.rank_facts",
         "proof.blockers",
-        "proof.system_calls",
+        "proof.proof_state",
         "proof.threads",
-        "slots.archive",
-        "slots.history",
-        "slots.rank_log",
-        "slots.waiting",
-        "sweep.classes",
-        "rank.recorder.handlers",
+        "rank.agent",
+        "rank.recorder.calls",
         "report.artifacts",
-        "report.attempt_files",
         "report.hazards",
+        "report.sweep",
         "report.sweep_words",
-        "proof.closed_world",
+        "report.text",
+        "slots.rank_files",
+        "slots.readers",
+        "sweep.classes",
         "watch.clock_jumps",
-        "watch.kernel",
         "watch.kernel.stack_words",
-        "watch.merged_snapshots",
-        "watch.probes.native",
-        "watch.probes.pyspy",
+        "watch.probes.deep_probe",
+        "watch.probes.dump",
+        "watch.remote_ranks",
     )
 }
 

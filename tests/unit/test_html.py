@@ -17,8 +17,7 @@ from elements import HOSTILE, Elements
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.history import Parting, Side
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations, Parting, Side
 from pytest_multihost.model.result import (
     Activity,
     ClockDoubt,
@@ -34,7 +33,6 @@ from pytest_multihost.model.verdict import Kind, RankPlace, Span, sentence
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
-from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.pages import (
     as_shown,
     attempt_page,
@@ -42,8 +40,14 @@ from pytest_multihost.report.html.pages import (
     write_index,
     write_page,
 )
-from pytest_multihost.report.html.render import display_text, environment, script_json
-from pytest_multihost.report.html.sections import DETECTED_BY
+from pytest_multihost.report.html.sections import (
+    DETECTED_BY,
+    PageModel,
+    display_text,
+    environment,
+    rank_groups,
+    script_json,
+)
 from pytest_multihost.report.html.timeline import AxisSpan, axis
 from pytest_multihost.report.logs import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.rank.recorder.after_import import after_import
+from pytest_multihost.rank.recorder.recorder import after_import
 
 NAME = "imported_later"
 

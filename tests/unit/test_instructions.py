@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.proof.threads import is_interpreter
-from pytest_multihost.watch.kernel.memory import BYTES, Memory, ReturnAddresses, is_call
+from pytest_multihost.watch.kernel.proc_files import BYTES, Memory, ReturnAddresses, is_call
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.model.fault import IO_CALLS
-from pytest_multihost.nemesis.file_views import born_and_changed_s
 from pytest_multihost.nemesis.interpose import (
     FileAccess,
     FileObserver,
@@ -19,6 +18,7 @@ from pytest_multihost.nemesis.interpose import (
     observing_files,
     reported,
 )
+from pytest_multihost.nemesis.views import born_and_changed_s
 
 Seen = list[tuple[str, str]]
 

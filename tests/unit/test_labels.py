@@ -8,8 +8,7 @@ import pytest
 
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity
-from pytest_multihost.proof.system_calls import CALLS, SystemCall
-from pytest_multihost.proof.threads import label, lock_holders, main_labels
+from pytest_multihost.proof.threads import CALLS, SystemCall, label, lock_holders, main_labels
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:

@@ -20,21 +20,26 @@ from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.messages import FaultPerformed
-from pytest_multihost.model.network import (
+from pytest_multihost.model.operation import Operation, Scope
+from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
+from pytest_multihost.model.spec import (
     Disturbance,
+    Hosts,
     Shape,
+    WorldSpec,
     bridge_segments,
     disturbance_of,
     merged,
     relay_routes,
 )
-from pytest_multihost.model.operation import Operation, Scope
-from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.model.spec import Hosts, WorldSpec
-from pytest_multihost.nemesis.network_faults import network_problems
-from pytest_multihost.nemesis.parse import parse_fault
-from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, fault_problems, kinds_by_name
+from pytest_multihost.nemesis.validation import (
+    BUILT_IN_KINDS,
+    fault_problems,
+    kinds_by_name,
+    network_problems,
+    parse_fault,
+)
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.testing import (

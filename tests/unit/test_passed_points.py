@@ -12,7 +12,7 @@ from pytest_multihost.model.fault import Point
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
-from pytest_multihost.outcome.passed_points import (
+from pytest_multihost.outcome.points import (
     frames_of_points,
     recorded_points,
     unrecorded_points,

@@ -12,10 +12,11 @@ import pytest
 from pytest_multihost.model.operation import Operation, Operations, Scope
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Label, RankSnapshot, WorldSnapshot
-from pytest_multihost.rank.recorder import Recorder, file_locks
+from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.recorder.files import record_file_locks
 from pytest_multihost.slots import SlotPage, read_slots
 from pytest_multihost.watch.kernel import holders_of_lock
-from pytest_multihost.watch.polled_locks import polled_lock, with_polled_locks
+from pytest_multihost.watch.observer import polled_lock, with_polled_locks
 
 LOCK = Scope("flock", "fe:00:7")
 
@@ -112,7 +113,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlotPage]:
     page = SlotPage.create(tmp_path / "rank-0.slots")
     monkeypatch.setattr(fcntl, "flock", fcntl.flock)  # given back in the end
     monkeypatch.setattr(fcntl, "lockf", fcntl.lockf)
-    file_locks.install(Recorder(page, 0, 2))
+    record_file_locks(Recorder(page, 0, 2))
     yield page
     page.forget()
 

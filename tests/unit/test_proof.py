@@ -27,14 +27,14 @@ from pytest_multihost.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, Ask
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
-from pytest_multihost.watch.kernel.other_processes import (
+from pytest_multihost.watch.kernel.membership import (
     ForeignProcesses,
     HarnessProcesses,
     eventfd_id,
     with_eventfd_holders,
 )
 from pytest_multihost.watch.kernel.proc import can_be_opened
+from pytest_multihost.watch.kernel.proc_files import Memory, MemoryMapping
 from pytest_multihost.watch.kernel.sockets import Inet
 
 DEADLINE_S = 160.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.rank.exceptions import raised_error
+from pytest_multihost.rank.stages import raised_error
 
 
 def causes(error: BaseException) -> list[str]:

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from pytest_multihost.launch import refusals as module
-from pytest_multihost.launch.refusals import refusals, require_jumping_clock
+from pytest_multihost.launch import interface as module
+from pytest_multihost.launch.interface import refusals, require_jumping_clock
 from pytest_multihost.model.errors import LaunchError
 
 

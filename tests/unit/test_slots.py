@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.history import CallSite
 from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operations, Scope
+from pytest_multihost.model.operation import RUNTIME_SCOPE, CallSite, Operations, Scope
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
@@ -21,9 +20,8 @@ from pytest_multihost.slots import (
     read_slots,
     slots_path,
 )
-from pytest_multihost.slots.history import read_histories
 from pytest_multihost.slots.page import ENTRIES, RECORDS
-from pytest_multihost.slots.waiting import read_waiting
+from pytest_multihost.slots.readers import read_histories, read_waiting
 
 
 @pytest.fixture

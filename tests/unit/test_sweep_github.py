@@ -15,8 +15,7 @@ from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.report import Checkout
-from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands
-from pytest_multihost.report.sweep.github import sweep_summary
+from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands, sweep_summary
 
 CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
 ALLOWED = {

@@ -18,7 +18,7 @@ from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.sweep import Disturbance, SweepResult
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.report.html import write_index, write_sweep_page
-from pytest_multihost.report.html.sweep_page import OUTCOMES, matrix, sweep_page
+from pytest_multihost.report.html.pages import OUTCOMES, matrix, sweep_page
 from pytest_multihost.report.sweep import write_sweep
 
 

@@ -14,8 +14,7 @@ from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance
 from pytest_multihost import at, faults
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.sweep import DisturbedRun, SweepResult, Weakness
-from pytest_multihost.report.sweep import read_sweep, write_sweep
-from pytest_multihost.report.sweep.records import sweep_record
+from pytest_multihost.report.sweep import read_sweep, sweep_record, write_sweep
 
 CONTRACT = Path(__file__).parent.parent.parent / "docs" / "sweep-json.md"
 

@@ -9,8 +9,7 @@ import pytest
 from pytest_multihost.model.fault import Point
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
-from pytest_multihost.sweep.order import order_of
-from pytest_multihost.sweep.sharing import sharing_of
+from pytest_multihost.sweep.sharing import order_of, sharing_of
 
 FILE, FOLDER = "*/ckpt/done", "*/ckpt"
 

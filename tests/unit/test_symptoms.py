@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.backends import Backend
+from pytest_multihost.backends import NONE, Backend
 from pytest_multihost.backends.jax import JAX
-from pytest_multihost.backends.registry import NONE
 from pytest_multihost.backends.torch_groups import GLOO
 from pytest_multihost.blame.rank_states import left_by_own_error
 from pytest_multihost.model.event import Event

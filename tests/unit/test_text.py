@@ -16,13 +16,14 @@ import pytest
 import pytest_multihost
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.model.history import Parting, Side
 from pytest_multihost.model.operation import (
     CALLEE_SCOPE,
     RUNTIME_SCOPE,
     Operation,
     Operations,
+    Parting,
     Scope,
+    Side,
 )
 from pytest_multihost.model.result import (
     Activity,
@@ -61,11 +62,11 @@ RUNNING = (  # what runs the test in every rank, innermost first
     f"{SITE}/_pytest/python.py:187 pytest_pyfunc_call",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
     f"{SITE}/_pytest/runner.py:130 runtestprotocol",
-    f"{OURS}/rank/agent/lifecycle.py:150 pytest_runtest_protocol",
+    f"{OURS}/rank/agent.py:150 pytest_runtest_protocol",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
 )
 FORKED = (  # how the rank came into being: the stack of the controller it was forked from
-    f"{OURS}/rank/agent/lifecycle.py:80 run_rank",
+    f"{OURS}/rank/agent.py:80 run_rank",
     f"{OURS}/launch/server/serve.py:70 serve",
     f"{OURS}/pytest_plugin/entry.py:60 pytest_collection_finish",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
@@ -206,7 +207,7 @@ STARTUP = (
         *well_behaved(3, stays_in="startup"),
     ],
     {
-        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire/framing.py:140 receive",)),
+        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire.py:140 receive",)),
         3: (CONNECTS, f"{OURS}/backends/gloo.py:30 _start"),
     },
 )
@@ -294,13 +295,13 @@ def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str])
     """There is no code of the user's on its stack, so the innermost frames tell."""
     shown = story(*STARTUP, caller)
     assert "_start → rendezvous  torch/distributed/rendezvous.py:200" in shown
-    assert "pytest_multihost/launch/wire/framing.py:140" in shown
+    assert "pytest_multihost/launch/wire.py:140" in shown
     assert "pytest_collection_finish" not in shown  # of the controller that was forked
 
 
 def test_a_rank_in_our_own_barrier_shows_who_called_it() -> None:
     """Our frames are a library's: the user's line names the operation."""
-    waits = (f"{OURS}/launch/wire/framing.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
+    waits = (f"{OURS}/launch/wire.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
     shown = story(HANG[0], dict.fromkeys(range(4), (*waits, *TEST)))
     assert "all 4  test_restore  test_ckpt.py:31  » restore(5)" in shown
     assert "world.py" not in shown

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.wire import Channel, Frame, FrameStream
-from pytest_multihost.launch.wire import framing as wire
-from pytest_multihost.launch.wire.framing import Authenticator, Decoder, encode
+from pytest_multihost.launch import wire
+from pytest_multihost.launch.wire import Authenticator, Channel, Decoder, Frame, FrameStream, encode
 from pytest_multihost.model.errors import GarbledError, MultihostError
 from pytest_multihost.model.event import Gate
 from pytest_multihost.model.json_values import JsonObject

@@ -16,11 +16,10 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
-from pytest_multihost.backends.registry import NONE
+from pytest_multihost.backends import NONE
 from pytest_multihost.launch import HarnessCollectives
 from pytest_multihost.launch.harness_collectives import Answers
-from pytest_multihost.launch.wire import Frame
-from pytest_multihost.launch.wire.framing import Decoder, encode
+from pytest_multihost.launch.wire import Decoder, Frame, encode
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.messages import ToRank

@@ -1,8 +1,8 @@
 """Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
 
-`rendezvous` says where the processes meet, `connect` connects them and `handshake` authenticates
-them. `peer` is another process of the run as the
-controller sees it, `world` starts ranks through all of them.
+`rendezvous` says where the processes meet and how they authenticate each other, `connect` connects
+them. `peer` is another process of the run as the controller sees it, `world` starts ranks through
+all of them.
 """
 
 from pytest_multihost.launch.attach.connect import Connector, Listener

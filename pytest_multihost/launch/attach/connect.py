@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.attach.handshake import (
+from pytest_multihost.launch.attach.peer import Peer, interface_of_address, kernel_identity
+from pytest_multihost.launch.attach.rendezvous import (
     CHALLENGE,
     MAGIC,
     PROOF,
     Greeting,
     Handshake,
     RefusedError,
+    Rendezvous,
     close_in_children,
     new_nonce,
 )
-from pytest_multihost.launch.attach.peer import Peer, interface_of_address, kernel_identity
-from pytest_multihost.launch.attach.rendezvous import Rendezvous
 from pytest_multihost.launch.launcher_env import Address
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError

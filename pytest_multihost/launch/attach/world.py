@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.launch.attach.peer import Answer, Peer
-from pytest_multihost.launch.composite_world import CompositeWorld
-from pytest_multihost.launch.interface import ANSWER_S, Ending, Files, RemotePart, WorldProcesses
+from pytest_multihost.launch.interface import (
+    ANSWER_S,
+    CompositeWorld,
+    Ending,
+    Files,
+    RemotePart,
+    WorldProcesses,
+)
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError

@@ -1,7 +1,7 @@
 """The server: the process that holds the collected tests and forks ranks; and how to start one.
 
-`serve` is its loop and `rank_processes` are the ranks in it; `fork_soundness` says whether it
-may be forked, `start_server` starts it, `launcher` and `world` are the controller's side.
+`serve` is its loop and `rank_processes` are the ranks in it; `start_server` starts it, and says
+whether the controller may be forked; `launcher` and `world` are the controller's side.
 """
 
 from pytest_multihost.launch.server.launcher import ServerLauncher

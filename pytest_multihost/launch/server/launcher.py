@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.interface import ANSWER_S
+from pytest_multihost.launch.interface import ANSWER_S, refusals
 from pytest_multihost.launch.reaper import wait_for_exit
-from pytest_multihost.launch.refusals import refusals
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, Stream
 from pytest_multihost.launch.wire import FrameStream
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError

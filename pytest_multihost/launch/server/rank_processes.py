@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.dumps import can_handle, dump_signal, py_spy_command
 from pytest_multihost.launch.reaper import (
     creation_times,
     end_groups,
@@ -31,6 +30,7 @@ from pytest_multihost.launch.reaper import (
 )
 from pytest_multihost.model.event import Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
+from pytest_multihost.slots.rank_files import can_handle, dump_signal, py_spy_command
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as unkillable."""

@@ -2,7 +2,7 @@
 
 Why a fork of it is sound: fork(2) copies one thread and every lock in the state it is in. This
 process has one thread, takes part in no collective and initialises no runtime, so there is no lock
-that a thread which is not copied could hold; see `fork_soundness`.
+that a thread which is not copied could hold; see `start_server`.
 
 The server manages processes on the controller's request. When the controller ends, the server
 ends every rank and itself.
@@ -30,7 +30,7 @@ from typing import NoReturn
 
 import psutil
 
-from pytest_multihost.launch.interface import RunRank
+from pytest_multihost.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.launch.netns import (
     HOSTS_FOLDER,
@@ -41,7 +41,6 @@ from pytest_multihost.launch.netns import (
     reserve_port,
 )
 from pytest_multihost.launch.reaper import kill_strays, mark_descendants, wait_until_dead
-from pytest_multihost.launch.refusals import refused, remedy_against
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
     Channel,
@@ -72,7 +71,7 @@ from pytest_multihost.model.messages import (
     WorldForked,
 )
 from pytest_multihost.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
-from pytest_multihost.slots.rank_log import RankLogs
+from pytest_multihost.slots.rank_files import RankLogs
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0

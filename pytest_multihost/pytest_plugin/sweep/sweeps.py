@@ -1,4 +1,7 @@
-"""Sweep tests one after the other, with lanes that are opened once."""
+"""Sweep tests one after the other, with lanes that are opened once.
+
+The line on the terminal while a test is swept.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from pytest_multihost.model.sweep import (
     SweepStatus,
 )
 from pytest_multihost.nemesis import FaultKind
-from pytest_multihost.outcome.passed_points import recorded_points, unused_by_all
+from pytest_multihost.outcome.points import recorded_points, unused_by_all
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.pytest_plugin.launchers import (
     Launchers,
@@ -36,16 +39,64 @@ from pytest_multihost.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
+from pytest_multihost.pytest_plugin.options import SweepRequest
 from pytest_multihost.pytest_plugin.plan import Plan
-from pytest_multihost.pytest_plugin.sweep.live import TICK_S, SweepLine
-from pytest_multihost.pytest_plugin.sweep.one_sweep import OneSweep, Step, counts_by_kind
-from pytest_multihost.pytest_plugin.sweep.results import earlier_result
-from pytest_multihost.pytest_plugin.sweep_settings import SweepRequest
+from pytest_multihost.pytest_plugin.sweep.one_sweep import (
+    OneSweep,
+    Step,
+    counts_by_kind,
+    earlier_result,
+)
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_private import base_temp
+from pytest_multihost.pytest_private import (
+    base_temp,
+    is_terminal,
+    terminal_writer,
+    uncaptured,
+    write_uncounted,
+)
 from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
+from pytest_multihost.report.text import ERASE, overlay
 from pytest_multihost.sweep import apply_acceptances, plan_sweep, shard_of
+
+TICK_S = 0.5
+"""How often the line is updated."""
+
+
+@dataclass(slots=True)
+class SweepLine:
+    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log.
+
+    Attributes:
+        config: The run's.
+    """
+
+    config: pytest.Config
+    _shown_s: float = 0.0
+    _is_shown: bool = False
+
+    def show(self, now_s: float, text: str) -> None:
+        """Show `text`, if it is time."""
+        if now_s >= self._shown_s + TICK_S:
+            self._shown_s = now_s
+            self._write(text)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            self._write(None)
+
+    def _write(self, text: str | None) -> None:
+        writer = terminal_writer(self.config)
+        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
+            return
+        with uncaptured(self.config):
+            if is_terminal(writer):
+                self._is_shown = True
+                width = writer.fullwidth - writer.width_of_current_line
+                write_uncounted(writer, ERASE if text is None else overlay(text, width))
+
 
 LEAST_PATIENCE_S = 10.0
 """No disturbed run is given up sooner."""

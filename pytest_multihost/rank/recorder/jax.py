@@ -35,10 +35,8 @@ from pytest_multihost.model.operation import (
     program_scope,
     start_number,
 )
-from pytest_multihost.rank.recorder.after_import import after_import
-from pytest_multihost.rank.recorder.calls import replace_code
-from pytest_multihost.rank.recorder.handlers import fails_test
-from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
+from pytest_multihost.rank.recorder.calls import fails_test, replace_code
+from pytest_multihost.rank.recorder.recorder import Ranks, Recorder, after_import
 
 JaxObject = Any
 """An object of jax's, which the type checker does not see; or an argument that jax will refuse."""

@@ -6,7 +6,8 @@ function itself, and putting a wrapper into torch's module would not reach it; b
 function, DDP, FSDP and the object collectives all call the class. So one operation is recorded for
 each call of the class: it is what the other ranks must match. What C++ calls in C++ only torch's
 flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores;
-`torch_rpc` and `torch_elastic` wrap what their names say.
+`torch_rpc` wraps what its name says. Where the agents of torch's elastic launcher wait for each
+other's nodes is recorded, too.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from functools import partial
 from types import ModuleType
 
 from pytest_multihost.model.operation import Scope
-from pytest_multihost.rank.recorder import torch_elastic, torch_rpc
-from pytest_multihost.rank.recorder.after_import import after_import
+from pytest_multihost.rank.recorder import torch_rpc
 from pytest_multihost.rank.recorder.calls import Calls, Described, replace_function, seconds
-from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_files import report_files
+from pytest_multihost.rank.recorder.files import report_files
+from pytest_multihost.rank.recorder.recorder import Recorder, after_import
 from pytest_multihost.rank.recorder.torch_flight_recorder import FlightRecorderThread
 from pytest_multihost.rank.recorder.torch_groups import (
     Argument,
@@ -38,6 +38,29 @@ from pytest_multihost.rank.recorder.torch_process_groups import (
     ProcessGroupRecorder,
 )
 from pytest_multihost.slots import NO_RECORD
+
+
+def record_elastic_agents(calls: Calls) -> None:
+    """Record rendezvous, now or once the module is imported. Barriers are waits for the store."""
+
+    def describe(**given: Argument) -> Described:
+        """Describe how a node joins: with fewer than the most nodes it goes on after a while."""
+        settings = given["self"].settings
+        needs_all = settings.min_nodes == settings.max_nodes
+        timeout = settings.timeout.join
+        if not needs_all:
+            timeout = min(timeout, settings.timeout.last_call)
+        is_of_world = settings.max_nodes == calls.recorder.size
+        scope = Scope("rendezvous", settings.run_id) if is_of_world else None
+        begin = calls.begin("rendezvous", scope, detail=settings.run_id, timeout=timeout)
+        return begin, lambda _: None
+
+    def wrap(module: ModuleType) -> None:
+        record = partial(calls.recorded_by_name, describe)
+        replace_function(module.DynamicRendezvousHandler, "next_rendezvous", record)
+
+    after_import("torch.distributed.elastic.rendezvous.dynamic_rendezvous", wrap)
+
 
 CREATION_SCOPE = Scope("creation")
 """The scope of the making of groups by their members alone: there is no group yet to count in."""
@@ -76,7 +99,7 @@ def install(recorder: Recorder) -> None:
     after_import("torch.distributed.distributed_c10d", wrap)
     after_import("torch.serialization", report_files)
     torch_rpc.install(calls)
-    torch_elastic.install(calls)
+    record_elastic_agents(calls)
 
 
 @dataclass(slots=True, eq=False)

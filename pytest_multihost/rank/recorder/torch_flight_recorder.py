@@ -22,8 +22,14 @@ from types import FrameType
 from typing import Any
 
 from pytest_multihost.model.event import now, now_ns
-from pytest_multihost.model.history import CallSite, History
-from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.model.operation import (
+    FLIGHT_SCOPE,
+    CallSite,
+    GroupKey,
+    History,
+    Operation,
+    Operations,
+)
 from pytest_multihost.model.stack import Frame, inside_the_test, is_library, is_ours
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Group, Groups

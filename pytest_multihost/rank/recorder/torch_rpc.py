@@ -18,8 +18,8 @@ from types import ModuleType
 
 from pytest_multihost.model.event import now_ns
 from pytest_multihost.model.operation import CALLEE_SCOPE, Scope
-from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.calls import Calls, Described, replace_function
+from pytest_multihost.rank.recorder.recorder import after_import
 from pytest_multihost.rank.recorder.torch_groups import Argument, Function, copy_identity
 from pytest_multihost.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.slots import NO_RECORD

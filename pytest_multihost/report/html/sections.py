@@ -1,19 +1,38 @@
-"""The values shown by the sections of an attempt's page, in its order; templates lay them out."""
+"""The values shown by the sections of an attempt's page, in its order; templates lay them out.
+
+The data of the page of one attempt.
+
+Render values as HTML: the templates' environment, and text that is safe in a page.
+
+All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
+or name from a test can become an element, a script, a terminal's escape sequence, or a character
+that reverses the order of letters. The only strings that are printed unescaped: the plugin's style
+sheet, its script, and the JSON that `script_json` has made safe.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import groupby
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pytest_multihost.model.operation import group_by_value, rank_set
-from pytest_multihost.model.result import WorldSnapshot
+from pytest_multihost.blame import Judgement
+from pytest_multihost.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import NO_TIMEOUT_S, WorldSpec
 from pytest_multihost.model.stack import (
     Dump,
     Frame,
+    NativeThread,
     group_by_main_stack,
     inside_the_test,
     is_library,
@@ -22,15 +41,204 @@ from pytest_multihost.model.verdict import (
     Diagnosis,
     Evidence,
     Place,
+    RankError,
     RankResult,
     Sentence,
+    Verdict,
     sentence,
 )
-from pytest_multihost.outcome.faults import frozen_for_good
-from pytest_multihost.outcome.own_failures import later_failures
-from pytest_multihost.report.clock_words import clock_texts
-from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
+from pytest_multihost.outcome import RankFinding
+from pytest_multihost.outcome.finding import later_failures
+from pytest_multihost.outcome.points import frozen_for_good
+from pytest_multihost.report.layout import clock_texts, rank_activity, rank_places
 from pytest_multihost.report.logs import LogExcerpt
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+_ASSETS = Path(__file__).with_name("assets")
+_TEMPLATES = Path(__file__).with_name("templates")
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters except tab and line feed, and those that change the order of letters."""
+
+
+def display_text(text: str) -> str:
+    """Return a text without terminal escape sequences, other control characters made visible."""
+    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
+    return _UNSEEN.sub(
+        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
+        _ESCAPE_SEQUENCE.sub("", text),
+    )
+
+
+def script_json(value: object) -> str:
+    """Return JSON that is safe in a script element: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def render(template: str, scripts: Iterable[str], **values: object) -> str:
+    """Return a page: a template's file, filled with values, and with the files of its script."""
+    style = (_ASSETS / "report.css").read_text("utf-8")
+    script = "\n".join((_ASSETS / name).read_text("utf-8") for name in scripts)
+    return environment().get_template(template).render(style=style, script=script, **values)
+
+
+def _digest(text: str) -> str:
+    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the environment of all templates."""
+    # Imported when the first page is written: most runs of pytest write none.
+    import jinja2
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        # Text that is markup already is printed unchanged.
+        finalize=lambda value: (
+            display_text(value)
+            if isinstance(value, str) and not hasattr(value, "__html__")
+            else value
+        ),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters["digest"] = _digest
+    found.filters["rank_set"] = rank_set
+    found.globals["folded"] = folded
+    return found
+
+
+Role = Literal["culprit", "waiting", ""]
+"""The role of a rank in a diagnosis."""
+
+ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
+class PageModel:
+    """One attempt of one test.
+
+    Attributes:
+        judged: The judged world.
+        verdict: The same for programs.
+        logs: The output of each rank, cut to a readable size.
+        source_lines: Numbered lines around the culprit's place.
+        files: Names of the files beside the page.
+    """
+
+    judged: Judgement
+    verdict: Verdict
+    logs: Sequence[LogExcerpt] = ()
+    source_lines: Sequence[tuple[int, str]] = ()
+    files: Sequence[str] = ()
+
+    @cached_property
+    def place(self) -> Callable[[Frame], Place]:
+        """Convert a frame to a place; cached, because the ranks of a world share most frames."""
+        return cache(self.judged.context.place)
+
+    @cached_property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank is."""
+        return rank_places(self.judged)
+
+    @cached_property
+    def last_seen(self) -> Mapping[int, RankSnapshot]:
+        """The last snapshot of each rank."""
+        return self.judged.result.last_seen
+
+    @cached_property
+    def in_calls(self) -> Mapping[int, Operation]:
+        """What ranks are in, in threads for others that the diagnosis is about."""
+        return self.judged.in_calls
+
+    @cached_property
+    def parked(self) -> frozenset[int]:
+        """Ranks that had left the test and waited for the harness, which their stacks show."""
+        return frozenset(e.facts.rank for e in self.judged.finding.ranks if e.facts.waits_at_gate)
+
+    def native_threads(self, rank: int) -> Sequence[NativeThread]:
+        """Return the native stacks of a rank, if they were read."""
+        return self.last_seen[rank].native if rank in self.last_seen else ()
+
+    def role(self, rank: int) -> Role:
+        """Return the role of a rank in the diagnosis."""
+        if self.judged.diagnosis is None:
+            return ""
+        if rank in self.judged.diagnosis.culprits or rank in self.judged.diagnosis.cycle:
+            return "culprit"
+        return "waiting" if rank in self.judged.diagnosis.waiting else ""
+
+    def roles(self, ranks: Iterable[int]) -> set[Role]:
+        """Return the roles of some ranks."""
+        return {self.role(rank) for rank in ranks}
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """Ranks with the same outcome at the same place.
+
+    Attributes:
+        ranks: The members.
+        role: Their role; without a diagnosis, the rank that failed counts as the culprit.
+        state: One or two words, such as ``waiting`` or ``killed as planned``.
+        doing: Details of the state.
+        place: Where they are.
+        error: What was raised.
+    """
+
+    ranks: tuple[int, ...]
+    role: Role
+    state: str
+    doing: str
+    place: Place | None
+    error: RankError | None
+
+
+def rank_groups(page: PageModel) -> list[RankGroup]:
+    """Return the ranks grouped by what happened to them: culprits first, then waiting ranks."""
+    alike = group_by_value(
+        (_group_of_one(each, page), each.facts.rank) for each in page.judged.finding.ranks
+    )
+    groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
+    return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
+
+
+def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
+    """Return the group of one rank, without its number so that equal groups compare equal."""
+    rank = finding.facts.rank
+    seen, result = page.last_seen.get(rank), page.judged.result
+    state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
+    if not details and finding.summary != finding.outcome:
+        details = finding.summary
+    is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
+    return RankGroup(
+        ranks=(),
+        role="culprit" if is_headline else page.role(rank),
+        state=state.replace("_", " "),
+        doing=details,
+        place=None if rank in page.parked or finding.error else page.places.get(rank),
+        # pytest's representation of an error differs between ranks, at least in addresses.
+        error=replace(finding.error, text="") if finding.error else None,
+    )
+
 
 _MAX_HEADLINE = 240
 _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")

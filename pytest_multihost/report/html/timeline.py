@@ -22,8 +22,7 @@ from pytest_multihost.model.operation import (
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import describe_exit
-from pytest_multihost.report.html.page_model import PageModel, rank_groups
-from pytest_multihost.report.html.render import display_text
+from pytest_multihost.report.html.sections import PageModel, display_text, rank_groups
 from pytest_multihost.report.trace import operations_of
 
 Json = dict[str, object]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from pytest_multihost.model.process import Descriptor, Endpoint, Kind, Where
-from pytest_multihost.watch.kernel.other_processes import (
+from pytest_multihost.watch.kernel.membership import (
     EVENTFD,
     ForeignProcesses,
     HarnessProcesses,

@@ -25,14 +25,24 @@ from typing import Protocol
 
 from pytest_multihost.clock import THREAD_NAME, ClockPage
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Process, Thread, Where
-from pytest_multihost.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
-from pytest_multihost.proof.threads import DEAD, is_interpreter, read_stack
+from pytest_multihost.proof.threads import (
+    DEAD,
+    FUTEXES,
+    SOCKETS,
+    STREAMS,
+    SystemCall,
+    is_interpreter,
+    read_stack,
+)
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.elf import symbol_table
-from pytest_multihost.watch.kernel.family import find_family
-from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping, ReturnAddresses
-from pytest_multihost.watch.kernel.other_processes import HarnessProcesses, with_eventfd_holders
+from pytest_multihost.watch.kernel.membership import (
+    HarnessProcesses,
+    find_family,
+    with_eventfd_holders,
+)
+from pytest_multihost.watch.kernel.proc_files import Memory, MemoryMapping, ReturnAddresses
 
 _TICK_S = 0.02
 _PIDFD_GETFD = 438

@@ -35,11 +35,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_multihost.proof.system_calls import CALLS, FILES, STREAMS
-from pytest_multihost.proof.threads import DEAD
+from pytest_multihost.proof.threads import CALLS, DEAD, FILES, STREAMS
 from pytest_multihost.watch.kernel import proc_files
-from pytest_multihost.watch.kernel.family import find_family
-from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
+from pytest_multihost.watch.kernel.membership import HarnessProcesses, find_family
 from pytest_multihost.watch.kernel.sockets import sockets_in_flight
 
 Cause = Literal[

@@ -1,8 +1,8 @@
 """Names of functions on the stacks of threads that go on: read from memory, nothing is stopped.
 
-Every word that could be a return address is taken for one (`memory`), so a name may be of a call
-that is over. The innermost one outside of the system's libraries has nearly nothing over it that
-could be left from another call: it says which library waits.
+Every word that could be a return address is taken for one (see `proc_files`), so a name may be of a
+call that is over. The innermost one outside of the system's libraries has nearly nothing over it
+that could be left from another call: it says which library waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.model.process import Thread
 from pytest_multihost.watch.kernel.elf import symbol_table
-from pytest_multihost.watch.kernel.memory import Memory, ReturnAddresses
+from pytest_multihost.watch.kernel.proc_files import Memory, ReturnAddresses
 
 _SYSTEM = re.compile(
     r"\[vdso\]|.*/(ld-linux[-\w]*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)(-[.\d]+)?)\.so[.\d]*"
