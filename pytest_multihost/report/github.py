@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -89,7 +89,8 @@ def _raised(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]
         is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
         if each["error"] is not None and is_own:
             first = (str(each["error"]["message"]).splitlines() or [""])[0]
-            yield f"rank {each['rank']}: {each['error']['type']}: {first}".rstrip(": ")
+            who = f"rank {each['rank']}: {each['error']['type']}"
+            yield f"{who}: {first}" if first else who
 
 
 # Errors at a line
@@ -192,11 +193,22 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     tests = "test" if len(last) == 1 else "tests"
     heading = f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
     parts = [heading, *([_TABLE_HEAD] if bad else []), *map(_row, bad), *map(_details, bad)]
-    text, left = "", max_bytes - len(_LEFT_OUT.encode())
+    return fitted(parts, _LEFT_OUT, max_bytes)
+
+
+def fitted(parts: Iterable[str], left_out: str, max_bytes: int) -> str:
+    """Return as many of the first parts as fit, with a note if some do not.
+
+    Args:
+        parts: Parts of a page.
+        left_out: The note; it is left out, too, where not even it fits.
+        max_bytes: The maximum size of the page.
+    """
+    text, left = "", max_bytes - len(left_out.encode())
     for part in parts:
         left -= len(part.encode())
         if left < 0:
-            return text + (_LEFT_OUT if max_bytes >= len(_LEFT_OUT.encode()) else "")
+            return text + (left_out if max_bytes >= len(left_out.encode()) else "")
         text += part
     return text
 
@@ -276,11 +288,23 @@ def escaped(value: object, limit: int = _MAX_CELL) -> str:
 
 
 def append_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
-    """Append the run's verdicts to a step's summary; other programs write to it as well.
+    """Append the run's verdicts to a step's summary.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    append_page(path, lambda max_bytes: summary(verdicts, max_bytes=max_bytes))
+
+
+def append_page(path: Path, page: Callable[[int], str]) -> None:
+    """Append a page to a step's summary; other programs write to it as well.
+
+    Args:
+        path: The summary.
+        page: Returns the page, given its maximum size in bytes.
 
     Raises:
         OSError: The file cannot be written.
     """
     with path.open("ab") as file:
-        text = summary(verdicts, max_bytes=MAX_SUMMARY - file.tell())
-        file.write(text.encode())
+        file.write(page(MAX_SUMMARY - file.tell()).encode())

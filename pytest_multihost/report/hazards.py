@@ -13,14 +13,18 @@ from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.report.github import (
     MAX_ERRORS,
+    MAX_SUMMARY,
     Checkout,
+    append_page,
     escaped,
+    fitted,
     last_attempts,
     workflow_command,
 )
 from pytest_multihost.report.layout import INDENT, Line, Section, Span, titled_line
 
 _MAX_ROWS = 30
+_LEFT_OUT = "\n_There are more hazards\\: they do not fit into a summary._\n"
 
 
 def hazard_headline(hazards: Hazards) -> str:
@@ -79,8 +83,13 @@ def hazard_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list
     return commands
 
 
-def hazard_summary(verdicts: Sequence[JsonVerdict]) -> str:
-    """Return the hazards of a run as Markdown; empty if there are none."""
+def hazard_summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) -> str:
+    """Return the hazards of a run as Markdown; empty if there are none.
+
+    Args:
+        verdicts: Of all attempts.
+        max_bytes: Its maximum size; rows that do not fit are left out, with a note.
+    """
     found = list(_hazards(verdicts))
     rows = [
         f"| {' | '.join(map(escaped, (nodeid, each.rule, each.summary, _lines(each))))} |\n"
@@ -88,10 +97,10 @@ def hazard_summary(verdicts: Sequence[JsonVerdict]) -> str:
     ]
     if not rows:
         return ""
-    more = f"\n_and {len(found) - _MAX_ROWS} more_\n" if len(found) > _MAX_ROWS else ""
+    more = [f"\n_and {len(found) - _MAX_ROWS} more_\n"] if len(found) > _MAX_ROWS else []
     head = "\n### Hazards: these tests passed, and can hang elsewhere\n\n"
     table = "| test | rule | what was seen | lines |\n|---|---|---|---|\n"
-    return f"{head}{table}{''.join(rows)}{more}"
+    return fitted([head + table, *rows, *more], _LEFT_OUT, max_bytes)
 
 
 def _lines(hazard: Hazard) -> str:
@@ -104,5 +113,4 @@ def append_hazard_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("a", encoding="utf-8") as file:
-        file.write(hazard_summary(verdicts))
+    append_page(path, lambda max_bytes: hazard_summary(verdicts, max_bytes=max_bytes))

@@ -27,7 +27,9 @@ from pytest_multihost.report.github import (
     MAX_ERRORS,
     MAX_SUMMARY,
     Checkout,
+    append_page,
     escaped,
+    fitted,
     workflow_command,
 )
 from pytest_multihost.report.layout import (
@@ -318,13 +320,7 @@ def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int = MAX_SUMMAR
     swept = f"{plural(len(results), 'test')} swept: {plural(len(found), 'weakness')}"
     parts = [f"### Sweeps\n\n{swept}\n\n", _HEAD, *map(_table_row, results)]
     parts += [_details(result, weakness) for result, weakness in found]
-    text, left = "", max_bytes - len(_LEFT_OUT.encode())
-    for part in parts:
-        left -= len(part.encode())
-        if left < 0:
-            return text + (_LEFT_OUT if max_bytes >= len(_LEFT_OUT.encode()) else "")
-        text += part
-    return text
+    return fitted(parts, _LEFT_OUT, max_bytes)
 
 
 def _table_row(result: SweepResult) -> str:
@@ -356,14 +352,12 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
 
 
 def append_sweep_summary(path: Path, results: Sequence[SweepResult]) -> None:
-    """Append sweeps to a step's summary; other programs write to it as well.
+    """Append sweeps to a step's summary.
 
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("ab") as file:
-        text = sweep_summary(results, max_bytes=MAX_SUMMARY - file.tell())
-        file.write(text.encode())
+    append_page(path, lambda max_bytes: sweep_summary(results, max_bytes=max_bytes))
 
 
 SWEEP_NAME = "sweep.json"

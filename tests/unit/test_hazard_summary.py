@@ -1,0 +1,47 @@
+"""Hazards in the summary of a step of GitHub Actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_multihost.model.hazard import Hazard, Hazards
+from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.verdict import JsonVerdict
+from pytest_multihost.report.github import MAX_SUMMARY
+from pytest_multihost.report.hazards import append_hazard_summary, hazard_summary
+
+FOUND = Hazard(
+    rule="order",
+    summary="ranks 0-1 launch operations of their groups in different orders",
+    when="with NCCL",
+    sides=(),
+)
+
+
+def verdict(nodeid: str = "test_it.py::test_it", *, accepted: str | None = None) -> JsonVerdict:
+    """Return as much of a verdict as is read: a passing test with one hazard."""
+    found = Hazards(rules=("order",), found=(replace(FOUND, accepted=accepted),))
+    return {"nodeid": nodeid, "attempt": 1, "hazards": to_json(found)}
+
+
+def test_a_summary_has_a_row_for_each_hazard_that_is_not_accepted() -> None:
+    """An accepted one has been read before."""
+    shown = hazard_summary([verdict("a"), verdict("b", accepted="gloo only")])
+    assert "| a | order |" in shown
+    assert "| b |" not in shown
+
+
+def test_a_summary_of_hazards_stays_below_the_size_it_may_have() -> None:
+    """Rows that do not fit are left out, and it says so."""
+    shown = hazard_summary([verdict(f"test_{number}") for number in range(9)], max_bytes=600)
+    assert len(shown.encode()) <= 600
+    assert "does not fit" in shown or "do not fit" in shown
+
+
+def test_a_full_summary_gets_no_hazards(tmp_path: Path) -> None:
+    """GitHub drops a summary that is too large as a whole."""
+    path = tmp_path / "summary"
+    path.write_bytes(b"x" * MAX_SUMMARY)
+    append_hazard_summary(path, [verdict()])
+    assert path.stat().st_size == MAX_SUMMARY
