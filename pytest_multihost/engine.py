@@ -18,7 +18,6 @@ others continue (they get a grace period), a proof that no rank can make progres
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,7 +51,7 @@ from pytest_multihost.model.messages import (
 )
 from pytest_multihost.model.messages import Release as OpenGate
 from pytest_multihost.model.operation import rank_set
-from pytest_multihost.model.result import Ending, WorldResult
+from pytest_multihost.model.result import Ending, WorldResult, utc_text
 from pytest_multihost.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
@@ -139,7 +138,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     On an exception, Ctrl-C or SIGTERM among them, the ranks are ended before it propagates.
     """
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    started_at = utc_text()
     try:
         ending, reason = world_run.run()
     except LaunchError as error:
@@ -151,7 +150,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     return WorldResult(
         spec=spec,
         launch=surroundings.launcher.name,
-        started_at=started_at.replace("+00:00", "Z"),
+        started_at=started_at,
         started_s=world_run.started_s,
         ended_s=surroundings.now(),
         history=tuple(world_run.history),

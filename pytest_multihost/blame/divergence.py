@@ -398,6 +398,7 @@ def described(
         for side, entered, through in _with_stacks_of_waits(parting, states, result)
     ]
     common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
+    lead = f"{common} ({group_name(group[0], size, group[1])})"
     sides = ", where ".join(f"{rank_set(each.ranks)} {each.text}" for each in told)
     return Divergence(
         common=parting.common,
@@ -405,7 +406,8 @@ def described(
         evidence=parting.evidence,
         minority=parting.minority,
         sides=tuple(told),
-        summary=f"{common} ({group_name(group[0], size, group[1])}), {sides}",
+        lead=lead,
+        summary=f"{lead}, {sides}",
     )
 
 

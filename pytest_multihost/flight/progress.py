@@ -38,7 +38,6 @@ class Progress:
         held_in: The operation that others have seen end and it has not, on its device.
         reached: The operations that have begun.
         entered: Of each group, the number of the last collective that it has reached.
-        launched: The same for those that it has launched.
         is_old: Whether its dump was taken before those of others, while ranks moved.
         gave_up: Whether what it waited in has ended without all members.
     """
@@ -48,7 +47,6 @@ class Progress:
     held_in: Operation | None = None
     reached: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int]
-    launched: Mapping[GroupKey, int]
     is_old: bool = False
     gave_up: bool = False
 
@@ -219,7 +217,6 @@ def _standing(
         held_in=held,
         reached=tuple(each.operation for each in reached),
         entered=entered,
-        launched=counts,
         gave_up=gave_up,
     )
 

@@ -183,7 +183,7 @@ class Recording:
     """
 
     rank: int
-    version: str
+    version: tuple[int, int]
     members: Mapping[str, tuple[int, ...]]
     titles: Mapping[str, str]
     counts: Mapping[str, Counts]
@@ -226,7 +226,7 @@ def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Record
     members = {name: each for name, each in told.items() if rank in each and name}
     return Recording(
         rank=rank,
-        version=content.version,
+        version=(int(version[1]), int(version[2])),
         members=members,
         titles={
             **{each.process_group[0]: _title(each.process_group[1]) for each in entries},

@@ -33,7 +33,13 @@ from pytest_multihost.model.operation import (
     group_by_value,
     rank_set,
 )
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.model.result import (
+    Activity,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+    utc_text,
+)
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
@@ -135,7 +141,7 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
             subject="job",
         ),
         launch="dumps",
-        started_at=datetime.fromtimestamp(joined.origin_s, tz=UTC).isoformat(timespec="seconds"),
+        started_at=utc_text(datetime.fromtimestamp(joined.origin_s, tz=UTC)),
         started_s=0.0,
         ended_s=end_s,
         history=(),
@@ -332,9 +338,11 @@ def remarks(
         )
     versions = group_by_value((each.version, rank) for rank, each in joined.recordings.items())
     if len(versions) > 1:
-        told = ", ".join(f"{each} of {rank_set(ranks)}" for each, ranks in versions.items())
+        told = ", ".join(
+            f"{'.'.join(map(str, each))} of {rank_set(ranks)}" for each, ranks in versions.items()
+        )
         yield f"the dumps are of several formats: {told}"
-    elif any(int(each.rpartition(".")[2]) > KNOWN_VERSION[1] for each in versions):
+    elif max(versions, default=KNOWN_VERSION) > KNOWN_VERSION:
         newest = ".".join(map(str, KNOWN_VERSION))
         yield f"the dumps are of a format newer than {newest}, the last that is known here"
     yield _CANNOT_TELL

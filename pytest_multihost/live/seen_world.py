@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import groupby
 
 from pytest_multihost.blame import Judgement, judge_world
@@ -22,7 +21,7 @@ from pytest_multihost.live.processes import Job, not_here
 from pytest_multihost.live.reader import JobReader
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.model.result import WorldResult, WorldSnapshot
+from pytest_multihost.model.result import WorldResult, WorldSnapshot, utc_text
 from pytest_multihost.model.spec import Site, WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
@@ -150,7 +149,7 @@ def _result(job: Job, look: Look) -> WorldResult:
             subject="job",
         ),
         launch="attach",
-        started_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        started_at=utc_text(),
         started_s=look.at_s,
         ended_s=look.at_s,
         history=(),

@@ -30,9 +30,14 @@ class MultihostError(Exception):
         self.seen = seen
         self.remedy = remedy
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The three parts without the empty ones."""
+        return tuple(filter(None, (self.happened, self.seen, self.remedy)))
+
     def __str__(self) -> str:
-        """Return the three parts, each on its own line, without the empty ones."""
-        return "\n".join(beat for beat in (self.happened, self.seen, self.remedy) if beat)
+        """Return the parts, each on its own line."""
+        return "\n".join(self.parts)
 
 
 class SettingError(MultihostError):

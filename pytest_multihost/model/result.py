@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 from pytest_multihost.model.errors import shown
@@ -252,6 +253,16 @@ class WorldResult:
     def last_operations(self, rank: int) -> Operations:
         """Return the final content of a rank's slot page; empty if it had none."""
         return next((each for each in self.operations if each.rank == rank), Operations(rank))
+
+
+def utc_text(at: datetime | None = None) -> str:
+    """Return an instant in UTC as all records have it, "2026-01-31T23:59:58Z".
+
+    Args:
+        at: The instant, with its time zone; now if not given.
+    """
+    utc = (at or datetime.now(UTC)).astimezone(UTC)
+    return utc.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
 def implausible(result: WorldResult) -> Iterator[str]:

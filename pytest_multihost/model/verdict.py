@@ -205,13 +205,19 @@ class DivergenceSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first collective of a group that its ranks did not enter alike; see docs/verdict.md."""
+    """The first collective of a group that its ranks did not enter alike; see docs/verdict.md.
+
+    Attributes:
+        lead: The begin of the summary: how much the ranks had in common, and in which group. Pages
+            show it above the sides; verdict.json has no such field.
+    """
 
     common: int
     group: tuple[int, ...]
     evidence: str
     minority: tuple[int, ...]
     sides: tuple[DivergenceSide, ...]
+    lead: str
     summary: str
 
 
@@ -268,6 +274,10 @@ class Diagnosis:
         evidence = [{**to_json(each), "claim": each.claim} for each in self.evidence]
         found = {**to_json(self), "summary": self.summary, "evidence": evidence}
         del found["headline"]
+        if self.divergence is not None:
+            divergence = to_json(self.divergence)
+            del divergence["lead"]
+            found["divergence"] = divergence
         return found
 
 

@@ -314,8 +314,8 @@ class Launchers:
         if kind not in self._host_problems:
             with TemporaryDirectory(prefix="hosts-", dir=base_temp(self.config)) as base:
                 error = self.get(requirements).why_no_hosts(Path(base, "trial"))
-            sentences = str(error).splitlines() if error else ()
-            ended = (each if each.endswith((".", ":")) else f"{each}." for each in sentences)
+            parts = error.parts if error else ()
+            ended = (each if each.endswith((".", ":")) else f"{each}." for each in parts)
             self._host_problems[kind] = " ".join(ended)
         return self._host_problems[kind]
 

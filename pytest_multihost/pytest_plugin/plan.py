@@ -111,8 +111,8 @@ def _plan_item(
     try:
         backend = find_backend(name, offered)
     except SettingError as error:
-        parts = ". ".join(line.rstrip(".") for line in str(error).splitlines())
-        return None, [*problems, f"cannot run: {parts}"]
+        why = ". ".join(each.rstrip(".") for each in error.parts)
+        return None, [*problems, f"cannot run: {why}"]
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     clock = fault_options.clock(nodeid, marked)

@@ -93,6 +93,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
     what, params = point_text(fault.at), fault.params
+    seconds = params.get("seconds") or 0
     is_operation = fault.at.point == "collective"
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
@@ -108,8 +109,8 @@ def disturbance_text(disturbance: Disturbance) -> str:
         path=params.get("path", "*"),
         least=f", for {params['min_s']:g} s at least" if params.get("min_s") else "",
         value=repr(params.get("value")),
-        seconds=str(params.get("seconds", 0)).removeprefix("-").removesuffix(".0"),
-        way="behind" if str(params.get("seconds", 0)).startswith("-") else "ahead",
+        seconds=str(abs(seconds)).removesuffix(".0"),
+        way="behind" if seconds < 0 else "ahead",
     )
 
 

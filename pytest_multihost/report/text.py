@@ -153,7 +153,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
     """Yield how much the ranks had in common, and what each side did next."""
-    yield titled_line("diverged", divergence.summary.partition(", ")[0])
+    yield titled_line("diverged", divergence.lead)
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)
         text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"

@@ -88,7 +88,7 @@ class Agent:
         try:
             status = self._serve(process, plans, launchers, home)
         except SystemExit as error:
-            status = int(str(error))
+            status = int(error.code or 0)
         except MultihostError as error:
             sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
         except BaseException:  # noqa: BLE001 - pytest's own end, which must not run, would report it

@@ -5,7 +5,6 @@ The line on the terminal while a test is swept.
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import os
 import shutil
@@ -22,6 +21,7 @@ from pytest_multihost.hazards import disturbances_of
 from pytest_multihost.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.result import utc_text
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.sweep import (
     Acceptance,
@@ -369,9 +369,7 @@ def _blank_result(request: SweepRequest, attempt: CompletedAttempt, run_id: str)
         plan=_NO_PLAN,
         budget_s=request.budget_s,
         duration_s=0.0,
-        started_at=datetime.datetime.now(datetime.UTC)
-        .isoformat(timespec="seconds")
-        .replace("+00:00", "Z"),
+        started_at=utc_text(),
         environment=package_versions(),
     )
 
