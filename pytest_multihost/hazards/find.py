@@ -23,9 +23,9 @@ from pytest_multihost.model.hazard import (
     Launch,
     Passed,
     PlaceOf,
-    Rule,
 )
 from pytest_multihost.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.model.spec import Rule
 from pytest_multihost.model.sweep import Acceptance, Disturbance, RecordedPoint
 from pytest_multihost.model.verdict import OperationName
 

@@ -24,8 +24,9 @@ from itertools import combinations, groupby, pairwise
 from math import inf
 from operator import itemgetter
 
-from pytest_multihost.model.hazard import Launch, Passed, RankRecord, Rule
+from pytest_multihost.model.hazard import Launch, Passed, RankRecord
 from pytest_multihost.model.operation import PROGRAM_START, RUNTIME_SCOPE, GroupKey, group_by_value
+from pytest_multihost.model.spec import Rule
 
 Records = Mapping[int, RankRecord]
 """What each rank has launched, by rank."""

@@ -14,21 +14,10 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.spec import DEFAULT_FAMILIES, Family
 from pytest_multihost.model.verdict import OperationName, Place
 
 SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
-
-Family = Literal[
-    "late",  # the rank is held there until all others wait for it
-    "fails",  # the call fails: a file cannot be read, a disk is full
-    "differs",  # the rank sees other data than the others do
-    "errors",  # an operation of the runtime raises; only on request
-    "killed",  # the process dies; only on request: launchers end the others
-    "hazards",  # what the undisturbed run shows of hangs elsewhere is tried: docs/hazards.md
-]
-"""What a disturbance does."""
-
-DEFAULT_FAMILIES: Final[tuple[Family, ...]] = ("late", "fails", "differs")
 
 RunOutcome = Literal[
     "survived",  # the world passed

@@ -31,9 +31,9 @@ from pytest_multihost.hazards import accept_hazards, find_hazards
 from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.model.errors import MultihostHazardWarning
-from pytest_multihost.model.hazard import Hazards, Passed, RankRecord, Rule
+from pytest_multihost.model.hazard import Hazards, Passed, RankRecord
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Rule, WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.outcome import RankFacts
@@ -44,8 +44,7 @@ from pytest_multihost.outcome.points import (
     unrecorded_points,
 )
 from pytest_multihost.pytest_plugin.attach import peers_of
-from pytest_multihost.pytest_plugin.marks import apply_expectation
-from pytest_multihost.pytest_plugin.plan import Plan
+from pytest_multihost.pytest_plugin.plan import Plan, apply_expectation
 from pytest_multihost.pytest_plugin.tally import TALLY, Tally
 from pytest_multihost.pytest_private import (
     base_temp,

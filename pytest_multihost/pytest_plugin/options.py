@@ -22,9 +22,19 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
-from pytest_multihost.model.hazard import DEFAULT_RULES, HazardMode, Rule
-from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, ClockMode, Early, Hosts
-from pytest_multihost.model.sweep import DEFAULT_FAMILIES, Family
+from pytest_multihost.model.spec import (
+    DEFAULT_FAMILIES,
+    DEFAULT_RULES,
+    MAX_RANKS,
+    MAX_SEED,
+    ONE,
+    ClockMode,
+    Early,
+    Family,
+    HazardMode,
+    Hosts,
+    Rule,
+)
 
 ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 

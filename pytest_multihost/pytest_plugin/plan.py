@@ -1,21 +1,41 @@
 """How each multihost test is to run, decided once for the whole run, before any world starts.
 
 Its faults are its marker's and the command line's, or those of a replay token.
+
+The `multihost_expect` marker: a test that passes only if its world hangs as described.
+
+The marker `multihost_sweep`: how one test is to be swept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType, ModuleType
+from typing import get_args
 
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
+from pytest_multihost.model.errors import SettingError, shown
+from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.operation import group_by_value, rank_set
+from pytest_multihost.model.spec import (
+    DEFAULT_FAMILIES,
+    ClockMode,
+    Replay,
+    WorldSpec,
+    checksum,
+    read_token,
+)
+from pytest_multihost.model.stack import is_library
+from pytest_multihost.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.outcome import Finding, Symptoms
+from pytest_multihost.outcome.finding import has_xfailed, own_failures
 from pytest_multihost.pytest_plugin.launchers import (
     LaunchRequirements,
     clock_problems,
@@ -23,14 +43,21 @@ from pytest_multihost.pytest_plugin.launchers import (
     launch_requirements,
 )
 from pytest_multihost.pytest_plugin.marks import (
-    Expectation,
+    Check,
     MarkerSettings,
-    read_expectation,
+    as_tuple,
+    check_values,
+    is_seconds,
+    must_be,
     read_markers,
-    read_sweep_request,
     world_axes,
 )
-from pytest_multihost.pytest_plugin.options import Settings, SweepRequest
+from pytest_multihost.pytest_plugin.options import (
+    ALL_FAMILIES,
+    Settings,
+    SweepRequest,
+    SweepSettings,
+)
 from pytest_multihost.pytest_plugin.server_process import offered_backends, plain_nodeid
 
 MAX_NODEID = 30_000
@@ -214,3 +241,192 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
         raise pytest.UsageError("\n".join(problems))
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     return FaultOptions(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a test requires of the diagnosis of its world; None where any value will do."""
+
+    kind: str | None = None
+    culprits: tuple[int, ...] | None = None
+    waiting: tuple[int, ...] | None = None
+    match: str | None = None
+    within: float | None = None
+
+    def __str__(self) -> str:
+        """Return it as the marker gives it: "kind=straggler, culprits=[0]"."""
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return ", ".join(
+            f"{name}={list(value) if isinstance(value, tuple) else value}"
+            for name, value in given.items()
+            if value is not None
+        )
+
+
+def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
+    """Return what a test's marker expects, and every problem with the marker."""
+    mark = item.get_closest_marker("multihost_expect")
+    if mark is None:
+        return None, []
+    given = {**({"kind": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    problems = list(check_values(given, _EXPECT_CHECKS))
+    if len(mark.args) > 1:
+        problems.append(f"takes one positional argument, kind, not {len(mark.args)}")
+    if not given:
+        problems.append("says nothing that could be expected; give it kind=, culprits= or match=")
+    if problems:
+        return None, problems
+    ranks = {
+        name: tuple(sorted(as_tuple(given[name])))
+        for name in ("culprits", "waiting")
+        if given.get(name) is not None
+    }
+    return Expectation(**{**given, **ranks}), []
+
+
+def _are_ranks(value: object) -> bool:
+    """Whether a value is a rank or a list of ranks; an empty one expects that there are none."""
+    return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in as_tuple(value))
+
+
+def _check_match(value: object) -> str | None:
+    try:
+        re.compile(value)  # type: ignore[call-overload]
+    except (TypeError, OverflowError, RecursionError, re.error) as error:
+        return f"must be a regular expression, not {shown(value)}: {error}"
+    return None
+
+
+_KINDS = get_args(Kind)
+_EXPECT_CHECKS: Mapping[str, Check] = {
+    "kind": must_be(_KINDS.__contains__, f"one of {', '.join(_KINDS)}"),
+    "culprits": must_be(_are_ranks, "a rank or a list of ranks"),
+    "waiting": must_be(_are_ranks, "a rank or a list of ranks"),
+    "match": _check_match,
+    "within": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
+}
+
+
+def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
+    """Yield how a diagnosis differs from what is expected."""
+    if diagnosis is None:
+        yield "nothing hung"
+        return
+    for name in ("kind", "culprits", "waiting"):
+        want, got = getattr(expected, name), getattr(diagnosis, name)
+        if want is not None and want != got:
+            yield f"{name} is {_shown(got)}, not {_shown(want)}"
+    if expected.match is not None and not re.search(expected.match, diagnosis.summary):
+        yield f"the summary has no match for {expected.match!r}"
+    if expected.within is not None and diagnosis.detected_after_s > expected.within:
+        took = f"{diagnosis.detected_after_s:.1f} s"
+        yield f"the verdict took {took}, not {expected.within:g} s at most"
+
+
+def _shown(value: str | tuple[int, ...]) -> str:
+    return value if isinstance(value, str) else rank_set(value) or "nobody"
+
+
+def apply_expectation(
+    finding: Finding, expected: Expectation, diagnosis: Diagnosis | None
+) -> Finding:
+    """Return the finding of a test that must hang as expected: passed if it did, else failed."""
+    if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
+        return finding  # skipped: nothing was run
+    differences = "; ".join(_differences(expected, diagnosis))
+    if differences or diagnosis is None:
+        got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
+        reason = f"expected {expected}; {differences} ({got})"
+        return replace(finding, status="failed", reason=reason, when="call")
+    own = group_by_value((text, each) for each, text in own_failures(finding, diagnosis))
+    if not own:
+        status: Status = "xfailed" if has_xfailed(finding, diagnosis) else "passed"
+        return replace(finding, status=status, when="call")
+    told = (f"{rank_set(e.facts.rank for e in ranks)}: {text}" for text, ranks in own.items())
+    first = next(iter(own.values()))[0]
+    return replace(
+        finding,
+        status="failed",
+        reason=f"ended as expected ({diagnosis.summary}), but {'; '.join(told)}",
+        headline=first.facts.rank if first.outcome in ("failed", "error") else None,
+        when="call",
+    )
+
+
+_DATA = re.compile(
+    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
+)
+"""Words in the name of a function that yields a rank's data."""
+
+
+def read_sweep_request(
+    item: pytest.Item, settings: SweepSettings
+) -> tuple[SweepRequest | None, list[str]]:
+    """Return how a test is to be swept, None if it is not, and every problem with its marker."""
+    mark = item.get_closest_marker("multihost_sweep")
+    if mark is None:
+        if not settings.families:
+            return None, []
+        return SweepRequest(settings.families, settings.budget_s, batches=_own_data(item)), []
+    given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    problems = list(check_values(given, _SWEEP_CHECKS))
+    if len(mark.args) > 1:
+        problems.append(f"takes one positional argument, families, not {len(mark.args)}")
+    if problems:
+        return None, problems
+    wanted = as_tuple(given.get("families")) or settings.families or DEFAULT_FAMILIES
+    families = tuple(each for each in ALL_FAMILIES if each in wanted)
+    return SweepRequest(
+        families=families,
+        budget_s=float(given.get("budget") or settings.budget_s),
+        decisions=as_tuple(given.get("decisions")),
+        values=as_tuple(given.get("values")),
+        batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
+    ), []
+
+
+def _own_data(item: pytest.Item) -> tuple[str, ...]:
+    """Return the functions of a test's module that by their kind and name yield a rank's data."""
+    module = getattr(item, "module", None)
+    return tuple(data_functions(module)) if isinstance(module, ModuleType) else ()
+
+
+def data_functions(module: ModuleType) -> Iterator[str]:
+    """Yield the generator functions of a module whose names say that they yield data.
+
+    Also those that it has imported by name, unless from an installed library. Each is one that can
+    be found by its own name again.
+    """
+    functions = [each for each in vars(module).values() if isinstance(each, FunctionType)]
+    for each in filter(inspect.isgeneratorfunction, functions):
+        owner = sys.modules.get(each.__module__)
+        is_found = getattr(owner, each.__name__, None) is each
+        if is_found and _DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
+            yield f"{each.__module__}:{each.__name__}"
+
+
+def _are_families(value: object) -> bool:
+    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
+
+
+def _are_functions(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("call", each).problems() for each in as_tuple(value)
+    )
+
+
+def _are_loaders(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("batch", each).problems() for each in as_tuple(value)
+    )
+
+
+_FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
+
+_SWEEP_CHECKS: Mapping[str, Check] = {
+    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "decisions": _FUNCTIONS,
+    "values": _FUNCTIONS,
+    "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),
+    "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
+}

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_multihost.model.sweep import SweepResult
-from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.pytest_plugin.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_multihost.model.sweep import SweepResult
+    from pytest_multihost.model.verdict import JsonVerdict
 
 
 class PytestMultihostWarning(pytest.PytestWarning):

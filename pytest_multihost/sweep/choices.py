@@ -18,7 +18,8 @@ from enum import IntEnum
 
 from pytest_multihost import faults
 from pytest_multihost.model.fault import FIELD_ERRORS, START, Fault, Point
-from pytest_multihost.model.sweep import UNHANDLED, Family, RecordedPoint
+from pytest_multihost.model.spec import Family
+from pytest_multihost.model.sweep import UNHANDLED, RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep.classes import (
     Records,

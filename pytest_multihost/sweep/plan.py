@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from itertools import islice
 
+from pytest_multihost.model.spec import DEFAULT_FAMILIES, Family
 from pytest_multihost.model.sweep import (
-    DEFAULT_FAMILIES,
     WEAK,
     Disturbance,
     DisturbedRun,
-    Family,
     LeftOut,
     RecordedPoint,
     SweepPlan,

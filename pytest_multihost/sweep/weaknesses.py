@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_multihost.model.spec import Family
 from pytest_multihost.model.sweep import (
     WEAK,
     Acceptance,
     Disturbance,
     DisturbedRun,
-    Family,
     UnsteadyRun,
     Weakness,
 )

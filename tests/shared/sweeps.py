@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from pytest_multihost import at, faults
 from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.spec import Family
 from pytest_multihost.model.sweep import (
     Disturbance,
     DisturbedRun,
-    Family,
     LeftOut,
     RecordedPoint,
     SweepPlan,

@@ -13,8 +13,9 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Ending, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.model.spec import Family
 from pytest_multihost.model.stack import Frame, SourceContext
-from pytest_multihost.model.sweep import Disturbance, DisturbedRun, Family, RecordedPoint
+from pytest_multihost.model.sweep import Disturbance, DisturbedRun, RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.sweep import judge_run

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.spec import Family
 from pytest_multihost.model.sweep import (
     Acceptance,
     Disturbance,
     DisturbedRun,
-    Family,
     LeftOut,
     RecordedPoint,
     SweepPlan,
