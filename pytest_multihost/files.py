@@ -2,12 +2,6 @@
 
 Files are written only to directories that the harness has claimed. Each appears at once and whole,
 so neither a reader, nor a full disk, nor another process that writes there leaves half of it.
-
-Libraries that are preloaded into ranks: compiled on first use, and kept in the user's cache.
-
-The wheel holds their sources, so that one wheel fits every system; a library that lies beside its
-source is taken as it is. Without a C compiler there is none, `why_missing` says so, and everything
-else works.
 """
 
 from __future__ import annotations
@@ -173,6 +167,13 @@ def _open_lock(directory: Path) -> int:
     # For writing as well: NFS gives no exclusive lock without.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(directory / ".lock", flags, 0o666)
+
+
+# Libraries that are preloaded into ranks: compiled on first use, and kept in the user's cache.
+#
+# The wheel holds their sources, so that one wheel fits every system; a library that lies beside its
+# source is taken as it is. Without a C compiler there is none, `why_missing` says so, and
+# everything else works.
 
 
 COMPILER_S = 120.0

@@ -5,11 +5,6 @@ state gives the kind. If it is several ranks, they are in operations that can ne
 in a cycle. If a sink waits in an operation that all members have entered, the cause is transport.
 The earliest of several sinks is the diagnosis, the others are notes. No rank is named a culprit
 without evidence: a wrong name makes users search in the wrong place.
-
-Ranks that gloo ends because what they receive has another size than they expect.
-
-Such a rank died, and that is what ended the world. But gloo compares sizes only where more arrives
-than fits, so the rank whose tensor differs is often another one.
 """
 
 from __future__ import annotations
@@ -333,6 +328,12 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
             at_s=min(times_s, default=None),
         )
     return list(merged.values())
+
+
+# Ranks that gloo ends because what they receive has another size than they expect.
+#
+# Such a rank died, and that is what ended the world. But gloo compares sizes only where more
+# arrives than fits, so the rank whose tensor differs is often another one.
 
 
 _COMPLAINT = "op.preamble.length <= op.nbytes"

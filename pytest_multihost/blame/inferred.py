@@ -13,11 +13,6 @@ Sockets: a main thread that reads from a socket, or writes to a full one, waits 
 holds the peer socket: this counts as a transfer. If another thread of that rank than its main one
 may serve the peer socket, it is unknown what the answer depends on, and no rank is named. A main
 thread that waits for a connection waits for any of the other ranks.
-
-Functions that ranks run for others in threads of their own, called by torch.distributed.rpc.
-
-A diagnosis may be about such a thread. Then what the main thread does, such as a wait in
-rpc.shutdown, says nothing about the hang.
 """
 
 from __future__ import annotations
@@ -308,6 +303,12 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
         for each in seen.operations
     )
     return replace(seen, operations=operations)
+
+
+# Functions that ranks run for others in threads of their own, called by torch.distributed.rpc.
+#
+# A diagnosis may be about such a thread. Then what the main thread does, such as a wait in
+# rpc.shutdown, says nothing about the hang.
 
 
 _CALLEE = "torch/distributed/rpc/internal.py"

@@ -3,8 +3,6 @@
 Top-down: the world's history gives a finding (what happened to each rank), finding and snapshots
 give the state of each rank, the states give the wait-for graph, its sinks give causes, and the
 first cause becomes the diagnosis.
-
-Waits and mismatches in a world that is still running, from its slot pages alone.
 """
 
 from __future__ import annotations
@@ -205,6 +203,9 @@ def _may_mask_symptom(finding: RankFinding, last: Operations, symptoms: Symptoms
     if error.type == "SystemExit" and last_given_up(last, symptoms) is not None:
         return True
     return symptoms.is_raised_from_symptom(error)
+
+
+# Waits and mismatches in a world that is still running, from its slot pages alone.
 
 
 def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:

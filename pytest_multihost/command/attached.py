@@ -1,9 +1,4 @@
-"""A running job, looked at from outside.
-
-A running job on several machines: `multihost attach` runs on each of them, and they join.
-
-Rank 0's process prints what was found; the others look at the ranks of their machines for it.
-"""
+"""A running job, looked at from outside."""
 
 from __future__ import annotations
 
@@ -168,6 +163,11 @@ def _listed(worlds: Worlds) -> Iterator[str]:
         )
     if not worlds.found:
         yield "Processes that do not say their rank: multihost attach 0=PID 1=PID ..."
+
+
+# A running job on several machines: `multihost attach` runs on each of them, and they join.
+#
+# Rank 0's process prints what was found; the others look at the ranks of their machines for it.
 
 
 JOIN_S = 60.0

@@ -1,7 +1,4 @@
-"""The console script ``multihost``.
-
-The command line of the console script; imports nothing of what the commands do.
-"""
+"""The console script ``multihost``."""
 
 from __future__ import annotations
 
@@ -13,6 +10,9 @@ from pathlib import Path
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.spec import NO_TIMEOUT_S
+
+# The command line of the console script; imports nothing of what the commands do.
+
 
 _ATTACH = "say which rank of a running job is waited for; reads, and disturbs nothing"
 

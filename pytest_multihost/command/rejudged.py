@@ -1,9 +1,4 @@
-"""Verdicts and pages derived again from artifacts alone.
-
-A world explained from the dumps of its ranks' flight recorders.
-
-Results of shards of sweeps, merged to one result for each test.
-"""
+"""Verdicts and pages derived again from artifacts alone."""
 
 from __future__ import annotations
 
@@ -206,6 +201,9 @@ def last_page(directory: Path) -> Path:
     )
 
 
+# A world explained from the dumps of its ranks' flight recorders.
+
+
 def explain_dumps(directory: Path, *, prefix: str | None, into: Path | None, as_json: bool) -> int:
     """Print what follows from a folder of dumps; return 0, or 1 if nothing does.
 
@@ -235,6 +233,9 @@ def explain_dumps(directory: Path, *, prefix: str | None, into: Path | None, as_
 def _verdict(judged: Judgement, directory: Path) -> Verdict:
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     return build_verdict(judged, Attempt(now, directory.name, None, {}))
+
+
+# Results of shards of sweeps, merged to one result for each test.
 
 
 @dataclass(frozen=True, slots=True)

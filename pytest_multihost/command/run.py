@@ -1,10 +1,4 @@
-"""A script run as a world of ranks: recorded, watched and judged as a test is, without pytest.
-
-The temporary directory of a run, which does not outlive it for long however that ends.
-
-Its server removes it when the controller is killed. Where both are killed, the next run does: who
-uses a directory holds a lock on it, which also tells of processes in another namespace.
-"""
+"""A script run as a world of ranks: recorded, watched and judged as a test is, without pytest."""
 
 from __future__ import annotations
 
@@ -382,6 +376,12 @@ class _Files:
         shown = page if page.exists() else self.directory
         here = Path.cwd()
         return shown.relative_to(here) if shown.is_relative_to(here) else shown
+
+
+# The temporary directory of a run, which does not outlive it for long however that ends.
+#
+# Its server removes it when the controller is killed. Where both are killed, the next run does: who
+# uses a directory holds a lock on it, which also tells of processes in another namespace.
 
 
 _PREFIX = "multihost-run-"

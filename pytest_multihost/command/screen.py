@@ -1,7 +1,4 @@
-"""What is shown of a script that runs: the output of its ranks, and a line while there is none.
-
-The page for the terminal of a world that is no attempt of a test.
-"""
+"""What is shown of a script that runs: the output of its ranks, and a line while there is none."""
 
 from __future__ import annotations
 
@@ -99,6 +96,9 @@ def _prefix(size: int) -> Callable[[int], str]:
         return f"\x1b[{colour}m{text}\x1b[0m " if is_coloured else f"{text} "
 
     return prefix
+
+
+# The page for the terminal of a world that is no attempt of a test.
 
 
 def has_colours() -> bool:

@@ -2,12 +2,6 @@
 
 The format is torch's (FlightRecorder.hpp), versions 2.0 to 2.10. Fields that older versions lack
 have defaults. Numbers in `pg_status` are texts in JSON.
-
-A folder of dumps: which file is which rank's, and what is in it.
-
-Dumps are pickles or JSON, and their files have any prefix before the number of the rank. A pickle
-can name functions to call when it is read. A flight recorder's holds only dicts, lists, texts and
-numbers, so every name is refused.
 """
 
 from __future__ import annotations
@@ -267,6 +261,13 @@ def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str
     if len(made) != len(status) or not agrees or not all(each.isdecimal() for each in made):
         return known, False
     return {pairs[each]: counts for each, counts in status.items()}, True
+
+
+# A folder of dumps: which file is which rank's, and what is in it.
+#
+# Dumps are pickles or JSON, and their files have any prefix before the number of the rank. A pickle
+# can name functions to call when it is read. A flight recorder's holds only dicts, lists, texts and
+# numbers, so every name is refused.
 
 
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)

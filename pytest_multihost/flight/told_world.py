@@ -3,12 +3,6 @@
 Ranks of which nothing is known at the instant of the others' dumps are not in that graph. Only if
 no rank is found to be waited for do those count that left no dump at all, and nothing is certain
 then.
-
-How far the hosts' clocks are apart, as far as dumps tell.
-
-Nothing is judged by times across hosts but whether dumps were taken while ranks still moved.
-
-What dumps show besides who waits for whom, and what they cannot show: notes for the reader.
 """
 
 from __future__ import annotations
@@ -265,6 +259,11 @@ def _site(operation: Operation) -> CallSite:
     return CallSite(operation.name, None, detail, frames)
 
 
+# How far the hosts' clocks are apart, as far as dumps tell.
+#
+# Nothing is judged by times across hosts but whether dumps were taken while ranks still moved.
+
+
 _LEAST = 5
 """Of fewer collectives in common no difference of clocks is derived: ranks enter them apart."""
 
@@ -296,6 +295,9 @@ def _times_s(recording: Recording) -> Mapping[tuple[str, int], float]:
         for each in recording.entries
         if not each.is_p2p and (each.retired or each.state == "completed")
     }
+
+
+# What dumps show besides who waits for whom, and what they cannot show: notes for the reader.
 
 
 _MAX_CULPRITS = 4

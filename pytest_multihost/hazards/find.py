@@ -1,9 +1,4 @@
-"""Apply rules to the record of a run, and word what they find.
-
-Match hazards with those that a project accepts.
-
-What to do to a test so that a hazard of its becomes a hang on this machine.
-"""
+"""Apply rules to the record of a run, and word what they find."""
 
 from __future__ import annotations
 
@@ -157,6 +152,9 @@ def _summary(alike: Sequence[Found], size: int) -> str:
             return f"{ranks} both send before they receive"
 
 
+# Match hazards with those that a project accepts.
+
+
 def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: str) -> Hazards:
     """Mark the hazards that are accepted.
 
@@ -180,6 +178,9 @@ def _accepts(acceptance: Acceptance, hazard: Hazard) -> bool:
     return acceptance.hazard == hazard.rule and any(
         acceptance.fits(one, other) for one in places for other in (*places, None)
     )
+
+
+# What to do to a test so that a hazard of its becomes a hang on this machine.
 
 
 _IN_STREAMS = ("order", "racing", "buffered", "programs")

@@ -1,19 +1,4 @@
-"""The rules about collectives. Each takes the record of all ranks, and yields what it finds.
-
-The rule about jax: in which order processes start programs, and meet at barriers.
-
-Python sees the first start of a program. On GPUs that is where processes make their communicators:
-the call may stay there until all processes have come, and each process has one main thread.
-
-The rule about sends and receives: do they still end where those of a pair take turns?
-
-With gloo it does not matter which transfer of two ranks is launched first. With NCCL those that
-two ranks do with each other run one after the other in a stream, unless they are in one batch; a
-send ends with its receive; there are no tags. So the run is played again from its record in that
-way. Each rank passes the events of its record in order: it launches operations, and waits for
-them. Every receive names its sender, so that no order of play can make another outcome: what is
-left in the end is left in any.
-"""
+"""The rules about collectives. Each takes the record of all ranks, and yields what it finds."""
 
 from __future__ import annotations
 
@@ -289,6 +274,13 @@ def _side(launch: Launch) -> tuple[GroupKey, tuple[int | None, ...], int, bool]:
     return operation.group_key, ends, operation.tag, is_send
 
 
+# The rule about jax: in which order processes start programs, and meet at barriers.
+#
+# Python sees the first start of a program. On GPUs that is where processes make their
+# communicators: the call may stay there until all processes have come, and each process has one
+# main thread.
+
+
 def programs(records: Records) -> Iterator[Found]:
     """Find programs that two processes start in opposite orders, or one of them after a barrier."""
     launched = {
@@ -311,6 +303,16 @@ def _in_order(record: RankRecord) -> Launched:
     )
     in_order = sorted((*record.programs, *met), key=lambda each: each.operation.since_s)
     return {each.operation.place: each for each in in_order}
+
+
+# The rule about sends and receives: do they still end where those of a pair take turns?
+#
+# With gloo it does not matter which transfer of two ranks is launched first. With NCCL those that
+# two ranks do with each other run one after the other in a stream, unless they are in one batch; a
+# send ends with its receive; there are no tags. So the run is played again from its record in that
+# way. Each rank passes the events of its record in order: it launches operations, and waits for
+# them. Every receive names its sender, so that no order of play can make another outcome: what is
+# left in the end is left in any.
 
 
 Key = tuple[object, ...]

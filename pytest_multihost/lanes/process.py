@@ -1,9 +1,4 @@
-"""The lane parent, and a lane: what runs in their processes.
-
-Messages between the controller, the lane parent and the lanes.
-
-All travel as packets, with descriptors beside them.
-"""
+"""The lane parent, and a lane: what runs in their processes."""
 
 from __future__ import annotations
 
@@ -36,6 +31,11 @@ from pytest_multihost.sweep import judge_run
 from pytest_multihost.watched_world import WatchedWorld
 
 # Controller to lane parent
+
+
+# Messages between the controller, the lane parent and the lanes.
+#
+# All travel as packets, with descriptors beside them.
 
 
 @message

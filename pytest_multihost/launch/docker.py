@@ -1,17 +1,4 @@
-"""Worlds whose hosts are containers, each with a server in it.
-
-Containers as hosts, through the Docker API: their network, and the resources they share.
-
-Each container has a host name, an address, a loopback, a root file system and shared memory of its
-own. It shares the process ids of the machine (``--pid=host``): a rank's id, a thread's id and the
-kernel's table of locks then mean the same in the container and to the watchdog outside, so that
-slot pages, deaths and proofs need no translation. Directories are shared at the same path.
-
-A container ends with its server, a server with the controller, and the engine removes containers
-that have ended. A controller that was killed leaves an empty network; the next run removes it.
-
-Launch worlds whose hosts are containers, each with a server in it.
-"""
+"""Worlds whose hosts are containers, each with a server in it."""
 
 from __future__ import annotations
 
@@ -42,6 +29,17 @@ from pytest_multihost.launch.server import (
 from pytest_multihost.launch.wire import send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import WorldSpec
+
+# Containers as hosts, through the Docker API: their network, and the resources they share.
+#
+# Each container has a host name, an address, a loopback, a root file system and shared memory of
+# its own. It shares the process ids of the machine (``--pid=host``): a rank's id, a thread's id and
+# the kernel's table of locks then mean the same in the container and to the watchdog outside, so
+# that slot pages, deaths and proofs need no translation. Directories are shared at the same path.
+#
+# A container ends with its server, a server with the controller, and the engine removes containers
+# that have ended. A controller that was killed leaves an empty network; the next run removes it.
+
 
 LABEL = "pytest-multihost-hangs.controller"
 """Label of every container and network; its value identifies the controller."""
@@ -288,6 +286,9 @@ def outermost(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return those of `paths` that are beneath no other, without duplicates."""
     found = dict.fromkeys(paths)
     return tuple(path for path in found if not any(parent in found for parent in path.parents))
+
+
+# Launch worlds whose hosts are containers, each with a server in it.
 
 
 ARRIVE_S = 30.0

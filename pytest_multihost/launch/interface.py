@@ -1,19 +1,4 @@
-"""The interfaces of launchers and of worlds, and a world that several servers have started.
-
-Why processes cannot be started: what happened, why, what to do.
-
-Errors of the operating system, and what this machine lacks.
-
-A world whose ranks were started by several servers; the engine sees one world.
-
-The servers are in containers, or in the processes that a launcher such as torchrun has started.
-
-Several controllers, as pytest-xdist starts them, share one machine. Ten workers that each start a
-world of eight would start eighty processes at once, and start-up deadlines would expire through no
-fault of the tests. So the ranks of all controllers of one run share a semaphore: a fixed number of
-permits, each a file that is locked with flock(2). The kernel releases a lock when its process ends,
-in any way.
-"""
+"""The interfaces of launchers and of worlds, and a world that several servers have started."""
 
 from __future__ import annotations
 
@@ -152,6 +137,11 @@ class Launcher(Protocol):
         """
 
 
+# Why processes cannot be started: what happened, why, what to do.
+#
+# Errors of the operating system, and what this machine lacks.
+
+
 _FEWER = "or use fewer ranks (and fewer of pytest-xdist's workers)"
 _REMEDIES = {
     errno.EAGAIN: f"Raise the limit on processes (ulimit -u, docker run --pids-limit), {_FEWER}.",
@@ -197,6 +187,11 @@ def require_jumping_clock() -> None:
             seen=f"{why[:1].upper()}{why[1:]}.",
             remedy="Install a C compiler, or name one in CC; or say clock='real'.",
         )
+
+
+# A world whose ranks were started by several servers; the engine sees one world.
+#
+# The servers are in containers, or in the processes that a launcher such as torchrun has started.
 
 
 T = TypeVar("T")
@@ -361,6 +356,14 @@ class CompositeWorld:
             tuple(self._with_deaths(event for each in endings for event in each.events)),
             tuple(leftover for each in endings for leftover in each.leftovers),
         )
+
+
+# Share one machine between several controllers, as pytest-xdist starts them.
+#
+# Ten workers that each start a world of eight would start eighty processes at once, and start-up
+# deadlines would expire through no fault of the tests. So the ranks of all controllers of one run
+# share a semaphore: a fixed number of permits, each a file that is locked with flock(2). The kernel
+# releases a lock when its process ends, in any way.
 
 
 def permit_count() -> int:

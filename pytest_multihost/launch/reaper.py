@@ -12,11 +12,6 @@ a new server begins, those of servers whose controllers were killed with them.
 Named semaphores and shared memory outlive their processes. A tracker removes them when its clients
 have ended: multiprocessing's resource tracker, or torch's shared memory manager. So trackers are
 killed last, and only if they do not end by themselves.
-
-SIGTERM and SIGHUP end a run with worlds as Ctrl-C does: ranks are ended, verdicts written.
-
-By default they would end pytest at once, and with it every record of where the ranks were. Time
-limits and schedulers begin with SIGTERM; a terminal or connection that is closed sends SIGHUP.
 """
 
 from __future__ import annotations
@@ -252,6 +247,12 @@ def wait_for_exit(server: int) -> None:
             os.kill(server, signal.SIGKILL)
     finally:
         os.close(descriptor)
+
+
+# SIGTERM and SIGHUP end a run with worlds as Ctrl-C does: ranks are ended, verdicts written.
+#
+# By default they would end pytest at once, and with it every record of where the ranks were. Time
+# limits and schedulers begin with SIGTERM; a terminal or connection that is closed sends SIGHUP.
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)

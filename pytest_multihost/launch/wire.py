@@ -1,23 +1,4 @@
-"""Frames, and the connections that carry them between the processes of the harness.
-
-Frames: how a message becomes bytes, the same on every connection of the harness.
-
-JSON and not pickle: unpickling would execute whatever a broken rank sends to the controller, and
-fails on exceptions whose constructor requires arguments. A frame is a message as a JSON object,
-with an optional payload of bytes. Payloads carry files, and the objects of `World.gather` and
-`World.broadcast`, which the controller does not decode.
-
-Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
-payload; on a connection between machines each of these with a tag, which requires the key.
-
-Connections that carry frames: between processes, from a rank to the controller, and in packets.
-
-A packet is a message with file descriptors beside it, between processes of one machine. Its
-connection is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages, so the
-descriptors that come with one (SCM_RIGHTS) belong to that one. On a stream they would be attached
-to a byte, and a reader that receives several messages at once could not assign them. And it is
-connected, so the end of the other side is detected.
-"""
+"""Frames, and the connections that carry them between the processes of the harness."""
 
 from __future__ import annotations
 
@@ -45,6 +26,26 @@ from typing import Any, Generic, TypeVar
 from pytest_multihost.model.errors import GarbledError, MultihostError
 from pytest_multihost.model.json_values import JsonObject, from_json, to_json
 from pytest_multihost.model.messages import ToRank
+
+# Connections that carry frames: between processes, from a rank to the controller, and in packets.
+#
+# A packet is a message with file descriptors beside it, between processes of one machine. Its
+# connection is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages, so the
+# descriptors that come with one (SCM_RIGHTS) belong to that one. On a stream they would be attached
+# to a byte, and a reader that receives several messages at once could not assign them. And it is
+# connected, so the end of the other side is detected.
+
+
+# Frames: how a message becomes bytes, the same on every connection of the harness.
+#
+# JSON and not pickle: unpickling would execute whatever a broken rank sends to the controller, and
+# fails on exceptions whose constructor requires arguments. A frame is a message as a JSON object,
+# with an optional payload of bytes. Payloads carry files, and the objects of `World.gather` and
+# `World.broadcast`, which the controller does not decode.
+#
+# Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
+# payload; on a connection between machines each of these with a tag, which requires the key.
+
 
 M = TypeVar("M")
 

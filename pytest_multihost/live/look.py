@@ -1,10 +1,4 @@
-"""Two looks at the ranks of a running job, and their stacks in between.
-
-Why a rank may still go on: what was seen to move, timers that strike soon, waits for others.
-
-A rank that computes, or whose child does, is late and does not hang as far as anybody can tell. So
-is one that sleeps for some seconds, or reads what a process outside of the job may write.
-"""
+"""Two looks at the ranks of a running job, and their stacks in between."""
 
 from __future__ import annotations
 
@@ -23,6 +17,12 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.proof import ProofState, Snapshot
 from pytest_multihost.proof.blockers import rank_blockers
 from pytest_multihost.proof.threads import lock_holders, main_labels
+
+# Why a rank may still go on: what was seen to move, timers that strike soon, waits for others.
+#
+# A rank that computes, or whose child does, is late and does not hang as far as anybody can tell.
+# So is one that sleeps for some seconds, or reads what a process outside of the job may write.
+
 
 HORIZON_S = 60.0
 """Who waits for a timer that strikes within this time is not said to hang."""

@@ -3,8 +3,6 @@
 Children inherit these variables, and so do the shells and tools that start a rank. Of the processes
 that say the same rank, the rank is the outermost that runs Python. A process that has started ranks
 of another world is their launcher: torchrun under srun has a rank of Slurm's.
-
-Which job is meant: by processes, by a part of a command line, or by who has started it.
 """
 
 from __future__ import annotations
@@ -211,6 +209,9 @@ def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> Wor
     common = [each for each in _ancestors(first, parents) if all(each in one for one in above)]
     parent = common[0] if common and common[0] > 1 else 0
     return World(job, parent, command_of(first), time.monotonic() - started[first])
+
+
+# Which job is meant: by processes, by a part of a command line, or by who has started it.
 
 
 def choose(

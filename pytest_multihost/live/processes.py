@@ -1,9 +1,4 @@
-"""The ranks of a running job: which processes they are, by the variables of their launcher.
-
-Which right is missing to read a process, and the command that gives it.
-
-The rank that a process has been given by its launcher, read from its environment.
-"""
+"""The ranks of a running job: which processes they are, by the variables of their launcher."""
 
 from __future__ import annotations
 
@@ -19,6 +14,9 @@ from pathlib import Path
 from pytest_multihost.launch.launcher_env import Membership, read_membership
 from pytest_multihost.model.errors import MultihostError, SettingError
 from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
+
+# Which right is missing to read a process, and the command that gives it.
+
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NEVER = "3"
@@ -85,6 +83,9 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
+
+
+# The rank that a process has been given by its launcher, read from its environment.
 
 
 NUMBERED = "Say which rank each process is: multihost attach 0=PID 1=PID ..."

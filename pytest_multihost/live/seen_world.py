@@ -4,8 +4,6 @@ Nothing was recorded, so which call of an operation a rank is in is not known, a
 certainly to blame. Ranks that may wait in C++ code of a runtime without a frame of Python's are not
 in the graph, nor are ranks on machines that are not looked at. Who is waited for and may go on by
 itself is named, and is not said to hang.
-
-Looks at a running job until it stops moving.
 """
 
 from __future__ import annotations
@@ -178,6 +176,9 @@ def _finding(job: Job, ended: frozenset[int]) -> Finding:
         for each in found.ranks
     )
     return replace(found, ranks=ranks)
+
+
+# Looks at a running job until it stops moving.
 
 
 INTERVAL_S = 2.0

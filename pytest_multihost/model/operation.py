@@ -1,8 +1,6 @@
 """Operations that involve other ranks: collectives, transfers, barriers, waits for a store.
 
 Also the text form of groups of ranks.
-
-What each rank has entered in a group of ranks, in order, and where these orders part.
 """
 
 from __future__ import annotations
@@ -306,6 +304,9 @@ def nth(number: int) -> str:
     """Return ``1st``, ``2nd``, ``3rd``, ``11th``."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
+
+
+# What each rank has entered in a group of ranks, in order, and where these orders part.
 
 
 Evidence = Literal[

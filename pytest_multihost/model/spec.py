@@ -1,10 +1,4 @@
-"""The spec of a world, the same for every rank; its hosts; the token that replays it.
-
-The effect of faults on the network between a world's hosts: cuts, delay, loss and rate.
-
-All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay, loss
-and rate belong to the sending host.
-"""
+"""The spec of a world, the same for every rank; its hosts; the token that replays it."""
 
 from __future__ import annotations
 
@@ -369,6 +363,12 @@ def read_token(text: str) -> Replay:
         for kind, ranks, at, params, flags in found.f
     )
     return Replay(found.t, found.n, found.s, faults, found.c)
+
+
+# The effect of faults on the network between a world's hosts: cuts, delay, loss and rate.
+#
+# All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay,
+# loss and rate belong to the sending host.
 
 
 Pair = tuple[int, int]

@@ -3,11 +3,6 @@
 The preloaded shim performs it for every caller of the C library. In a process without the shim only
 Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
 a file in shared memory, show what has happened, also when the rank cannot say so any more.
-
-Clean up after faults, and report those that happened unseen.
-
-The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
-was killed can neither report anything nor remove what it has made.
 """
 
 from __future__ import annotations
@@ -143,6 +138,12 @@ SLOW_IO = FaultKind(
     lasts=True,
     tells_itself=True,
 )
+
+
+# Clean up after faults, and report those that happened unseen.
+#
+# The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
+# was killed can neither report anything nor remove what it has made.
 
 
 def heal_files(scratch: Path, ranks: Iterable[int]) -> None:

@@ -1,14 +1,6 @@
 """The kinds of faults that exist: how they are parsed and validated.
 
 All problems are reported at once. Nothing that a fault names is imported.
-
-Parse faults from text, as on the command line; the text is never evaluated.
-
-Faults of the network between hosts: their parameters, and what is wrong with those.
-
-Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
-`launch.netns`) when the controller reports that a rank has passed the point; the rank waits at the
-point until that is done.
 """
 
 from __future__ import annotations
@@ -48,6 +40,13 @@ from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE
 from pytest_multihost.nemesis.slow_io import SLOW_IO
 from pytest_multihost.nemesis.targets import target_problem
 from pytest_multihost.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
+
+# Faults of the network between hosts: their parameters, and what is wrong with those.
+#
+# Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
+# `launch.netns`) when the controller reports that a rank has passed the point; the rank waits at
+# the point until that is done.
+
 
 _TWO = 2
 
@@ -141,6 +140,9 @@ NETWORK_FAULTS = (
     _kind("reset"),
     _kind("dns_failure", heals_after=seconds),
 )
+
+
+# Parse faults from text, as on the command line; the text is never evaluated.
 
 
 T = TypeVar("T", Fault, Point)

@@ -1,13 +1,4 @@
-"""Faults of what one rank sees otherwise than the others: its clock, files, results of calls.
-
-The fault `clock_skew`: this rank's wall clock shows another time, as Python code reads it.
-
-`time.monotonic` and waits, the times of files, and the clocks that C++ reads are as before.
-
-Faults of how this rank sees files: folders listed in another order, files of others not yet.
-
-Faults of what a call gives to this rank alone: an error, the end of the data, another value.
-"""
+"""Faults of what one rank sees otherwise than the others: its clock, files, results of calls."""
 
 from __future__ import annotations
 
@@ -44,6 +35,11 @@ from pytest_multihost.nemesis.kind import (
     text,
 )
 from pytest_multihost.nemesis.targets import Replaced, replace_names
+
+# The fault `clock_skew`: this rank's wall clock shows another time, as Python code reads it.
+#
+# `time.monotonic` and waits, the times of files, and the clocks that C++ reads are as before.
+
 
 Function = Callable[..., Any]
 """A function of `time`, or what stands for one."""
@@ -155,6 +151,9 @@ CLOCK_SKEW = FaultKind(
     required=frozenset({"seconds"}),
     lasts=True,
 )
+
+
+# Faults of how this rank sees files: folders listed in another order, files of others not yet.
 
 
 CLOCK_REALTIME_COARSE = 5
@@ -308,6 +307,9 @@ FILE_VIEWS = (
         tells_itself=True,
     ),
 )
+
+
+# Faults of what a call gives to this rank alone: an error, the end of the data, another value.
 
 
 _JAX = frozenset(

@@ -6,12 +6,6 @@ only follows from another rank's failure - a lost connection, a broken barrier, 
 timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
 2 is killed, and 0.1 s later rank 0 raises "Connection closed by peer". Rank 2 crashed, rank 0 is
 collateral, the world `crashed`.
-
-Failures of the test's own code, which the end of its world does not explain.
-
-A test may expect that its world hangs, or that a rank dies or raises. What such an end brings about
-in other ranks is harmless: lost connections, timeouts, aborted operations. Any other failure is the
-test's own: an assertion, a failed subtest, an error of a fixture, a rank that skipped alone.
 """
 
 from __future__ import annotations
@@ -440,6 +434,14 @@ def describe_subtests(facts: RankFacts) -> str:
     """Return how many of a rank's subtests failed, in pytest's words."""
     count = len(facts.failed_subtests_s)
     return f"contains {count} failed subtest{'s' * (count > 1)}"
+
+
+# Failures of the test's own code, which the end of its world does not explain.
+#
+# A test may expect that its world hangs, or that a rank dies or raises. What such an end brings
+# about in other ranks is harmless: lost connections, timeouts, aborted operations. Any other
+# failure is the test's own: an assertion, a failed subtest, an error of a fixture, a rank that
+# skipped alone.
 
 
 def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, str]]:

@@ -1,9 +1,4 @@
-"""The points that ranks have passed, and the progress of the faults performed at them.
-
-The points that ranks have passed, from the events in which they have recorded them.
-
-The progress of a world's faults: which have happened, and which are still active.
-"""
+"""The points that ranks have passed, and the progress of the faults performed at them."""
 
 from __future__ import annotations
 
@@ -30,6 +25,9 @@ from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.outcome.finding import Finding
+
+# The points that ranks have passed, from the events in which they have recorded them.
+
 
 _STAR = re.compile(r"\*(?!\])")
 _ESCAPED = re.compile(r"\[(.)\]")
@@ -180,6 +178,9 @@ def _counted_together(sites: Iterable[PointSite]) -> dict[Point, list[tuple[Poin
             and any(name.endswith(tail) and matches(name) for name in names)
         ]
     return found
+
+
+# The progress of a world's faults: which have happened, and which are still active.
 
 
 _MAX_NAMED = 8

@@ -1,7 +1,4 @@
-"""The facts about one rank: a fold over the world's history, event by event.
-
-Patterns by which a rank's failure is known to follow only from another's.
-"""
+"""The facts about one rank: a fold over the world's history, event by event."""
 
 from __future__ import annotations
 
@@ -217,6 +214,9 @@ def describe_exit(status: Exited) -> str:
         return f"was killed by {signal.Signals(status.signal).name}"
     except ValueError:  # a real-time signal
         return f"was killed by signal {status.signal}"
+
+
+# Patterns by which a rank's failure is known to follow only from another's.
 
 
 _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})

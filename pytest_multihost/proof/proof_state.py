@@ -25,12 +25,6 @@ entered an operation, which then should have ended: something unknown may be und
 
 A deep snapshot reads every thread and descriptor of the world. So `ProofSearch` takes one only
 while shallow ones show that all main threads stand still, and then at most once per interval.
-
-What may end a wait of a world beside its own threads and the timers that its clock has.
-
-A clock may jump to the earliest timer only if nothing else can come before it. So the rules are
-those of a proof (`blockers`), for a world whose known timers never expire. What is left acts in
-real time, and then the clock must not run ahead of it.
 """
 
 from __future__ import annotations
@@ -48,6 +42,13 @@ from pytest_multihost.proof.blockers import (
 )
 from pytest_multihost.proof.snapshot import Interval, Snapshot, has_left_wait
 from pytest_multihost.proof.threads import DEAD, FUTEXES
+
+# What may end a wait of a world beside its own threads and the timers that its clock has.
+#
+# A clock may jump to the earliest timer only if nothing else can come before it. So the rules are
+# those of a proof (`blockers`), for a world whose known timers never expire. What is left acts in
+# real time, and then the clock must not run ahead of it.
+
 
 _SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
 

@@ -8,18 +8,13 @@ own if its stack returns only to code of the runtime and of the system - no inte
 library.
 
 Every unwinder would stop the thread, so each word of the stack that could be a return address is
-taken for one (`watch/kernel/proc_files.py` finds them). Some of these words are remains of ended
+taken for one (`watch/kernel/memory.py` finds them). Some of these words are remains of ended
 frames. Such a word can make a runtime's thread look like another thread, which only prevents a
 proof. The opposite error, which would make a proof wrong, cannot happen.
 
 There is one exception, the idle workers of tensorstore's thread pool: they reuse the stacks of
 threads that have ended, full of Python's return addresses, and would block a proof for a minute
 after each restore of a checkpoint. They are recognized by the loop that they wait in.
-
-System calls by number, and how a wait in them can end, derived from their arguments.
-
-/proc/PID/syscall (proc(5)) has the number of the call that a thread is blocked in and its six
-argument registers; section 2 of the manual describes the arguments of each call.
 """
 
 from __future__ import annotations
@@ -31,6 +26,12 @@ from typing import Literal
 
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Thread
 from pytest_multihost.model.result import Activity, Label
+
+# System calls by number, and how a wait in them can end, derived from their arguments.
+#
+# /proc/PID/syscall (proc(5)) has the number of the call that a thread is blocked in and its six
+# argument registers; section 2 of the manual describes the arguments of each call.
+
 
 _X86_64 = """
     read 0 write 1 open 2 stat 4 fstat 5 lstat 6 poll 7 ioctl 16 pread64 17 pwrite64 18 readv 19

@@ -1,11 +1,4 @@
-"""One attempt of one test: from spec to world to result to verdict to files.
-
-What is shown while a world runs: a line on a terminal, or with -s the ranks' output.
-
-Read what the ranks of a world that has passed have recorded, and look for hazards in it.
-
-Warn of hazards, or fail the test.
-"""
+"""One attempt of one test: from spec to world to result to verdict to files."""
 
 from __future__ import annotations
 
@@ -72,6 +65,8 @@ from pytest_multihost.report.text import ERASE, overlay
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.readers import plain_calls, read_programs, read_record
 from pytest_multihost.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
+
+# Read what the ranks of a world that has passed have recorded, and look for hazards in it.
 
 
 def look_for_hazards(
@@ -145,6 +140,9 @@ def _of_test(record: RankRecord, go_s: float) -> RankRecord:
     return replace(record, launches=tuple(launches))
 
 
+# Warn of hazards, or fail the test.
+
+
 def warn_of_hazards(item: pytest.Item, hazards: Hazards) -> bool:
     """Warn of each hazard at its first line; return whether such warnings are errors.
 
@@ -170,6 +168,9 @@ def fails_test(item: pytest.Item, hazards: Hazards) -> bool:
     """Tell of a test's hazards, and return whether they fail it."""
     mode = item.config.stash[TALLY].settings.hazards.mode
     return bool(hazards.open) and (mode == "fail" or warn_of_hazards(item, hazards))
+
+
+# What is shown while a world runs: a line on a terminal, or with -s the ranks' output.
 
 
 @dataclass(slots=True)

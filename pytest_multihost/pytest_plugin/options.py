@@ -1,10 +1,6 @@
 """Options, ini values and environment variables, and how they are read.
 
 Precedence: marker, command line, environment, ini, default.
-
-What the options say about sweeps.
-
-Read in every run of pytest; what sweeps is imported only where a test is to be swept.
 """
 
 from __future__ import annotations
@@ -35,6 +31,11 @@ from pytest_multihost.model.spec import (
     Hosts,
     Rule,
 )
+
+# What the options say about sweeps.
+#
+# Read in every run of pytest; what sweeps is imported only where a test is to be swept.
+
 
 ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 

@@ -1,10 +1,6 @@
 """How each multihost test is to run, decided once for the whole run, before any world starts.
 
 Its faults are its marker's and the command line's, or those of a replay token.
-
-The `multihost_expect` marker: a test that passes only if its world hangs as described.
-
-The marker `multihost_sweep`: how one test is to be swept.
 """
 
 from __future__ import annotations
@@ -243,6 +239,9 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
     return FaultOptions(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)
 
 
+# The marker `multihost_expect`: a test that passes only if its world hangs as described.
+
+
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """What a test requires of the diagnosis of its world; None where any value will do."""
@@ -352,6 +351,8 @@ def apply_expectation(
         when="call",
     )
 
+
+# The marker `multihost_sweep`: how one test is to be swept.
 
 _DATA = re.compile(
     r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"

@@ -4,9 +4,7 @@ Exit handlers would write the controller's files. Signal handlers and interval t
 controller's code. All ranks would draw the same random numbers. faulthandler would write fatal
 errors to a descriptor of the controller. Standard output would be the controller's terminal, and
 environment variables would name another world. pytest's own state (capture, terminal, timers) is
-reset by `rank.agent`.
-
-Adapt hypothesis, tqdm and coverage.py in a rank; none is imported here.
+reset by `rank.agent.lifecycle`.
 """
 
 from __future__ import annotations
@@ -173,6 +171,9 @@ def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
         name = getattr(awaited, "__qualname__", code.co_name)
         yield f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
         awaited = inner
+
+
+# Adapt hypothesis, tqdm and coverage.py in a rank; none is imported here.
 
 
 Function = Any

@@ -1,9 +1,4 @@
-"""Record the points that this rank passes, for a sweep: a number for each, sent in batches.
-
-Which operations are over for a rank only once every rank of the world has entered them.
-
-What a rank has done before such an operation has happened before all that any rank does after it.
-"""
+"""Record the points that this rank passes, for a sweep: a number for each, sent in batches."""
 
 from __future__ import annotations
 
@@ -22,6 +17,11 @@ from pytest_multihost.model.sweep import STORE_READS
 from pytest_multihost.rank.recorder import Recorder, SourceRef
 from pytest_multihost.rank.recorder.calls import callers, error_path, user_frames
 from pytest_multihost.rank.used_code import UsedCode
+
+# Which operations are over for a rank only once every rank of the world has entered them.
+#
+# What a rank has done before such an operation has happened before all that any rank does after it.
+
 
 _MATCHED = frozenset(
     {

@@ -3,8 +3,6 @@
 A rank reports a fault to the controller before performing it, because the fault may kill or stop
 the rank: so its place and time are always known. In a forked child of the rank only slow file
 access is performed.
-
-Name files without what differs between runs: temporary folders, process ids, run ids, times.
 """
 
 from __future__ import annotations
@@ -47,6 +45,9 @@ from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.point_record import PointRecord
 from pytest_multihost.rank.recorder import Recorder, SourceRef, after_import
 from pytest_multihost.rank.wrap_calls import count_batches, wrap_calls
+
+# Name files without what differs between runs: temporary folders, process ids, run ids, times.
+
 
 _IDS = (
     r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9_])",  # of the module tempfile

@@ -1,10 +1,4 @@
-"""What every rank does, whatever it runs: it starts, reports, waits at gates, and leaves.
-
-Exceptions of a rank as values for the controller.
-
-Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
-cannot even be printed.
-"""
+"""What every rank does, whatever it runs: it starts, reports, waits at gates, and leaves."""
 
 from __future__ import annotations
 
@@ -45,6 +39,12 @@ from pytest_multihost.rank.after_fork import reset_after_fork, save_coverage, st
 from pytest_multihost.rank.points import delay_start
 from pytest_multihost.rank.recorder import start_recording
 from pytest_multihost.rank.world import join_clock
+
+# Exceptions of a rank as values for the controller.
+#
+# Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
+# cannot even be printed.
+
 
 _MAX_MESSAGE = 20_000
 """Characters of an exception's message that are kept."""

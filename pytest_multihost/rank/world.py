@@ -1,7 +1,4 @@
-"""The world as seen by a test running in one of its ranks.
-
-The clock of a rank's world: the machine's, or one that also jumps.
-"""
+"""The world as seen by a test running in one of its ranks."""
 
 from __future__ import annotations
 
@@ -23,6 +20,8 @@ from pytest_multihost.model.operation import HARNESS_SCOPE
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder import Recorder
+
+# The clock of a rank's world: the machine's, or one that also jumps.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

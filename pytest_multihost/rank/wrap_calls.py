@@ -1,7 +1,4 @@
-"""Wrap the functions whose calls are points.
-
-Count the batches that a rank draws from its data loaders.
-"""
+"""Wrap the functions whose calls are points."""
 
 from __future__ import annotations
 
@@ -109,6 +106,9 @@ def _wrapped(function: Function, on_call: Callable[[str], None], returned: Retur
         return returned(result, *args, **kwargs)
 
     return wrapper
+
+
+# Count the batches that a rank draws from its data loaders.
 
 
 OnDraw = Callable[[], None]

@@ -1,14 +1,4 @@
-"""The layout of text for the terminal, and words that several reports share.
-
-What ranks were doing when their world ended: a tree of their stacks, a rank in a few words.
-
-The tree shows equal parts once and each branch with its ranks, as LLNL's Stack Trace Analysis Tool
-does (https://github.com/LLNL/STAT). Frames of libraries are left out if there are frames of the
-user's; a chain of frames with the same ranks is one node; of two branches the one with fewer ranks
-comes first, because readers look for the outlier.
-
-What all reports say of a clock that jumps.
-"""
+"""The layout of text for the terminal, and words that several reports share."""
 
 from __future__ import annotations
 
@@ -184,6 +174,14 @@ def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
         yield (Span(f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"),)
 
 
+# What ranks were doing when their world ended: a tree of their stacks, a rank in a few words.
+#
+# The tree shows equal parts once and each branch with its ranks, as LLNL's Stack Trace Analysis
+# Tool does (https://github.com/LLNL/STAT). Frames of libraries are left out if there are frames of
+# the user's; a chain of frames with the same ranks is one node; of two branches the one with fewer
+# ranks comes first, because readers look for the outlier.
+
+
 _INNERMOST = 6
 """How many frames are shown of a stack without frames of the user's."""
 
@@ -267,6 +265,9 @@ def rank_activity(
     if outcome == "collateral":
         return outcome, ""
     return (seen.label or "hung").lower(), str(seen.activity or "")
+
+
+# What all reports say of a clock that jumps.
 
 
 def clock_texts(result: WorldResult) -> list[str]:

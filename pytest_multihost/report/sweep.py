@@ -1,11 +1,4 @@
-"""Render the sweep of a test; its page for a browser is in `report.html`.
-
-The result of a sweep: a block for each weakness, then what the sweep covers; its live line.
-
-Output for GitHub Actions: an error at the line of each weakness, and all sweeps as a page.
-
-The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
-"""
+"""Render the sweep of a test; its page for a browser is in `report.html`."""
 
 from __future__ import annotations
 
@@ -64,6 +57,9 @@ from pytest_multihost.report.sweep_words import (
     unsteady_texts,
     waits_text,
 )
+
+# The result of a sweep: a block for each weakness, then what the sweep covers; its live line.
+
 
 _MAX_BLOCKS = 10
 _WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
@@ -255,6 +251,9 @@ def sweep_progress(
     return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
 
 
+# Output for GitHub Actions: an error at the line of each weakness, and all sweeps as a page.
+
+
 _LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
 _HEAD = "| test | ranks | result | survives | outcomes | took |\n|---|--:|---|---|---|--:|\n"
 _MAX_TOKEN = 2000
@@ -358,6 +357,9 @@ def append_sweep_summary(path: Path, results: Sequence[SweepResult]) -> None:
         OSError: The file cannot be written.
     """
     append_page(path, lambda max_bytes: sweep_summary(results, max_bytes=max_bytes))
+
+
+# The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
 
 
 SWEEP_NAME = "sweep.json"

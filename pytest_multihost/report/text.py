@@ -1,11 +1,4 @@
-"""Render worlds as text for the terminal.
-
-The page of a world that hung or broke: culprits, times, places, evidence.
-
-Native frames of ranks for the terminal, equal ones once.
-
-The progress of ranks: the live line while a world runs, and the points they have passed.
-"""
+"""Render worlds as text for the terminal."""
 
 from __future__ import annotations
 
@@ -67,6 +60,10 @@ __all__ = [
     "progress_text",
     "stacks_text",
 ]
+
+
+# The page of a world that hung or broke: culprits, times, places, evidence.
+
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
@@ -307,6 +304,9 @@ def _chain(node: Node) -> str:
     return " → ".join(names)
 
 
+# Native frames of ranks for the terminal, equal ones once.
+
+
 _MAX_FRAMES = 12
 _MAX_SYMBOL = 120
 
@@ -325,6 +325,9 @@ def native_sections(result: WorldResult) -> Iterator[Section]:
 
 def _symbols(seen: RankSnapshot) -> tuple[str, ...]:
     return seen.native[0].symbols if seen.native else ()
+
+
+# The progress of ranks: the live line while a world runs, and the points they have passed.
 
 
 _MIN_WIDTH = 12

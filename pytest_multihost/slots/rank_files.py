@@ -1,25 +1,4 @@
-"""What a rank writes beside its slot page: its log, its stacks, the flight recorder.
-
-A rank's mailbox for questions to torch's flight recorder: a FIFO in, a JSON file out.
-
-DDP's reducer and the functional collectives issue operations in C++. Python wrappers cannot see
-these, but torch's flight recorder does. Only the rank itself can read its recorder, so a thread of
-the rank blocks in a read of the FIFO and writes an answer for each request. The answer file is
-replaced atomically: a reader sees the old answer or the new one, never a partial one.
-
-The bound on a rank's log: of one that grows too long, the first and the last part are kept.
-
-A rank writes to its log itself, by a descriptor that appends, and so do the processes that it
-starts: they need no reader that keeps up with them. The server of the rank looks at the size a few
-times a second and gives the blocks in the middle back to the file system. When the ranks have
-ended, it cuts the hole out of the file.
-
-How the stacks of a rank are taken: by a signal that it handles itself, else by py-spy.
-
-Code in a rank can take its handlers away: Lightning's `fit()` ends with `signal.signal(number,
-signal.getsignal(number))` for all signals, and `getsignal` does not see faulthandler's. So a signal
-is sent only where /proc shows a handler for it and a thread that does not block it.
-"""
+"""What a rank writes beside its slot page: its log, its stacks, the flight recorder."""
 
 from __future__ import annotations
 
@@ -40,6 +19,14 @@ from typing import BinaryIO
 from pytest_multihost.model.json_values import Json, JsonError, from_json, parse_json, to_json
 from pytest_multihost.model.messages import DumpKind
 from pytest_multihost.model.operation import History, Operations
+
+# A rank's mailbox for questions to torch's flight recorder: a FIFO in, a JSON file out.
+#
+# DDP's reducer and the functional collectives issue operations in C++. Python wrappers cannot see
+# these, but torch's flight recorder does. Only the rank itself can read its recorder, so a thread
+# of the rank blocks in a read of the FIFO and writes an answer for each request. The answer file is
+# replaced atomically: a reader sees the old answer or the new one, never a partial one.
+
 
 _FOR_HISTORIES = b"h"
 
@@ -150,6 +137,14 @@ def _replace(path: Path, data: Mapping[str, Json]) -> None:
     draft.replace(path)
 
 
+# The bound on a rank's log: of one that grows too long, the first and the last part are kept.
+#
+# A rank writes to its log itself, by a descriptor that appends, and so do the processes that it
+# starts: they need no reader that keeps up with them. The server of the rank looks at the size a
+# few times a second and gives the blocks in the middle back to the file system. When the ranks have
+# ended, it cuts the hole out of the file.
+
+
 MAX_LOG_BYTES = 50_000_000
 """A log that is longer is cut."""
 
@@ -251,6 +246,13 @@ def _replace_end(file: BinaryIO, kept: bytes, size: int) -> None:
     note = _NOTE.format(size - _KEPT - len(kept) + cut_bytes(file), MAX_LOG_BYTES)
     file.truncate(_KEPT)
     file.write(note.encode() + kept)
+
+
+# How the stacks of a rank are taken: by a signal that it handles itself, else by py-spy.
+#
+# Code in a rank can take its handlers away: Lightning's `fit()` ends with `signal.signal(number,
+# signal.getsignal(number))` for all signals, and `getsignal` does not see faulthandler's. So a
+# signal is sent only where /proc shows a handler for it and a thread that does not block it.
 
 
 _OTHERS = ("main", "tasks")

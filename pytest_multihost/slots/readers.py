@@ -1,11 +1,4 @@
-"""Read what a rank has recorded: its operations, its history, which of its threads wait.
-
-Reads all operations of a rank: those that its slot page still has, and its archive.
-
-Reads a rank's history: the last collectives that it has entered in each of its groups.
-
-Which threads of a rank wait for operations: all that is read of its page, so that it is fast.
-"""
+"""Read what a rank has recorded: its operations, its history, which of its threads wait."""
 
 from __future__ import annotations
 
@@ -64,6 +57,9 @@ __all__ = [
     "read_programs",
     "read_record",
 ]
+
+
+# Reads all operations of a rank: those that its slot page still has, and its archive.
 
 
 _PROGRAM = json.dumps("program ")[:-1].encode()
@@ -165,6 +161,9 @@ def _launch(rank: int, record: Record, texts: Mapping[int, str]) -> Launch:
     return Launch(rank, record[-1], thread, frame, operation_of(record, texts))
 
 
+# Reads a rank's history: the last collectives that it has entered in each of its groups.
+
+
 Entry = tuple[int, int, tuple[int, ...]]
 """Sequence, when it began (ns), and what identifies its call: numbers of texts, line and root."""
 
@@ -225,6 +224,9 @@ def _site(call: tuple[int, ...], texts: Mapping[int, str]) -> CallSite:
     detail, file, line, function, name, _, _, _, root = call
     frames = (Frame(texts[file], line, texts[function]),) if file else ()
     return CallSite(texts[name], root if root >= 0 else None, texts[detail], frames)
+
+
+# Which threads of a rank wait for operations: all that is read of its page, so that it is fast.
 
 
 def read_waiting(path: Path) -> tuple[bytes, frozenset[int]]:

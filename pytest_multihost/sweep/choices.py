@@ -3,10 +3,6 @@
 Faults have a turn and a weight: those of a lower turn are run first, of one turn those of a lower
 weight. The weights follow from what published hangs were caused by: a file that one rank writes and
 another looks for, a failure on the one rank that works between two operations, data that end early.
-
-Which calls fail, one for each way that their errors take; and what fails on request.
-
-What a rank sees otherwise than the others: files, data, clocks, hashes, results of functions.
 """
 
 from __future__ import annotations
@@ -149,6 +145,9 @@ class Role:
         return self.ranks[-1:]
 
 
+# Which calls fail, one for each way that their errors take; and what fails on request.
+
+
 def choices_of_failures(role: Role) -> Iterator[Choice]:
     """Yield which calls on files fail, once and from then on.
 
@@ -235,6 +234,9 @@ def _on_request(passed: RecordedPoint, family: Family) -> Fault:
         message = "cannot read the data"
         return faults.raise_at(rank=rank, error=OSError, message=message, at=point)
     return faults.fails(rank=rank, at=point)
+
+
+# What a rank sees otherwise than the others: files, data, clocks, hashes, results of functions.
 
 
 STALE_S = 2.0

@@ -4,8 +4,6 @@ A span is what a rank does between two operations. Spans are alike if the same l
 same operation: there the others wait, and these are mostly the rounds of a loop. What is done at
 one line in one round is a class with what is done there in the others, so its first and its last
 point are enough.
-
-Ranks that pass the same points: what disturbs one of them disturbs the others alike.
 """
 
 from __future__ import annotations
@@ -18,6 +16,9 @@ from fnmatch import translate
 
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
+
+# Ranks that pass the same points: what disturbs one of them disturbs the others alike.
+
 
 _NUMBER = re.compile(r"[0-9]+")
 

@@ -1,9 +1,4 @@
-"""Plan a sweep: which rank to disturb where and how, in which order.
-
-How many runs it takes to disturb everything: what a plan is measured by.
-
-Cut a plan into parts that run apart, and join their results.
-"""
+"""Plan a sweep: which rank to disturb where and how, in which order."""
 
 from __future__ import annotations
 
@@ -36,6 +31,8 @@ from pytest_multihost.sweep.classes import Records, is_of_the_test, roles_of
 from pytest_multihost.sweep.lateness import choices_of_lateness
 from pytest_multihost.sweep.sharing import Sharing, lock_holders_of, order_of, sharing_of
 from pytest_multihost.sweep.weaknesses import Counts, reduce_runs
+
+# How many runs it takes to disturb everything: what a plan is measured by.
 
 
 def count_all(
@@ -262,6 +259,9 @@ def _line(disturbance: Disturbance) -> tuple[object, ...]:
     where = passed.where
     line = (where.file, where.line) if where is not None else passed.point.name
     return disturbance.family, disturbance.role, line
+
+
+# Cut a plan into parts that run apart, and join their results.
 
 
 def shard_of(plan: SweepPlan, k: int, n: int) -> tuple[Disturbance, ...]:

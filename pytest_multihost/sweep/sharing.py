@@ -1,17 +1,4 @@
-"""Which files several ranks use, and where it matters who comes first.
-
-Which points of different ranks certainly come one after the other, whoever is late.
-
-Operations that are over only once all ranks have entered them divide a run into epochs: what a
-rank does in one comes before all that any rank does in the next. Within an epoch any order is
-possible.
-
-Which points are passed by whoever holds a lock: in another run that may be another rank.
-
-A lock file is made by the rank that comes first, and removed by it; the others look for it. What
-only that rank does afterwards is not bound to its number, so a disturbance of it is one of
-whichever rank comes first.
-"""
+"""Which files several ranks use, and where it matters who comes first."""
 
 from __future__ import annotations
 
@@ -22,6 +9,13 @@ from pathlib import PurePosixPath
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.sweep import ASKS, RecordedPoint
 from pytest_multihost.sweep.classes import Records, is_of_the_test
+
+# Which points of different ranks certainly come one after the other, whoever is late.
+#
+# Operations that are over only once all ranks have entered them divide a run into epochs: what a
+# rank does in one comes before all that any rank does in the next. Within an epoch any order is
+# possible.
+
 
 Epoch = int | None
 """The epoch of a point; None if it may be any."""
@@ -293,6 +287,13 @@ def _folder(path: str) -> str:
 
 def _above(path: str) -> list[str]:
     return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
+
+
+# Which points are passed by whoever holds a lock: in another run that may be another rank.
+#
+# A lock file is made by the rank that comes first, and removed by it; the others look for it. What
+# only that rank does afterwards is not bound to its number, so a disturbance of it is one of
+# whichever rank comes first.
 
 
 _TAKES = frozenset({"link", "mkdir", "open"})

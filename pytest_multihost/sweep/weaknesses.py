@@ -1,7 +1,4 @@
-"""Reduce runs to the weaknesses that they show.
-
-Match weaknesses with those that a project accepts.
-"""
+"""Reduce runs to the weaknesses that they show."""
 
 from __future__ import annotations
 
@@ -134,6 +131,9 @@ def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
     if run.disturbance.family == "fails" and fault.at.onwards:
         rank = _FAILS_ONWARDS
     return rank, fault.at.onwards, float(fault.params.get("min_s", 0.0)), run.seconds
+
+
+# Match weaknesses with those that a project accepts.
 
 
 def apply_acceptances(

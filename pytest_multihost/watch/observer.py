@@ -1,10 +1,4 @@
-"""Takes snapshots of one world from its slot pages and from the kernel; makes no decisions.
-
-Which ranks try again and again for the lock of a file, and who holds it.
-
-Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in the
-kernel shows such a wait between two tries; the rank has recorded them.
-"""
+"""Takes snapshots of one world from its slot pages and from the kernel; makes no decisions."""
 
 from __future__ import annotations
 
@@ -40,6 +34,12 @@ from pytest_multihost.watch.kernel import (
     Quiescence,
 )
 from pytest_multihost.watch.remote_ranks import RemoteRanks
+
+# Which ranks try again and again for the lock of a file, and who holds it.
+#
+# Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in
+# the kernel shows such a wait between two tries; the rank has recorded them.
+
 
 _LOCKS = frozenset({"flock", "lockf"})
 _BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})

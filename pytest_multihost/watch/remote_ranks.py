@@ -1,12 +1,6 @@
 """How the watchdog sees ranks on other machines: the peers there take snapshots and send them.
 
 Slot pages are copied beside those of local ranks, with times converted to the controller's clock.
-
-One snapshot of processes on several machines.
-
-Each machine has process ids and a clock of its own. Remote ids are mapped to numbers that no local
-process has, and times to the controller's clock. A connection to another machine leads to a rank if
-that rank's machine shows the other end.
 """
 
 from __future__ import annotations
@@ -22,6 +16,13 @@ from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
 from pytest_multihost.slots import shift_times
 from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcReader
+
+# One snapshot of processes on several machines.
+#
+# Each machine has process ids and a clock of its own. Remote ids are mapped to numbers that no
+# local process has, and times to the controller's clock. A connection to another machine leads to a
+# rank if that rank's machine shows the other end.
+
 
 _FOREIGN = 1 << 32
 """Machine n's process ids are offset by n times this; Linux assigns no larger ids."""

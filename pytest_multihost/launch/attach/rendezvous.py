@@ -4,21 +4,6 @@ Either both are given: a secret in the environment or in a file, and rank 0's ad
 launcher. Or rank 0 makes a secret, listens on any free port, and writes both into the rendezvous
 file, which only its user may read. The others look for it in the artifacts directory, under the
 run's name.
-
-How two processes of an attached run authenticate each other, and every frame after that.
-
-Both know a secret; neither sends it. The controller sends a challenge: a number that is used once.
-The peer answers with a number of its own, its rank, the number of processes and a proof: an HMAC of
-all of these, keyed with the secret. Only a process that knows the secret can compute the proof, and
-a recorded proof does not fit another challenge.
-
-From the same values both derive two keys, one for each direction, and every later frame carries
-tags made with its direction's key; see `launch.wire.framing.Authenticator`. So the first frame from
-the controller proves that it knows the secret as well, no frame can be reflected as an answer, and
-frames of other connections are rejected. Nothing is encrypted: an eavesdropper can read it all.
-
-Challenge and proof have a fixed size and layout, so nothing that an unauthenticated process sends
-is ever parsed. HMAC-SHA256 (RFC 2104) throughout, compared in constant time.
 """
 
 from __future__ import annotations
@@ -256,6 +241,23 @@ def _reachable(stream: socket.socket) -> list[Address]:
     found = [each for addresses in psutil.net_if_addrs().values() for each in addresses]
     hosts = [each.address for each in found if each.family == socket.AF_INET]
     return [(each, port) for each in sorted(hosts, key=lambda each: each.startswith("127."))]
+
+
+# How two processes of an attached run authenticate each other, and every frame after that.
+#
+# Both know a secret; neither sends it. The controller sends a challenge: a number that is used
+# once. The peer answers with a number of its own, its rank, the number of processes and a proof: an
+# HMAC of all of these, keyed with the secret. Only a process that knows the secret can compute the
+# proof, and a recorded proof does not fit another challenge.
+#
+# From the same values both derive two keys, one for each direction, and every later frame carries
+# tags made with its direction's key; see `launch.wire.framing.Authenticator`. So the first frame
+# from the controller proves that it knows the secret as well, no frame can be reflected as an
+# answer, and frames of other connections are rejected. Nothing is encrypted: an eavesdropper can
+# read it all.
+#
+# Challenge and proof have a fixed size and layout, so nothing that an unauthenticated process sends
+# is ever parsed. HMAC-SHA256 (RFC 2104) throughout, compared in constant time.
 
 
 Role = Literal["controller", "peer"]

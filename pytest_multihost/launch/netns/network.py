@@ -7,17 +7,6 @@ creates its own host name and its own view of /etc/hosts and /etc/resolv.conf.
 
 No namespace has a name in the file system: descriptors of the server and the processes inside keep
 it alive, so it disappears with them, however they end.
-
-Build the namespaces, links and files of a world's hosts, in a child of the server.
-
-A process that enters a user namespace cannot return: setns(2) and unshare(2) with CLONE_NEWUSER
-give it every capability inside and take all that it has outside, also those that it would need to
-come back (user_namespaces(7)). The server must keep its own. So a child of it enters the
-namespaces, and sends back descriptors and results.
-
-The child that builds them ends as soon as it has sent their descriptors. It goes through every step
-that a rank will go through when it enters its host: a kernel that refuses a step does so here,
-where it can be reported.
 """
 
 from __future__ import annotations
@@ -40,6 +29,18 @@ from pytest_multihost.launch.wire import receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.json_values import message
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
+
+# Build the namespaces, links and files of a world's hosts, in a child of the server.
+#
+# A process that enters a user namespace cannot return: setns(2) and unshare(2) with CLONE_NEWUSER
+# give it every capability inside and take all that it has outside, also those that it would need to
+# come back (user_namespaces(7)). The server must keep its own. So a child of it enters the
+# namespaces, and sends back descriptors and results.
+#
+# The child that builds them ends as soon as it has sent their descriptors. It goes through every
+# step that a rank will go through when it enters its host: a kernel that refuses a step does so
+# here, where it can be reported.
+
 
 BRIDGE = "lan"
 """Name of the bridge; "br" would be a keyword of ip(8)."""

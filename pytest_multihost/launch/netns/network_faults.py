@@ -1,17 +1,6 @@
 """The faults of a world's network: as the server performs them, and the netfault daemon.
 
 A fault heals when its own time is up, or with all others when the test's body is over on all ranks.
-
-The netfault daemon: the process that disturbs the network of a world's hosts.
-
-It runs in the bridge's network namespace. Only a world with faults of the network has one. Each
-request of the server describes the whole network as it is to be from now on. Hosts that are cut off
-in both directions are plugged into unconnected bridges, and the kernel does the rest. All other
-disturbed traffic is relayed in userspace (`relay`).
-
-Healing is the same request with one disturbance less: without any, all cables are plugged into one
-bridge again and nothing is relayed. The daemon ends with the server, and the namespaces with it, so
-nothing is left of what it has done.
 """
 
 from __future__ import annotations
@@ -56,6 +45,18 @@ from pytest_multihost.model.spec import (
     merged,
     relay_routes,
 )
+
+# The netfault daemon: the process that disturbs the network of a world's hosts.
+#
+# It runs in the bridge's network namespace. Only a world with faults of the network has one. Each
+# request of the server describes the whole network as it is to be from now on. Hosts that are cut
+# off in both directions are plugged into unconnected bridges, and the kernel does the rest. All
+# other disturbed traffic is relayed in userspace (`relay`).
+#
+# Healing is the same request with one disturbance less: without any, all cables are plugged into
+# one bridge again and nothing is relayed. The daemon ends with the server, and the namespaces with
+# it, so nothing is left of what it has done.
+
 
 _ORPHAN_RETRIES = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)

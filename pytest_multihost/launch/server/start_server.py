@@ -5,14 +5,6 @@ process that is forked later, say because of a module-level `jnp.ones(3)`. That 
 the libraries that the tests use, which takes most of the time; if it cannot be forked any more
 then, it starts anew and imports nothing but itself: each rank is forked and becomes a fresh
 interpreter, which takes seconds per test.
-
-Whether the controller may be forked.
-
-A fork copies one thread and all locks. If another thread holds one (an OpenMP pool after its first
-parallel loop, an XLA client, an importing plugin), the child waits for it forever: the harness
-itself would cause a hang. Measured: after a torch matmul on two threads, or one `jnp.ones`, before
-the fork, every rank hangs. So the controller is forked only when it has a single thread and no
-runtime is up.
 """
 
 from __future__ import annotations
@@ -48,6 +40,15 @@ from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.messages import Failed, Unsound
 from pytest_multihost.model.spec import RankSpec
+
+# Whether the controller may be forked.
+#
+# A fork copies one thread and all locks. If another thread holds one (an OpenMP pool after its
+# first parallel loop, an XLA client, an importing plugin), the child waits for it forever: the
+# harness itself would cause a hang. Measured: after a torch matmul on two threads, or one
+# `jnp.ones`, before the fork, every rank hangs. So the controller is forked only when it has a
+# single thread and no runtime is up.
+
 
 _TASKS = Path("/proc/self/task")
 _DESCRIPTORS = Path("/proc/self/fd")

@@ -2,11 +2,6 @@
 
 The other processes run the same command: they collect the same tests, connect to this one, start
 ranks for it and print nothing; see `agent`.
-
-A process of an attached run that starts ranks for the controller.
-
-It holds the same collected tests, so its server forks ranks as the controller's does. It has one
-thread, waits only for its connection and its ranks, and ends with them when rank 0 ends.
 """
 
 from __future__ import annotations
@@ -37,6 +32,12 @@ from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
+
+# A process of an attached run that starts ranks for the controller.
+#
+# It holds the same collected tests, so its server forks ranks as the controller's does. It has one
+# thread, waits only for its connection and its ranks, and ends with them when rank 0 ends.
+
 
 _LOST = 1
 

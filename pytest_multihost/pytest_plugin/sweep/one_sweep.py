@@ -4,8 +4,6 @@ First every disturbance of the plan once, several at a time, while the budget la
 witness of each weakness that was not proven is run again, alone and with the test's own timeout:
 beside other worlds a slow machine may look like a hang. At last the witness of each is repeated; if
 a repeat does not show the weakness, the next mildest run of it becomes its witness.
-
-Files that a sweep reads: results of earlier sweeps, and what the project accepts.
 """
 
 from __future__ import annotations
@@ -268,6 +266,9 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
     counts = Counter(points)
     kinds = dict.fromkeys(kind for kind, _ in points)
     return {kind: tuple(counts[kind, rank] for rank in range(size)) for kind in kinds}
+
+
+# Files that a sweep reads: results of earlier sweeps, and what the project accepts.
 
 
 _EXAMPLE = """Each entry has the form

@@ -1,7 +1,4 @@
-"""Sweep tests one after the other, with lanes that are opened once.
-
-The line on the terminal while a test is swept.
-"""
+"""Sweep tests one after the other, with lanes that are opened once."""
 
 from __future__ import annotations
 
@@ -59,6 +56,9 @@ from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
 from pytest_multihost.report.text import ERASE, overlay
 from pytest_multihost.sweep import apply_acceptances, plan_sweep, shard_of
+
+# The line on the terminal while a test is swept.
+
 
 TICK_S = 0.5
 """How often the line is updated."""

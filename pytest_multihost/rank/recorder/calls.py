@@ -1,10 +1,4 @@
-"""Record calls of a runtime's functions as operations, from the begin of a call to its end.
-
-What an exception that leaves a call meets on its way: it fails the test, or may be handled.
-
-An exception goes from frame to frame. What each does about it is in the exception table of its code
-(CPython's InternalDocs/exception_handling.md): the instructions that a `try` or a `with` covers.
-"""
+"""Record calls of a runtime's functions as operations, from the begin of a call to its end."""
 
 from __future__ import annotations
 
@@ -160,6 +154,13 @@ def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -
     function.__code__ = _trampoline.__code__.replace(
         co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
     )
+
+
+# What an exception that leaves a call meets on its way: it fails the test, or may be handled.
+#
+# An exception goes from frame to frame. What each does about it is in the exception table of its
+# code (CPython's InternalDocs/exception_handling.md): the instructions that a `try` or a `with`
+# covers.
 
 
 _NAMES_OF_CALLS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})

@@ -1,19 +1,4 @@
-"""Record what a rank does with files in native code, and the locks of files that it tries for.
-
-Record that a rank tries again and again for the lock of a file that another process holds.
-
-Between two tries such a rank sleeps and has often closed the file, so the kernel does not show that
-it waits. All tries for one lock are one record: it begins with the first that failed and ends with
-the last; its sequence is their number, 0 once one has succeeded. So it is never open, and no proof
-relies on it.
-
-Report the files of safetensors and tensorstore, which native code opens: they are points, too.
-
-They are reported where Python calls these libraries: before a file is opened or a store is read or
-written, and by the path that the caller has given. What they do within one call is not seen.
-
-Report the files that `torch.save` writes in C++, so that they are points like all others.
-"""
+"""Record what a rank does with files in native code, and the locks of files that it tries for."""
 
 from __future__ import annotations
 
@@ -35,6 +20,14 @@ from pytest_multihost.nemesis.interpose import is_observing, reported
 from pytest_multihost.rank.recorder.calls import replace_code
 from pytest_multihost.rank.recorder.recorder import Recorder, after_import
 from pytest_multihost.rank.recorder.torch_groups import Function
+
+# Record that a rank tries again and again for the lock of a file that another process holds.
+#
+# Between two tries such a rank sleeps and has often closed the file, so the kernel does not show
+# that it waits. All tries for one lock are one record: it begins with the first that failed and
+# ends with the last; its sequence is their number, 0 once one has succeeded. So it is never open,
+# and no proof relies on it.
+
 
 _HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK})
 """Errors of a try for a lock that somebody else holds."""
@@ -118,6 +111,12 @@ def _number(file: Any) -> int:  # noqa: ANN401 - as above
     return file if isinstance(file, int) else int(file.fileno())
 
 
+# Report the files of safetensors and tensorstore, which native code opens: they are points, too.
+#
+# They are reported where Python calls these libraries: before a file is opened or a store is read
+# or written, and by the path that the caller has given. What they do within one call is not seen.
+
+
 _FILE_URL = "file://"
 _SAFETENSORS = ("torch", "numpy", "flax", "mlx", "tensorflow", "paddle")
 
@@ -185,6 +184,9 @@ def _paths_in(spec: object) -> Iterator[str]:
     elif isinstance(spec, dict):
         for key in ("kvstore", "base"):
             yield from _paths_in(spec.get(key))
+
+
+# Report the files that `torch.save` writes in C++, so that they are points like all others.
 
 
 def report_files(serialization: ModuleType) -> None:

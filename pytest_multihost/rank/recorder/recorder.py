@@ -3,8 +3,6 @@
 A recorder wraps what a runtime offers so that every call records when it begins, when a thread
 waits for it and when it ends. It never changes what the call does: arguments, result and
 exceptions pass through, and an error in recording is no error of the test.
-
-Call back when a module has been imported: at once, later or never.
 """
 
 from __future__ import annotations
@@ -237,6 +235,9 @@ class Recorder:
                 self._frames[source] = Frame(file, source[1], code.co_name)
         self._sources[id(code), frame.f_lasti] = source
         return source
+
+
+# Call back when a module has been imported: at once, later or never.
 
 
 Callback = Callable[[ModuleType], object]

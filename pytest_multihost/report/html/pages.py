@@ -1,9 +1,4 @@
-"""The two kinds of pages: one for each attempt that hung or failed, one for each run.
-
-The page of a sweep: its weaknesses, and a matrix of points and roles.
-
-Everything that is written of a world that went wrong.
-"""
+"""The two kinds of pages: one for each attempt that hung or failed, one for each run."""
 
 from __future__ import annotations
 
@@ -181,6 +176,9 @@ def _outcome(verdict: JsonVerdict) -> str:
     return str(verdict["status"])
 
 
+# The page of a sweep: its weaknesses, and a matrix of points and roles.
+
+
 SWEEP_PAGE_NAME = "sweep.html"
 _REPORT = "report.html"
 
@@ -335,6 +333,9 @@ def write_sweep_page(directory: Path, result: SweepResult) -> Path:
     text = sweep_page(result, pages, has_index=(directory.parent / "verdicts.jsonl").exists())
     files.write(directory / SWEEP_PAGE_NAME, text)
     return directory / SWEEP_PAGE_NAME
+
+
+# Everything that is written of a world that went wrong.
 
 
 def write_judged(

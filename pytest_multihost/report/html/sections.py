@@ -1,14 +1,4 @@
-"""The values shown by the sections of an attempt's page, in its order; templates lay them out.
-
-The data of the page of one attempt.
-
-Render values as HTML: the templates' environment, and text that is safe in a page.
-
-All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
-or name from a test can become an element, a script, a terminal's escape sequence, or a character
-that reverses the order of letters. The only strings that are printed unescaped: the plugin's style
-sheet, its script, and the JSON that `script_json` has made safe.
-"""
+"""The values shown by the sections of an attempt's page, in its order; templates lay them out."""
 
 from __future__ import annotations
 
@@ -55,6 +45,14 @@ from pytest_multihost.report.logs import LogExcerpt
 
 if TYPE_CHECKING:
     import jinja2
+
+
+# Render values as HTML: the templates' environment, and text that is safe in a page.
+#
+# All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
+# or name from a test can become an element, a script, a terminal's escape sequence, or a character
+# that reverses the order of letters. The only strings that are printed unescaped: the plugin's
+# style sheet, its script, and the JSON that `script_json` has made safe.
 
 
 _ASSETS = Path(__file__).with_name("assets")
@@ -123,6 +121,9 @@ def environment() -> jinja2.Environment:
     found.filters["rank_set"] = rank_set
     found.globals["folded"] = folded
     return found
+
+
+# The data of the page of one attempt.
 
 
 Role = Literal["culprit", "waiting", ""]

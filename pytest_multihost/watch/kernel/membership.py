@@ -1,11 +1,4 @@
-"""Which processes belong to a world, and what belongs to the harness or to nobody.
-
-Which processes belong to a world: its ranks, what they started, and what was left behind.
-
-Processes that are not the world's: what belongs to the harness, and what all others have open.
-
-What the others have open and mapped is read once in a snapshot, if it matters.
-"""
+"""Which processes belong to a world, and what belongs to the harness or to nobody."""
 
 from __future__ import annotations
 
@@ -21,6 +14,8 @@ from pytest_multihost.model.process import Process
 from pytest_multihost.proof.threads import is_runtime_thread
 from pytest_multihost.watch.kernel.proc_files import MemoryMapping, Stat, entries, link, read
 from pytest_multihost.watch.kernel.sockets import Table
+
+# Which processes belong to a world: its ranks, what they started, and what was left behind.
 
 
 def find_family(
@@ -80,6 +75,11 @@ def _orphans(
     for pid, stat in stats.items():
         if pid in done or (stat.session in sessions and pid not in spared):
             yield pid
+
+
+# Processes that are not the world's: what belongs to the harness, and what all others have open.
+#
+# What the others have open and mapped is read once in a snapshot, if it matters.
 
 
 EVENTFD = "anon_inode:[eventfd]"

@@ -2,20 +2,6 @@
 
 Each function returns None, or an empty result, for what has gone or may not be read: a process may
 end at any time.
-
-Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
-
-The process goes on meanwhile, so that what is read may be of two instants; it counts only where the
-thread that it belongs to has not moved. It takes the permission to ptrace(2), which an ancestor of
-the same user has by default (Yama's ptrace_scope), but attaches to nothing.
-
-`ReturnAddresses` finds return addresses on the stack of a thread that goes on, without an unwinder.
-A stack is full of what ended frames have left there, and a new thread's stack often is an ended
-thread's. So a word counts as a return address only if it points into code, and the bytes before the
-place it points to are a call instruction: a return address lies behind the instruction that has
-called. Pointers to functions, and numbers that happen to point into code, pass that test in a few
-cases of a thousand. What comes out may name a place that is not returned to any more, but misses
-none that is. `proof/threads.py` says what that is good for.
 """
 
 from __future__ import annotations
@@ -224,6 +210,21 @@ def _has_lock(pid: int, file: bytes) -> bool:
     infos = (read(f"{place}/{fd}") or b"" for fd in entries(place) or ())
     lines = (line.split() for info in infos for line in info.splitlines())
     return any(line[:1] == [b"lock:"] and file in line for line in lines)
+
+
+# Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
+#
+# The process goes on meanwhile, so that what is read may be of two instants; it counts only where
+# the thread that it belongs to has not moved. It takes the permission to ptrace(2), which an
+# ancestor of the same user has by default (Yama's ptrace_scope), but attaches to nothing.
+#
+# `ReturnAddresses` finds return addresses on the stack of a thread that goes on, without an
+# unwinder. A stack is full of what ended frames have left there, and a new thread's stack often is
+# an ended thread's. So a word counts as a return address only if it points into code, and the bytes
+# before the place it points to are a call instruction: a return address lies behind the instruction
+# that has called. Pointers to functions, and numbers that happen to point into code, pass that test
+# in a few cases of a thousand. What comes out may name a place that is not returned to any more,
+# but misses none that is. `proof/threads.py` says what that is good for.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,6 @@
 
 Probes that need the rank's help or briefly stop its threads run only now: torch's flight recorder,
 the native frames below a jitted function, the holder of the GIL. Each is omitted if unavailable.
-
-Read what ranks have entered so far: from slot pages, and from torch's flight recorders.
-
-Read the native frames of all threads of ranks: what they wait for below Python.
-
-Each thread in turn is stopped for well under a millisecond and then continues, with the same
-results. Yet this is for a world that is suspected to hang, not for periodic use. Ranks that are
-stopped or in uninterruptible sleep are not read: the former need no further explanation, and
-ptrace(2) on the latter would block until the sleep ends.
 """
 
 from __future__ import annotations
@@ -38,6 +29,14 @@ from pytest_multihost.slots import FlightMailbox, slots_path
 from pytest_multihost.slots.readers import read_histories
 from pytest_multihost.watch.kernel import read_stat
 from pytest_multihost.watch.probes.dump import gil_holders
+
+# Read the native frames of all threads of ranks: what they wait for below Python.
+#
+# Each thread in turn is stopped for well under a millisecond and then continues, with the same
+# results. Yet this is for a world that is suspected to hang, not for periodic use. Ranks that are
+# stopped or in uninterruptible sleep are not read: the former need no further explanation, and
+# ptrace(2) on the latter would block until the sleep ends.
+
 
 BUDGET_S = 5.0
 """How long one process may take to be read: far more than it takes on an idle machine."""
@@ -319,6 +318,9 @@ def with_probe_results(
         for later in (probed.get(seen.rank, seen),)
     )
     return replace(failure, ranks=tuple(ranks))
+
+
+# Read what ranks have entered so far: from slot pages, and from torch's flight recorders.
 
 
 _ANSWER_S = 1.0

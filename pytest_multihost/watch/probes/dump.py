@@ -1,11 +1,4 @@
-"""Have ranks write their stacks with faulthandler, or py-spy for them, and read them.
-
-py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
-
-With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
-shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
-processor time, so it is run seldom, beside other work, and only for what is shown.
-"""
+"""Have ranks write their stacks with faulthandler, or py-spy for them, and read them."""
 
 from __future__ import annotations
 
@@ -26,6 +19,13 @@ from pytest_multihost.launch import RunningWorld
 from pytest_multihost.model.messages import DumpKind
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
 from pytest_multihost.slots.rank_files import py_spy_command
+
+# py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
+#
+# With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
+# shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
+# processor time, so it is run seldom, beside other work, and only for what is shown.
+
 
 SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
