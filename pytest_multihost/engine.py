@@ -348,7 +348,13 @@ class _WorldRun:
                 now, self.facts, deadline_s=deadline_s
             )
             return "settled" if has_settled else None
-        events = [event for each in self.facts for event in each.active_faults]
+        # A fault ends with its rank's process; what the server does to the network outlives it.
+        events = [
+            event
+            for each in self.facts
+            for event in each.active_faults
+            if not each.is_gone or (isinstance(event.body, FaultChanged) and event.body.network)
+        ]
         if has_pending_actions(events, now) or self._are_leaving(now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)

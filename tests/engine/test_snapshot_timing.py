@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
 from pytest_multihost.model.event import Event
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.testing import ScriptedLauncher, Step, make_event, well_behaved
+from pytest_multihost.testing import ScriptedLauncher, Step, exited, make_event, well_behaved
 from pytest_multihost.watch import Observations
 from pytest_multihost.watch.watchdog import Ground
 
@@ -77,6 +77,26 @@ def test_a_rank_that_sends_events_all_the_time_does_not_hide_the_others(run: Run
 def test_without_events_the_first_snapshot_is_taken_at_once(run: Run) -> None:
     """Only events of ranks put it off."""
     assert seconds_to_first_check(run, HANGS) <= QUIET_PERIOD_S
+
+
+def disturbed_rank_0(*, is_killed: bool) -> list[Step]:
+    """Have rank 0 wait in a fault for 50 s; a second fault ends it as it begins, or not at all."""
+    waits = {"index": 0, "fault": "delay", "phase": "begun", "until_s": 1050.0}
+    dies = {"index": 1, "fault": "kill", "phase": "begun", "kills": True}
+    end = [
+        Step(0, "fault", dies, after_s=0.1, on="go"),
+        Step(0, "exited", exited(signal=9), after_s=0.1, on="go"),
+    ]
+    return [Step(0, "fault", waits, on="go"), *(end if is_killed else [])]
+
+
+@pytest.mark.parametrize(("is_killed", "longest_s"), [(True, 1.0), (False, 55.0)])
+def test_a_fault_is_waited_for_as_long_as_its_rank_lives(
+    run: Run, *, is_killed: bool, longest_s: float
+) -> None:
+    """A rank that was killed as planned does not go on when its delay is over."""
+    seconds = seconds_to_first_check(run, [*HANGS, *disturbed_rank_0(is_killed=is_killed)])
+    assert longest_s / 2 - 0.5 <= seconds <= longest_s
 
 
 @dataclass(slots=True)
