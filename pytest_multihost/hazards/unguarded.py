@@ -17,10 +17,11 @@ from functools import lru_cache
 from itertools import islice
 
 from pytest_multihost.hazards.rules import Found, Place, Records
+from pytest_multihost.model.fault import ErrorPath
 from pytest_multihost.model.hazard import Launch, Passed, RankRecord
 from pytest_multihost.model.operation import RUNTIME_SCOPE
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.sweep import ASKS, STORE_READS, UNHANDLED
+from pytest_multihost.model.sweep import ASKS, STORE_READS
 
 TextOf = Callable[[str], str]
 """Returns the text of a file; empty if it cannot be read."""
@@ -59,21 +60,20 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def is_skipped(
-    error_path: str, frames: Sequence[Frame], following: Sequence[Frame], text_of: TextOf
+    error_path: ErrorPath, frames: Sequence[Frame], following: Sequence[Frame], text_of: TextOf
 ) -> bool:
     """Return whether an error of a call certainly keeps its rank from what it does next.
 
     Args:
-        error_path: Which way the error takes, see `PointSite`.
+        error_path: The way of the error.
         frames: The user's lines at the call, innermost first.
         following: Those at what comes next.
         text_of: Reads files.
     """
-    *libraries, last = error_path.split("|")
-    handler = last.partition("+")[0].rpartition(".")[2]
-    if not last or handler in ASKS or not _PASS_ON.issuperset(libraries):
+    is_told = error_path.handler and error_path.asks not in ASKS
+    if not is_told or not _PASS_ON.issuperset(error_path.libraries):
         return False
-    if last == UNHANDLED:
+    if not error_path.is_handled:
         return True
     for index, frame in enumerate(frames):
         at = _line_in(frame, frames[index + 1 :], following)

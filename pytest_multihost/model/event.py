@@ -22,7 +22,7 @@ from functools import partial
 from time import CLOCK_MONOTONIC, clock_gettime, clock_gettime_ns
 from typing import Any, ClassVar, Literal, get_args
 
-from pytest_multihost.model.fault import START, Point, PointKind
+from pytest_multihost.model.fault import START, UNKNOWN_PATH, ErrorPath, Point, PointKind
 from pytest_multihost.model.json_values import Json, from_json, to_json
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import Phase, Place, RankError
@@ -298,8 +298,7 @@ class PointSite:
         other: Of a rename or link the other path, whose point it is as well.
         makes: Whether the call may make or empty the file.
         meets_all: Whether it is over only once every rank of the world has entered it.
-        error_path: Which way an exception takes that is raised here: equal for equal ways; empty if
-            not known.
+        error_path: The way of an exception that is raised there.
         frames: The user's lines from there out to the test, innermost first.
     """
 
@@ -311,7 +310,7 @@ class PointSite:
     other: str = ""
     makes: bool = False
     meets_all: bool = False
-    error_path: str = ""
+    error_path: ErrorPath = UNKNOWN_PATH
     frames: tuple[Frame, ...] = ()
 
 

@@ -180,6 +180,53 @@ class Point:
 
 START = Point("start")
 
+UNHANDLED = "test"
+"""The handler of an exception that nothing handles: it fails the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPath:
+    """The way of an exception out of a call: equal for two calls if the same follows from both.
+
+    As text, in records: the parts, with a bar after each library, and "+" before `at`.
+
+    Attributes:
+        libraries: Functions of libraries that the user has called and that it leaves, innermost
+            first.
+        handler: The function whose handler is the first that may end it; `UNHANDLED` if there is
+            none, empty if it is not known.
+        at: Which of its handlers that is, and at which instructions all frames further out are.
+    """
+
+    libraries: tuple[str, ...] = ()
+    handler: str = ""
+    at: str = ""
+
+    @property
+    def is_handled(self) -> bool:
+        """Whether something may handle it, as far as known."""
+        return self.handler != UNHANDLED or bool(self.at)
+
+    @property
+    def asks(self) -> str:
+        """The name of the handler's function, without its class: `exists` takes an error for no."""
+        return self.handler.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        last = f"{self.handler}+{self.at}" if self.at else self.handler
+        return "|".join((*self.libraries, last))
+
+    @classmethod
+    def parse(cls, text: str) -> ErrorPath:
+        """Return what a text of `str` stands for."""
+        *libraries, last = text.split("|")
+        handler, _, at = last.partition("+")
+        return cls(tuple(libraries), handler, at)
+
+
+UNKNOWN_PATH = ErrorPath()
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fault:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
-from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.fault import UNKNOWN_PATH, ErrorPath, Fault, Point
 from pytest_multihost.model.spec import DEFAULT_FAMILIES, Family
 from pytest_multihost.model.verdict import OperationName, Place
 
@@ -32,9 +32,6 @@ RunOutcome = Literal[
 
 WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
 """Outcomes that show a weakness: somebody waits for what never comes."""
-
-UNHANDLED: Final = "test"
-"""The way of an exception that nothing handles: it fails the test."""
 
 ASKS: Final = frozenset(
     {
@@ -65,7 +62,7 @@ class RecordedPoint:
         other: Of a rename or link, the other path.
         makes: Whether the call on a file may make or empty it.
         meets_all: Whether the operation is over only once every rank has entered it.
-        error_path: Equal for points at which an exception takes the same way; empty if not known.
+        error_path: The way of an exception that is raised there.
     """
 
     rank: int
@@ -76,7 +73,7 @@ class RecordedPoint:
     other: str = ""
     makes: bool = False
     meets_all: bool = False
-    error_path: str = ""
+    error_path: ErrorPath = UNKNOWN_PATH
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from time import monotonic  # by name: the test may replace it in its module
 from types import FrameType
 
 from pytest_multihost.model.event import PointSite, PointsRecorded
-from pytest_multihost.model.fault import Point, PointKind
+from pytest_multihost.model.fault import UNKNOWN_PATH, Point, PointKind
 from pytest_multihost.model.stack import Frame, relative_to
 from pytest_multihost.model.sweep import STORE_READS
 from pytest_multihost.rank.recorder import Recorder, SourceRef
@@ -195,7 +195,7 @@ class PointRecord:
                 other,
                 makes,
                 meets_all=point == "collective" and meets_all(caller, name, self.recorder.size),
-                error_path=error_path(caller) if can_fail else "",
+                error_path=error_path(caller) if can_fail else UNKNOWN_PATH,
                 frames=tuple(map(self._relative, user_frames(caller))),
             )
         )

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pytest_multihost import faults
 from pytest_multihost.model.fault import FIELD_ERRORS, START, Fault, Point
 from pytest_multihost.model.spec import Family
-from pytest_multihost.model.sweep import UNHANDLED, RecordedPoint
+from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep.classes import (
     Records,
@@ -181,7 +181,7 @@ def choices_of_failures(role: Role) -> Iterator[Choice]:
             fault = faults.fails(rank=passed.rank, at=passed.point)
             alike = found.lines_beside(passed)
             yield Choice(turn, weight, "fails", fault, passed, found.key, alike)
-            if not passed.error_path.endswith(UNHANDLED):
+            if passed.error_path.is_handled:
                 onwards = replace(passed.point, onwards=True)
                 fault = faults.fails(rank=passed.rank, at=onwards)
                 yield Choice(turn + SECOND_TURN, weight, "fails", fault, passed, found.key, alike)
@@ -194,8 +194,8 @@ def _way(passed: RecordedPoint) -> Hashable:
     """
     name = FIELD_ERRORS.get(passed.point.call, "EIO")
     kind = type(OSError(getattr(errno, name), "")).__name__
-    if passed.error_path and passed.is_main:
-        return kind, passed.error_path.rpartition("|")[2]
+    if passed.error_path.handler and passed.is_main:
+        return kind, passed.error_path.handler, passed.error_path.at
     return kind, passed.error_path, site_of(passed)
 
 

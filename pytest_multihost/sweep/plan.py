@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from itertools import islice
 
+from pytest_multihost.model.fault import ErrorPath
 from pytest_multihost.model.spec import DEFAULT_FAMILIES, Family
 from pytest_multihost.model.sweep import (
     WEAK,
@@ -206,9 +207,9 @@ def _decided_by(disturbance: Disturbance) -> _Named | None:
     return None
 
 
-def _told_ways(runs: Iterable[DisturbedRun]) -> Mapping[_Named, set[str]]:
+def _told_ways(runs: Iterable[DisturbedRun]) -> Mapping[_Named, set[ErrorPath]]:
     """Return the ways of the failures that all ranks were seen to hear of, by class."""
-    ways: dict[_Named, set[str]] = {}
+    ways: dict[_Named, set[ErrorPath]] = {}
     for each in runs:
         if each.outcome == "told" and each.disturbance.family == "fails":
             disturbance = each.disturbance
@@ -216,7 +217,7 @@ def _told_ways(runs: Iterable[DisturbedRun]) -> Mapping[_Named, set[str]]:
     return ways
 
 
-def _is_told(disturbance: Disturbance, told: Mapping[_Named, set[str]]) -> bool:
+def _is_told(disturbance: Disturbance, told: Mapping[_Named, set[ErrorPath]]) -> bool:
     """Return whether all ranks were seen to hear of a failure that takes the same way.
 
     What differs between such failures is the function of a library that handles it first: one that

@@ -113,8 +113,7 @@ class Access:
 
 
 def _is_asked(passed: RecordedPoint) -> bool:
-    function = passed.error_path.partition("+")[0].rpartition(".")[2]
-    return function in ASKS
+    return passed.error_path.asks in ASKS
 
 
 @dataclass(frozen=True, slots=True)

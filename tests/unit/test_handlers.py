@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.sweep import UNHANDLED
+from pytest_multihost.model.fault import UNHANDLED
 from pytest_multihost.rank.recorder.calls import error_path, fails_test, user_frames
 
 
@@ -144,7 +144,7 @@ paths: list[str] = []
 
 def pass_here() -> None:
     """Note the way of an exception from the call of this function."""
-    paths.append(error_path(sys._getframe(1)))
+    paths.append(str(error_path(sys._getframe(1))))
 
 
 def ways(call: Callable[[], object]) -> list[str]:

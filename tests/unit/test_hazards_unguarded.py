@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.hazards import disturbances_of, find_hazards
-from pytest_multihost.model.fault import Point
+from pytest_multihost.model.fault import UNHANDLED, ErrorPath, Point
 from pytest_multihost.model.hazard import Hazards, Launch, Passed, RankRecord
 from pytest_multihost.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, Operation, Scope
 from pytest_multihost.model.stack import Frame, SourceContext
-from pytest_multihost.model.sweep import UNHANDLED, RecordedPoint
+from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 
 FILE, HANDLED = "/job/train.py", "step+20 abc"
@@ -30,7 +30,9 @@ def passed(
 ) -> Passed:
     """Return a point that a rank has passed."""
     where = Place(lines[0].file, lines[0].line, lines[0].function)
-    return Passed(RecordedPoint(rank, point, 0, where=where, error_path=path), lines)
+    return Passed(
+        RecordedPoint(rank, point, 0, where=where, error_path=ErrorPath.parse(path)), lines
+    )
 
 
 def io(line: int = 3, call: str = "write", function: str = "step", path: str = UNHANDLED) -> Passed:

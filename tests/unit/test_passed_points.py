@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pytest_multihost.model.event import Event, PointSite, PointsRecorded
-from pytest_multihost.model.fault import Point
+from pytest_multihost.model.fault import ErrorPath, Point
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
@@ -258,9 +258,15 @@ def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:
 
 def test_what_a_call_is_known_for_is_kept_with_its_point() -> None:
     """A plan needs it: what it makes, the other name, and the way of an error."""
-    site = PointSite(io("/x"), other="/y", makes=True, error_path="save+10 7f")
+    site = PointSite(
+        io("/x"), other="/y", makes=True, error_path=ErrorPath(handler="save", at="10 7f")
+    )
     [found] = recorded(site, passed=(0,))
-    assert (found.other, found.makes, found.error_path) == ("/y", True, "save+10 7f")
+    assert (found.other, found.makes, found.error_path) == (
+        "/y",
+        True,
+        ErrorPath(handler="save", at="10 7f"),
+    )
 
 
 def test_an_operation_meets_all_if_one_that_it_is_made_of_does() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.fault import Point
+from pytest_multihost.model.fault import ErrorPath, Point
 from pytest_multihost.model.sweep import (
     Disturbance,
     DisturbedRun,
@@ -405,7 +405,7 @@ def failing(points: Points, size: int = 2) -> list[tuple[str, str]]:
 def on_its_way(points: Points, *paths: str, rank: int = 0, is_main: bool = True) -> Points:
     """Return points of which those of a rank meet handlers, in order."""
     mine = [
-        replace(each, error_path=path, is_main=is_main)
+        replace(each, error_path=ErrorPath.parse(path), is_main=is_main)
         for each, path in zip(points[rank], paths, strict=True)
     ]
     return {**points, rank: tuple(mine)}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.model.fault import Point
+from pytest_multihost.model.fault import ErrorPath, Point
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep.sharing import order_of, sharing_of
@@ -47,8 +47,8 @@ def is_raced(*passed: tuple[RecordedPoint, ...]) -> bool:
 
 MAKES = io("open", makes=True)
 READS = io("open")
-ASKS = io("stat", error_path="Path.exists+10 7f")
-SIZE = io("stat", error_path="test")
+ASKS = io("stat", error_path=ErrorPath(handler="Path.exists", at="10 7f"))
+SIZE = io("stat", error_path=ErrorPath(handler="test"))
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from pytest_multihost.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.model.stack import Frame, is_library, is_ours
-from pytest_multihost.model.sweep import ASKS, UNHANDLED
+from pytest_multihost.model.sweep import ASKS
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Function
 
@@ -222,8 +223,8 @@ def _table(code: CodeType) -> tuple[tuple[int, int, int], ...]:
 # Which way an exception takes
 
 
-def error_path(frame: FrameType | None) -> str:
-    """Return a text for the way of an exception from the call that `frame` is in.
+def error_path(frame: FrameType | None) -> ErrorPath:
+    """Return the way of an exception from the call that `frame` is in.
 
     It is equal for two calls if the same handler is the first that may end such an exception, and
     is called in the same way: then what follows is the same, whichever of the calls raised. It says
@@ -234,8 +235,7 @@ def error_path(frame: FrameType | None) -> str:
     Any other `with`, `finally` and `except` of the user's counts as a handler, whatever it does
     with it: then two calls may have different ways although they end alike, never the other way
     round. Handlers of libraries raise again, mostly another exception, but for functions that ask
-    (`ASKS`): so of a library the text has only the function that the user has called, before a
-    bar, and behind it the way from there.
+    (`ASKS`): so of a library there is only the function that the user has called.
     """
     entered: list[str] = []
     while frame is not None and not _is_call_of_test(frame.f_code):
@@ -244,11 +244,11 @@ def error_path(frame: FrameType | None) -> str:
         if handler is not None:
             if not is_library(code.co_filename) or code.co_name in ASKS:
                 outside = _text(_positions(frame.f_back))
-                return "|".join([*entered, f"{code.co_qualname}+{handler} {outside}"])
+                return ErrorPath(tuple(entered), code.co_qualname, f"{handler} {outside}")
             frame = _entry(frame)
             entered.append(frame.f_code.co_qualname)
         frame = frame.f_back
-    return "|".join([*entered, UNHANDLED])
+    return ErrorPath(tuple(entered), UNHANDLED)
 
 
 def user_frames(frame: FrameType | None) -> Iterator[Frame]:
