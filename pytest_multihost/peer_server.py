@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pytest_multihost.launch import Ending
@@ -116,22 +117,25 @@ class PeerServer:
             self.stream.flush()
             for frame in self.stream.receive():
                 self._handle(frame)
-            self._pass_on_events()
+            self._unless_lost(self._pass_on_events)
             if self.stream.ended is not None and self._status is None:
                 happened = "rank 0's process has gone without a word about how the run went"
                 raise LaunchError(happened, seen=self.stream.ended)
         return self._status
 
+    def _unless_lost(self, act: Callable[[], None]) -> None:
+        """Do something with this process's ranks; if their server is gone, tell rank 0."""
+        try:
+            act()
+        except LaunchError as error:
+            self._local = None
+            self.stream.send(Frame(RanksLost(str(error))))
+
     def _pass_on_events(self) -> None:
         """Forward the events of this process's ranks to rank 0."""
         if self._local is None:
             return
-        try:
-            events = self._local.world.wait(0)
-        except LaunchError as error:
-            self._local = None
-            self.stream.send(Frame(RanksLost(str(error))))
-            return
+        events = self._local.world.wait(0)
         self._local.faults.extend(each for each in events if isinstance(each.body, FaultChanged))
         self._send_events(events)
 
@@ -143,17 +147,23 @@ class PeerServer:
         if isinstance(frame.message, Quit):
             self._status = frame.message.status
         elif frame.number:
-            message, payload = self._answer(frame.message)
+            try:
+                message, payload = self._answer(frame.message)
+            except LaunchError as error:  # the next look at the ranks tells that they are lost
+                message, payload = Failed(str(error)), b""
             self.stream.send(Frame(message, payload, frame.number))
         elif self._local is not None:
-            world = self._local.world
-            match frame.message:
-                case SendToRank(rank, passed_on):
-                    world.send(rank, Frame(passed_on, frame.payload))
-                case RequestDumps(ranks, what):
-                    world.request_dumps(ranks, what)
-                case PauseRank() as request:
-                    world.request(request)
+            self._unless_lost(partial(self._pass_on, frame, self._local.world))
+
+    def _pass_on(self, frame: Frame[ToPeer], world: ServerWorld) -> None:
+        """Pass a message without an answer on to this process's ranks."""
+        match frame.message:
+            case SendToRank(rank, passed_on):
+                world.send(rank, Frame(passed_on, frame.payload))
+            case RequestDumps(ranks, what):
+                world.request_dumps(ranks, what)
+            case PauseRank() as request:
+                world.request(request)
 
     def _answer(self, message: ToPeer) -> Answer:
         local = self._local

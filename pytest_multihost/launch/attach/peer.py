@@ -27,6 +27,7 @@ from pytest_multihost.model.messages import (
     Signalled,
     ToPeer,
     Welcome,
+    WorldForked,
 )
 
 _FAREWELL_S = 5.0
@@ -141,7 +142,8 @@ class Peer:
                     if isinstance(frame.message, wanted):
                         return frame.message, frame.payload
                     if isinstance(frame.message, Failed):
-                        happened = f"the ranks of {self.name} could not be started"
+                        became = "could not be started" if wanted is WorldForked else "are lost"
+                        happened = f"the ranks of {self.name} {became}"
                         raise LaunchError(happened, seen=frame.message.error)
                     raise self.lost(f"it answered with {type(frame.message).__name__}")
             frames = self.stream.await_frames(deadline_s)
@@ -194,10 +196,10 @@ class Peer:
         self.uncertainty_s, self.offset_s = min(found)
 
     def take_arrived(self) -> list[Frame[FromPeer]]:
-        """Return the frames that have arrived and answer no request."""
+        """Return the frames that have arrived and answer no request; `interruption` stays."""
         self.stream.flush()
         frames = [*self.backlog, *self.stream.receive()]
-        self.backlog.clear()
+        self.backlog = [each for each in frames if isinstance(each.message, Signalled)]
         return frames
 
     def note_arrived(self) -> None:
