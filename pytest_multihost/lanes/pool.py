@@ -76,11 +76,6 @@ class LanePool:
         """How many lanes there are."""
         return len(self._lanes)
 
-    @property
-    def busy(self) -> int:
-        """How many of them run a world."""
-        return sum(each.request is not None for each in self._lanes)
-
     def start(self) -> None:
         """Start the lane parent, if it does not run; returns before it is ready."""
         if self._parent is not None:

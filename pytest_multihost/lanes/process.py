@@ -154,7 +154,6 @@ class WorldLost:
     why: str
 
 
-ToParent = OpenLane
 ToLane = UseServer | RunWorld
 FromLane = WorldRun | WorldLost
 

@@ -1,7 +1,7 @@
 """The first program of a container: it connects to the controller and execs what that names.
 
 The controller learns the process id outside of the container from the connection. The module is
-not in the package `docker`, which would take three times as long to import here.
+apart from `docker`, which would take three times as long to import here.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-# By name: a test may replace it in its module, which must not affect the harness.
+# By name: a test may replace these in their modules, which must not affect the harness.
 from json import dumps as to_json_text
-
-# By name: a test may replace it in its module, which must not affect the harness.
 from os import getpid
 from typing import Any, Generic, TypeVar
 
