@@ -4,15 +4,17 @@ The engine depends neither on pytest nor on any runtime. Everything that happens
 the world's history; a rank's events are summarised in its `RankFacts`, and the engine decides from
 these facts and the clock alone. It judges nothing: it returns the observations, a `WorldResult`.
 
-Ranks stop at three gates, and the engine opens each for all of them at once:
+Ranks stop at three gates. The engine opens each for all of them at once, but for ranks of a script
+that others may wait for the end of:
 
 * `go`: all are ready, so that the test's timeout does not include any rank's start-up;
 * `teardown`: all test bodies are over. A rank that tore down its fixtures while others still
   communicate would make them fail, and those would look like culprits;
 * `exit`: all are torn down. If rank 0 hosts a service of the runtime, it exits last.
 
-The engine ends a world early for one of four reasons: a timeout, a rank that has failed while the
-others continue (they get a grace period), a proof that no rank can make progress, or Ctrl-C.
+The engine ends a world early for one of these reasons: a timeout, a rank that has failed while the
+others continue (they get a grace period), a proof that no rank can make progress, ranks in
+operations that do not match, a rank that somebody has stopped, a lost server, or Ctrl-C.
 """
 
 from __future__ import annotations

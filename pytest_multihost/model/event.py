@@ -337,10 +337,10 @@ class PointsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class PointsPassed:
-    """All points that it has passed, and how often each."""
+    """All points that it has passed: kind, name, call on a file, and how often."""
 
     kind: ClassVar = "points"
-    passed: tuple[tuple[PointKind, str, int], ...]
+    passed: tuple[tuple[PointKind, str, str, int], ...]
 
 
 # Made by the harness

@@ -33,7 +33,7 @@ Kind = Literal[
 
 Where = Literal[
     "inside",  # only processes of the world
-    "harness",  # the controller or its servers
+    "harness",  # controllers
     "outside",  # another process, perhaps in addition to processes of the world
     "nobody",  # the other side is closed
     "unknown",
@@ -168,8 +168,7 @@ class Process:
         is_rank: Whether it is the rank itself.
         threads: Main thread first; only the main thread in a shallow snapshot; empty when the
             process has ended.
-        descriptors: By number: all in a deep snapshot, those of the main thread's system call in
-            a shallow one.
+        descriptors: By number: all in a deep snapshot, none in a shallow one.
         caught: Bit mask of signals with a handler, bit 0 for signal 1.
         pending: Signals that are about to be delivered.
         timers: POSIX timers that it has made; None if unknown.

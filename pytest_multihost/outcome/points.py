@@ -277,9 +277,13 @@ def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
     for event in history:
         if isinstance(event.body, PointsPassed) and event.rank == rank:
             same = [each for each in event.body.passed if each[0] == fault.at.point]
-            named = [f"{name or point} x{count}" for point, name, count in same[:_MAX_NAMED]]
+            named = [_counted(*each) for each in same[:_MAX_NAMED]]
             return ", ".join([*named, "..."] if len(same) > _MAX_NAMED else named)
     return ""
+
+
+def _counted(point: str, name: str, call: str, count: int) -> str:
+    return f"{name or point}{f' ({call})' if call else ''} x{count}"
 
 
 def require_fired(finding: Finding, result: WorldResult) -> Finding:

@@ -31,7 +31,7 @@ from pytest_multihost.proof.threads import (
     is_sleep,
 )
 
-_SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
+SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
 
 _TRAFFIC_BYTES = 4096
 """Bytes on one connection between two snapshots that are more than heartbeats."""
@@ -173,7 +173,7 @@ def _signal_blockers(process: Process) -> Iterator[str]:
         yield f"is traced by process {process.tracer}"
     if process.pending:
         yield "is about to get a signal"
-    if process.caught & _SIGALRM:  # no file in /proc shows alarm(2) and setitimer(2)
+    if process.caught & SIGALRM:  # no file in /proc shows alarm(2) and setitimer(2)
         yield "has a handler for SIGALRM, which a timer may send"
     if process.timers is None:
         yield "has timers that cannot be read"

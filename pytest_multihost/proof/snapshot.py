@@ -146,10 +146,6 @@ class Interval:
         """Whether a thread has not left a wait that is known to time out before the deadline."""
         return self.has_not_moved(thread) and thread.ends_by(self.deadline_s)
 
-    def is_in_failing_start(self, thread: Thread) -> bool:
-        """Whether a thread starts a program that cannot end but by failing the test."""
-        return self.process.is_rank and bool(self.now.failing_starts(self.process.rank, thread.tid))
-
     def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
         """Return the operations that a thread waits for, if they are the same as before."""
 

@@ -29,8 +29,9 @@ from pytest_multihost.model.result import Activity, Label
 
 # System calls by number, and how a wait in them can end, derived from their arguments.
 #
-# /proc/PID/syscall (proc(5)) has the number of the call that a thread is blocked in and its six
-# argument registers; section 2 of the manual describes the arguments of each call.
+# /proc/PID/task/TID/syscall (proc(5)) has the number of the call that a thread is blocked in and
+# its six argument registers; section 2 of the manual describes the arguments of each call. To read
+# it waits until the thread is off its processor, so it never tells of a thread that still runs.
 
 
 _X86_64 = """

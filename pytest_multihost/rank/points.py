@@ -44,6 +44,7 @@ from pytest_multihost.nemesis.interpose import (
 from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.point_record import PointRecord
 from pytest_multihost.rank.recorder import Recorder, SourceRef, after_import
+from pytest_multihost.rank.recorder.files import report_native_files
 from pytest_multihost.rank.wrap_calls import count_batches, wrap_calls
 
 # Name files without what differs between runs: temporary folders, process ids, run ids, times.
@@ -288,10 +289,7 @@ class Points:
         if self.record is not None:
             self.record.flush(is_all=True)
         if self.bindings:
-            passed = tuple(
-                (point, f"{name} ({call})" if call else name, count)
-                for (point, name, call), count in self.counts.items()
-            )
+            passed = tuple((*point, count) for point, count in self.counts.items())
             self.send(PointsPassed(passed[:_MAX_COUNTS]))
 
 
@@ -315,8 +313,8 @@ _FILE_MODULES = frozenset(
 )
 """Modules that touch files for whoever calls them."""
 
-_REPORTING = tuple(f"pytest_multihost.rank.recorder.{name}_files" for name in ("native", "torch"))
-"""Modules that report what native code does with files."""
+_REPORTING = {__name__, observing_files.__module__, report_native_files.__module__}
+"""Modules that report what is done with files, native code's included."""
 
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
@@ -329,11 +327,10 @@ _READERS_OF_CODE = frozenset(
 def _is_not_the_tests() -> bool:
     """Return whether a file is touched by pytest, by this package, or to read source code."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
-    own = (__name__, observing_files.__module__, *_REPORTING)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]
-        if module not in own and room not in _FILE_MODULES:
+        if module not in _REPORTING and room not in _FILE_MODULES:
             return room in _HARNESS or room in _READERS_OF_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -129,10 +129,13 @@ def format_exception(error: BaseException) -> str:
 def clear_frames(error: BaseException | None) -> None:
     """Release what the frames of an exception hold.
 
-    After a MemoryError there may be no memory left to describe it with.
+    After a MemoryError there may be no memory left to describe it with. Code may make a circle of
+    contexts.
     """
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and not any(error is each for each in seen):
         traceback.clear_frames(error.__traceback__)
+        seen.append(error)
         error = error.__context__
 
 

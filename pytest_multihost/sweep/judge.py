@@ -178,11 +178,10 @@ class _Run:
     def has_passed_again(self) -> bool | None:
         """Return whether the rank has passed the point again after the fault; None: not known."""
         at = self.disturbance.fault.at
-        name = f"{at.name} ({at.call})" if at.call else at.name
         for event in self.judged.result.history:
             if event.rank == self.rank and isinstance(event.body, PointsPassed):
-                counts = {each[:2]: each[2] for each in event.body.passed}
-                count = counts.get((at.point, name))
+                counts = {each[:3]: each[3] for each in event.body.passed}
+                count = counts.get((at.point, at.name, at.call))
                 return None if count is None else count > at.nth
         return None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost import faults
+from pytest_multihost.model.fault import Point
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.sweep.choices import (
     LAST_TURN,
@@ -85,10 +86,8 @@ def _late_at_operations(role: Role) -> Iterator[Choice]:
             ends = (*ends, *found.points_of_last[-1:])
         for turn, passed in enumerate(dict.fromkeys(ends)):
             yield _held(passed, Weight.LATE_AT_OPERATION, turn, found.key)
-            longer = _held(
-                passed, Weight.LATE_AT_OPERATION, turn + LATER_TURN, found.key, min_s=LATE_S
-            )
-            yield longer
+            later = turn + LATER_TURN
+            yield _held(passed, Weight.LATE_AT_OPERATION, later, found.key, min_s=LATE_S)
 
 
 def _late_at_collectives(collectives: Sequence[RecordedPoint]) -> Iterator[Choice]:
@@ -96,7 +95,7 @@ def _late_at_collectives(collectives: Sequence[RecordedPoint]) -> Iterator[Choic
     first, *_ = collectives
     if len(collectives) > 1:
         at = Point("collective", onwards=True)
-        fault = hold(first.rank, at)
+        fault = faults.hold(rank=first.rank, at=at)
         yield Choice(0, Weight.LATE_AT_OPERATION, "late", fault, first, "collectives")
     for site, passed in by_site.items():
         turn = LAST_TURN if len(collectives) > 1 else 0
@@ -115,11 +114,5 @@ def _late_at_sync_points(role: Role) -> Iterator[Choice]:
 def _held(
     passed: RecordedPoint, weight: Weight, turn: int, class_: Hashable, *, min_s: float = 0.0
 ) -> Choice:
-    fault = hold(passed.rank, passed.point, min_s=min_s)
+    fault = faults.hold(rank=passed.rank, at=passed.point, min_s=min_s)
     return Choice(turn, weight, "late", fault, passed, class_)
-
-
-def hold(rank: int, point: Point, *, min_s: float = 0.0) -> Fault:
-    """Return the fault that holds a rank until the others wait for it, or at least so long."""
-    least = {"min_s": min_s} if min_s else {}
-    return Fault("hold", (rank,), point, {"until": "others-wait", **least})

@@ -21,19 +21,7 @@ Epoch = int | None
 """The epoch of a point; None if it may be any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The epochs of all points.
-
-    Attributes:
-        epochs: The epoch of each.
-    """
-
-    epochs: Mapping[RecordedPoint, Epoch] = field(default_factory=dict)
-
-    def epoch_of(self, passed: RecordedPoint) -> Epoch:
-        """Return the epoch of a point."""
-        return self.epochs.get(passed)
+Epochs = Mapping[RecordedPoint, Epoch]
 
 
 def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
@@ -41,7 +29,7 @@ def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
     return one is None or other is None or one == other
 
 
-def order_of(points: Records, size: int) -> Order:
+def order_of(points: Records, size: int) -> Epochs:
     """Return the epochs of the points that ranks have passed.
 
     Only the operations of main threads count, as far as all ranks have passed the same, in the same
@@ -60,7 +48,7 @@ def order_of(points: Records, size: int) -> Order:
         for each in passed:
             epochs[each] = number if each.is_main else None
             number = min(number + _meets(each), common)
-    return Order(epochs)
+    return epochs
 
 
 def _meets(passed: RecordedPoint) -> bool:
@@ -104,9 +92,9 @@ class Access:
     epoch: Epoch
 
     @classmethod
-    def of(cls, passed: RecordedPoint, order: Order) -> Access:
+    def of(cls, passed: RecordedPoint, epochs: Epochs) -> Access:
         """Return what a point stands for."""
-        call, epoch = passed.point.call, order.epoch_of(passed)
+        call, epoch = passed.point.call, epochs.get(passed)
         if call == "stat" and _is_asked(passed):
             call = "ask"
         return cls(passed.rank, call, makes_name(passed), epoch)
@@ -121,14 +109,14 @@ class Sharing:
     """The files and folders that ranks use.
 
     Attributes:
-        order: What comes after what.
+        epochs: The epoch of each point.
         at: What is done with each path.
         inside: For each folder, what is done with what is directly in it.
         below: For each folder, what is done with what is in it, however deep.
         made: By whom, where and which folders are made.
     """
 
-    order: Order = field(default_factory=Order)
+    epochs: Epochs = field(default_factory=dict)
     at: Mapping[str, set[Access]] = field(default_factory=dict)
     inside: Mapping[str, set[Access]] = field(default_factory=dict)
     below: Mapping[str, set[Access]] = field(default_factory=dict)
@@ -141,7 +129,7 @@ class Sharing:
         """
         if follows_mkdir(passed, self.made):
             return False
-        epoch = self.order.epoch_of(passed)
+        epoch = self.epochs.get(passed)
         return any(may_be_concurrent(epoch, each.epoch) for each in self._conflicts(passed))
 
     def is_seen(self, passed: RecordedPoint) -> bool:
@@ -150,7 +138,7 @@ class Sharing:
 
     def _conflicts(self, passed: RecordedPoint) -> Iterator[Access]:
         """Yield what others do that changes what a call finds, or finds what it changes."""
-        mine = Access.of(passed, self.order)
+        mine = Access.of(passed, self.epochs)
         for path in _paths(passed):
             near = (
                 (path, path, self.at.get(path, ())),
@@ -254,7 +242,7 @@ def _place(passed: RecordedPoint) -> tuple[int, object, str]:
     return passed.rank, (where.file, where.line) if where else None, passed.point.name
 
 
-def sharing_of(points: Records, order: Order) -> Sharing:
+def sharing_of(points: Records, epochs: Epochs) -> Sharing:
     """Return which ranks use which files and folders, and when."""
     at: dict[str, set[Access]] = {}
     inside: dict[str, set[Access]] = {}
@@ -265,7 +253,7 @@ def sharing_of(points: Records, order: Order) -> Sharing:
             is_file = each.point.point == "io" and is_of_the_test(each)
             if not is_file or follows_mkdir(each, made):
                 continue
-            access = Access.of(each, order)
+            access = Access.of(each, epochs)
             for path in _paths(each):
                 if access in at.setdefault(path, set()):
                     continue
@@ -273,7 +261,7 @@ def sharing_of(points: Records, order: Order) -> Sharing:
                 inside.setdefault(_folder(path), set()).add(access)
                 for folder in _above(path):
                     below.setdefault(folder, set()).add(access)
-    return Sharing(order, at, inside, below, made)
+    return Sharing(epochs, at, inside, below, made)
 
 
 def _paths(passed: RecordedPoint) -> tuple[str, ...]:

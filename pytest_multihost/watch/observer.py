@@ -198,13 +198,13 @@ class WorldObserver:
         return self._quiescence
 
     def turns(
-        self, facts: Sequence[RankFacts], idle: Collection[int] | None, tries: int = _TRIES
+        self, facts: Sequence[RankFacts], idle: Collection[int] | None
     ) -> Mapping[int, int] | None:
         """Return how often each thread has run, if the world is quiescent but for `idle` ones.
 
         None if it is not, after some tries: threads that poll are seldom all asleep at once.
         """
-        for _ in range(tries):
+        for _ in range(_TRIES):
             found = self.quiescence(facts).ask(idle)
             if found.is_quiescent:
                 return found.turns

@@ -113,7 +113,7 @@ def until_still_but_for(found: Quiescence, cause: str) -> None:
 
 def causes(found: Quiescence) -> set[str]:
     """Return why the world is not quiescent now."""
-    return {each.cause for each in found.ask().motions}
+    return set(found.ask().causes)
 
 
 # Worlds that are still

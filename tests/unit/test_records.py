@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.rank.stages import raised_error
+from pytest_multihost.rank.stages import clear_frames, raised_error
 
 
 def causes(error: BaseException) -> list[str]:
@@ -71,3 +71,10 @@ def test_an_exception_that_cannot_be_printed_is_told_all_the_same() -> None:
     error = ValueError("step 3")
     error.__cause__ = Broken()
     assert causes(error) == ["Broken: <its str() raises RuntimeError>"]
+
+
+def test_a_circle_of_contexts_is_cleared_and_comes_to_an_end() -> None:
+    """Code may set `__context__` itself; a rank must not hang as it reports an error."""
+    first, second = ValueError("first"), KeyError("second")
+    first.__context__, second.__context__ = second, first
+    clear_frames(first)

@@ -131,7 +131,7 @@ def world(
         history.append(make_event(raised_s + 1, rank, "released", {"gate": "exit"}))
         history.append(make_event(raised_s + 1, rank, "exited", exited()))
     if passed:
-        points = {"passed": [["io", "*/done (write)", passed]]}
+        points = {"passed": [["io", "*/done", "write", passed]]}
         history.append(make_event(RELEASED_S, 0, "points", points))
     if let_go is not None:
         history.append(make_event(RELEASED_S, 0, "hold_ended", let_go))

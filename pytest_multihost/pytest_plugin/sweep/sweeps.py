@@ -278,13 +278,16 @@ class Sweeps:
         sweep.leave_out("machine", (each for each in todo if each not in possible))
         if self.tally.settings.sweep.is_continued:
             earlier = earlier_result(self.folder.base, result)
-            known = {} if earlier is None else {e.disturbance.fault: e for e in earlier.runs}
+            # By their texts: a fault that returns NaN is not equal to itself once it has been read.
+            known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
+            names = [repr(each.fault) for each in possible]
             sweep.runs += [
-                replace(known[each.fault], disturbance=each, directory=None)
-                for each in possible
-                if each.fault in known
+                replace(known[name], disturbance=each, directory=None)
+                for name, each in zip(names, possible, strict=True)
+                if name in known
             ]
-            possible = [each for each in possible if each.fault not in known]
+            pairs = zip(names, possible, strict=True)
+            possible = [each for name, each in pairs if name not in known]
         sweep.rest.extend(possible)
         return sweep
 

@@ -9,12 +9,11 @@ stacks of threads.
 from pytest_multihost.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import KernelReader, ProcReader
 from pytest_multihost.watch.kernel.proc_files import holders_of_lock, read_stat
-from pytest_multihost.watch.kernel.quiescence import Motion, Quiescence, Stillness
+from pytest_multihost.watch.kernel.quiescence import Quiescence, Stillness
 
 __all__ = [
     "HarnessProcesses",
     "KernelReader",
-    "Motion",
     "ProcReader",
     "Quiescence",
     "Stillness",

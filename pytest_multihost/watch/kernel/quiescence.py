@@ -63,41 +63,24 @@ _STATES: Mapping[str, Cause] = {"R": "runs", "D": "device", "T": "stopped", "t":
 
 
 @dataclass(frozen=True, slots=True)
-class Motion:
-    """Something in a world that is not quiescent.
-
-    Attributes:
-        cause: Why it may move.
-        pid: Its process; 0 for data in flight.
-        tid: Its thread; 0 for the whole process.
-    """
-
-    cause: Cause
-    pid: int = 0
-    tid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Stillness:
     """A world at one moment.
 
     Attributes:
-        at_s: When it was asked for, on the monotonic clock.
-        motions: What was found to move, of the first process that has any: empty if the world is
+        causes: Why it may move, as far as the first process that may: empty if the world is
             quiescent.
         turns: How often each thread has been put on a processor so far. Between two moments at
             which a world is quiescent, a thread without a new turn did nothing; one that polls must
             have had a turn, lest it is about to find what it polls for.
     """
 
-    at_s: float
-    motions: tuple[Motion, ...] = ()
+    causes: tuple[Cause, ...] = ()
     turns: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_quiescent(self) -> bool:
         """Whether nothing was found to move."""
-        return not self.motions
+        return not self.causes
 
 
 @dataclass(slots=True)
@@ -157,23 +140,23 @@ class Quiescence:
             frozen: Ranks that are stopped and will not be continued: they and their children count
                 as asleep.
         """
-        at_s, turns = time.monotonic(), dict[int, int]()
-        found = self._motions(turns, idle if idle is None else frozenset(idle), frozen)
-        motions = tuple(found)
-        return Stillness(at_s, motions, turns)
+        turns: dict[int, int] = {}
+        found = self._causes(turns, idle if idle is None else frozenset(idle), frozen)
+        causes = tuple(found)  # which notes the turns
+        return Stillness(causes, turns)
 
-    def _motions(
+    def _causes(
         self, turns: dict[int, int], idle: Collection[int] | None, frozen: Collection[int]
-    ) -> Iterator[Motion]:
-        """Yield the motions of the first process or connection that has any; note all turns."""
+    ) -> Iterator[Cause]:
+        """Yield why the first process or connection may move that may; note all turns."""
         family = self._family or self.ranks.values()
         turns_before = _turns(family) if idle else {}
         before = _clocks(family)
         if not self._find_family():
-            yield Motion("begins")
+            yield "begins"
             return
-        if new := [Motion("begins", pid) for pid in self._family if pid not in before]:
-            yield from new
+        if any(pid not in before for pid in self._family):
+            yield "begins"
             return
         # Before the threads: what has arrived until then shows in them. Later data need a sender
         # that has run, and then its clock has advanced.
@@ -182,24 +165,32 @@ class Quiescence:
             return
         for pid in self._family:
             tids = proc_files.entries(f"/proc/{pid}/task") or []
-            found = [each for tid in tids for each in _thread_motions(pid, tid, turns)]
+            found = [each for tid in tids for each in _thread_causes(pid, tid, turns)]
             if self._family[pid] in frozen:
-                found = [each for each in found if each.cause != "stopped"]
+                found = [each for each in found if each != "stopped"]
             if found:
                 yield from found
                 return
-        if idle is None:
-            return
+        if idle is not None:
+            yield from self._ran_since(before, turns_before, idle)
+
+    def _ran_since(
+        self,
+        before: Mapping[int, int],
+        turns_before: Mapping[tuple[int, int], int],
+        idle: Collection[int],
+    ) -> Iterator[Cause]:
+        """Yield why threads that are not idle may have run meanwhile, by clocks and turns then."""
         after = _clocks(self._family)
         ran = [pid for pid in self._family if before[pid] != after[pid]]
         if not idle:
-            yield from (Motion("runs", pid) for pid in ran)
-        else:
-            now = _turns(ran)
-            was = {key: runs for key, runs in turns_before.items() if key[0] in ran}
-            moved = dict(now.items() ^ was.items())
-            yield from (Motion("runs", pid, tid) for pid, tid in moved if tid not in idle)
-            yield from self._in_flight()  # the idle ones may have sent something
+            if ran:
+                yield "runs"
+            return
+        was = {key: runs for key, runs in turns_before.items() if key[0] in ran}
+        if any(tid not in idle for (_, tid), _ in _turns(ran).items() ^ was.items()):
+            yield "runs"
+        yield from self._in_flight()  # the idle ones may have sent something
 
     def _find_family(self) -> bool:
         """Find the processes of the world; only those are read that were not there before.
@@ -216,13 +207,13 @@ class Quiescence:
         self._family = {pid: rank for pid, (rank, _) in family.items() if pid in self._stats}
         return len(self._stats) == len(pids)
 
-    def _in_flight(self) -> Iterator[Motion]:
-        """Yield what moves between sockets of the world."""
+    def _in_flight(self) -> Iterator[Cause]:
+        """Yield why something may move between sockets of the world."""
         here = proc_files.link("/proc/self/ns/net")
         for pid in self._family:
             space = proc_files.link(f"/proc/{pid}/ns/net")
             if space not in {"", here, *self.harness.socket_tables}:
-                yield Motion("unread", pid)
+                yield "unread"
 
         def inodes() -> frozenset[int]:
             links = (
@@ -235,9 +226,9 @@ class Quiescence:
         for table in (None, *self.harness.socket_tables.values()):
             try:
                 if sockets_in_flight(inodes, table):
-                    yield Motion("data")
+                    yield "data"
             except OSError:
-                yield Motion("unread")
+                yield "unread"
 
 
 def _clocks(pids: Collection[int]) -> dict[int, int]:
@@ -254,7 +245,7 @@ def _clocks(pids: Collection[int]) -> dict[int, int]:
     return found
 
 
-def _thread_motions(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Motion]:
+def _thread_causes(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Cause]:
     """Yield why a thread may move, and note its turns; its system call is read first."""
     directory = f"/proc/{pid}/task/{tid}"
     call = proc_files.read(directory + "/syscall", is_line=True)
@@ -263,20 +254,20 @@ def _thread_motions(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Motio
     state = words[0].decode()
     if state in DEAD:
         if data is None:
-            yield Motion("ends", pid, tid)
+            yield "ends"
         return
     runs = proc_files.read_runs(directory)
     turns[tid] = runs[1] if runs is not None else -1
     if state in _STATES:
-        yield Motion(_STATES[state], pid, tid)
+        yield _STATES[state]
     elif int(words[_FLAGS]) & _EXITING:
-        yield Motion("ends", pid, tid)
+        yield "ends"
     elif call is None or runs is None:
-        yield Motion("unread", pid, tid)
+        yield "unread"
     elif call.startswith(b"running"):
-        yield Motion("runs", pid, tid)
+        yield "runs"
     elif _is_for_kernel(pid, call):
-        yield Motion("kernel", pid, tid)
+        yield "kernel"
 
 
 def _is_for_kernel(pid: int, words: bytes) -> bool:

@@ -29,7 +29,6 @@ _NOT_SENT_AT, _SENT_BYTES_AT = 144, 200  # tcpi_notsent_bytes; tcpi_bytes_sent, 
 _LIMIT_AT, _QUEUED_AT = 12, 20  # of SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED, in bytes
 _TIMEOUT_S = 1.0
 
-_TCP = 6
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN

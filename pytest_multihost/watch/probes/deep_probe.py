@@ -130,9 +130,7 @@ def native_threads(
     reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
     readable = {rank: pid for rank, pid in pids.items() if rank not in reasons}
     has_pystack = _has_pystack()
-    errors = dict.fromkeys(
-        readable.values(), "reading it took too long" if has_pystack else _INSTALL
-    )
+    errors = dict.fromkeys(readable.values(), _TOO_LONG if has_pystack else _INSTALL)
     threads: dict[int, tuple[NativeThread, ...]] = {}
     reader = reader or NativeReader()
     output = reader.read(list(errors), budget_s) if has_pystack and readable else ""
