@@ -43,8 +43,7 @@ from pytest_multihost.nemesis.interpose import (
 )
 from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.point_record import PointRecord
-from pytest_multihost.rank.recorder import Recorder, SourceRef, after_import
-from pytest_multihost.rank.recorder.files import report_native_files
+from pytest_multihost.rank.recorder import Recorder, SourceRef, after_import, report_native_files
 from pytest_multihost.rank.wrap_calls import count_batches, wrap_calls
 
 # Name files without what differs between runs: temporary folders, process ids, run ids, times.

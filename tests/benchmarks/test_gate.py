@@ -29,8 +29,9 @@ ARTIFACT_BYTES_ONCE = 1500
 PROC_OPENS = 4
 PROC_OPENS_ONCE = 5
 SHALLOW_READS = 6
-# 2094 to 2117 are used with the history of groups: a few pages for each rank's rings.
-PAGE_FAULTS = 2200 if sys.version_info < (3, 14) else 2400  # its objects are spread wider
+# Measured: 2134 to 2218. Where objects happen to lie makes that difference: moving docstrings
+# into comments, without a change of code, made 30 more.
+PAGE_FAULTS = 2300 if sys.version_info < (3, 14) else 2500  # its objects are spread wider
 ENTRY_MODULES = 20
 
 # In the controller, and by inheritance in the server: what was done between the start of a test

@@ -30,6 +30,7 @@ __all__ = [
     "current_recorder",
     "operation",
     "prepare_recording",
+    "report_native_files",
     "start_recording",
 ]
 
