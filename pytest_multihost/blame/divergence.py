@@ -461,12 +461,12 @@ def _described(
         source=place.source if place is not None else None,
         through=line,
         count=side.count,
-        text=_did(side, entered, parting, spec).replace("{at}", at),
+        text=_did(side, entered, parting, spec, at),
     )
 
 
-def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpec) -> str:
-    """Return what ranks did there; ``{at}`` stands for the line."""
+def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpec, at: str) -> str:
+    """Return what ranks did there, with the words for the line."""
     others = [each.operation for each in parting.sides if each.operation is not None]
     if side.operation is not None:
         alike = [each for each in others if each.name == side.operation.name]
@@ -474,8 +474,8 @@ def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpe
         more = f" (root {root})" if len({each.root for each in alike}) > 1 else ""
         more += f" {detail}" if len({each.detail for each in alike}) > 1 else ""
         time = f", for the {nth(side.count)} time" if side.count and side.count > 1 else ""
-        return f"entered {side.operation.name}{more}{{at}}{time}"
+        return f"entered {side.operation.name}{more}{at}{time}"
     returned = f"returned from the {spec.subject}"
-    did = f"went on to {entered.describe(spec.size)}{{at}}" if entered else returned
+    did = f"went on to {entered.describe(spec.size)}{at}" if entered else returned
     times = f"{side.count} time{'s' * (side.count != 1)}"
     return f"{did}, having entered {others[0].name} {times}" if side.count and others else did

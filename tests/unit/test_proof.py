@@ -918,7 +918,7 @@ def test_an_eventfd_of_others_is_another_one() -> None:
 
 def mapped(path: Path | str, inode: int = 77) -> MemoryMapping:
     """Return shared memory, as the kernel tells of it."""
-    return MemoryMapping(0x1000, 0x2000, "rw-s", f"00:1b {inode}", str(path))
+    return MemoryMapping(0x1000, 0x2000, "rw-s", "00:1b", inode, str(path))
 
 
 @pytest.mark.parametrize(

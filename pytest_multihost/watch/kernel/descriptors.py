@@ -171,7 +171,7 @@ class Tables:
         if tcp.state == _CLOSED:
             return replace(found, kind="idle")
         where, holder = self._tcp_peer(tcp, other)
-        peer = f"{tcp.remote}{holder}"
+        peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
         return replace(found, kind="tcp", where=where, peer=peer, endpoints=tcp.endpoints)
 
     def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
@@ -204,7 +204,7 @@ class Tables:
             return found
         where, holder = self._holder(f"socket:[{unix.peer}]")
         ends = tuple(Endpoint("", inode, _machine()) for inode in (unix.inode, unix.peer))
-        return replace(found, where=where, peer=holder.strip(), endpoints=ends)
+        return replace(found, where=where, peer=f"({holder})" if holder else "", endpoints=ends)
 
     def _holder(self, target: str) -> tuple[Where, str]:
         """Return where the holder of an open socket is, and its description for reports.
@@ -213,11 +213,11 @@ class Tables:
         """
         pids = [pid for pid, _ in self.foreign.holders(target)]
         if pids and all(pid in self.harness.controllers for pid in pids):
-            return "harness", " (the harness)"
+            return "harness", "the harness"
         if pids:
-            return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"
+            return "outside", f"{self.names.get(pids[0], '')} {pids[0]}"
         if target in self._inside:
-            return "inside", f" ({self.ranks.get(self._inside[target], '')})"
+            return "inside", self.ranks.get(self._inside[target], "")
         return "outside", ""
 
     def _pipe(self, pid: int, found: Descriptor) -> Descriptor:

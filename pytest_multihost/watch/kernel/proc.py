@@ -406,10 +406,9 @@ def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
         return not _RANDOM_NAME.fullmatch(name)
     if directory == "/" or mapping.path == _ANONYMOUS:  # no file, but what the kernel calls one
         return False
-    inode = int(mapping.file.split()[1])
     try:
         with os.scandir(f"/proc/{pid}/root{directory}") as found:
-            names = [each.name for each in found if each.inode() == inode]
+            names = [each.name for each in found if each.inode() == mapping.inode]
     except FileNotFoundError:
         return False
     except OSError:

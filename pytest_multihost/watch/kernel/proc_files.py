@@ -235,7 +235,8 @@ class MemoryMapping:
         start: Its first address.
         end: The address behind its last.
         flags: ``r``, ``w``, ``x``, and ``s`` for shared or ``p`` for private.
-        file: Device and inode, as they are written there.
+        device: The file's device, as it is written there.
+        inode: The file's inode.
         path: The file's path, something in brackets, or empty for anonymous memory.
         offset: Where in the file it begins.
     """
@@ -243,9 +244,15 @@ class MemoryMapping:
     start: int
     end: int
     flags: str
-    file: str
+    device: str
+    inode: int
     path: str
     offset: int = 0
+
+    @property
+    def file(self) -> str:
+        """Device and inode, as they are written there: they identify the file."""
+        return f"{self.device} {self.inode}"
 
     @property
     def is_shared(self) -> bool:
@@ -270,7 +277,8 @@ def _mapping(line: tuple[bytes, ...]) -> MemoryMapping:
         int(start, 16),
         int(end, 16),
         flags.decode(),
-        f"{device.decode()} {inode.decode()}",
+        device.decode(),
+        int(inode),
         path.decode("utf-8", "replace"),
         int(offset, 16),
     )
