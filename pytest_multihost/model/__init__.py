@@ -7,7 +7,7 @@ One rank appears in these shapes, each the input of the next:
 
 * `process.Process`: the kernel state of its process at one instant
 * `operation.Operations`: the operations that it has recorded in its slot page
-* `snapshot.RankSnapshot`: the two above with a label: what it was doing at one instant
+* `result.RankSnapshot`: the two above with a label: what it was doing at one instant
 * `outcome.RankFacts`: a summary of its events: how far it got and how it ended
 * `outcome.RankFinding`: what happened to it, judged from its facts alone
 * `blame.RankState`: finding, last snapshot and operations together: a node of the wait-for graph
@@ -16,8 +16,7 @@ One rank appears in these shapes, each the input of the next:
 A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a `verdict.Verdict`
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
-Input of a world: `spec`, `fault`. Observations: `event`, `operation`,
-`process`, `stack`, `result`. The judgement: `verdict`. Many worlds of one test:
-`sweep`. What a passing one shows of hangs elsewhere: `hazard`.
-Messages between the harness's processes: `messages`. Exceptions: `errors`.
+Input of a world: `spec`, `fault`. Observations: `event`, `operation`, `process`, `stack`, `result`.
+The judgement: `verdict`. Many worlds of one test: `sweep`. What a passing one shows of hangs
+elsewhere: `hazard`. Messages between the harness's processes: `messages`. Exceptions: `errors`.
 """
