@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import collections.abc
 import json
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -99,6 +100,17 @@ def parse_json(text: str | bytes) -> Json:
         value: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise JsonError(f"not a JSON text: {error}") from error
+    return value
+
+
+def finite(value: Json) -> Json:
+    """Return a JSON value with NaN and infinity, which JSON does not have, as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(each) for each in value]
     return value
 
 

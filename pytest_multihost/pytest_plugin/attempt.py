@@ -194,27 +194,33 @@ class LiveLine:
         """Take the line away."""
         self.progress.close()
         if self._shown_s:
-            self._overwrite(lambda _: ERASE)
+            overwrite(self.config, lambda _: ERASE)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
         if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
-        self._overwrite(lambda width: overlay(self.progress.text(seconds, facts), width))
+        overwrite(self.config, lambda width: overlay(self.progress.text(seconds, facts), width))
 
-    def _overwrite(self, text: Callable[[int], str]) -> None:
-        """Write a text of at most that many columns behind the cursor, if this is a terminal.
 
-        A CI log may pretend to be one; there each update would be a line.
-        """
-        writer = terminal_writer(self.config)
-        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
-            return
-        # Past the capture, which holds the writer's descriptor while a test runs.
-        with uncaptured(self.config):
-            if is_terminal(writer):
-                write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
+def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
+    """Write a text behind the cursor, if this is a terminal; return whether it is.
+
+    A CI log may pretend to be one; there each update would be a line.
+
+    Args:
+        config: The run's.
+        text: Returns the text, given how many columns there are for it.
+    """
+    writer = terminal_writer(config)
+    if writer is None or os.environ.get("CI") or config.get_verbosity() < 0:
+        return False
+    # Past the capture, which holds the writer's descriptor while a test runs.
+    with uncaptured(config):
+        if is_there := is_terminal(writer):
+            write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
+    return is_there
 
 
 def write_through(config: pytest.Config, text: str) -> None:

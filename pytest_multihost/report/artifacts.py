@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import math
 import os
 import platform
 import re
@@ -30,6 +29,7 @@ from pytest_multihost.model.json_values import (
     Json,
     JsonError,
     JsonObject,
+    finite,
     from_json,
     parse_json,
     to_json,
@@ -245,11 +245,6 @@ def _clock_record(result: WorldResult) -> JsonObject | None:
     }
 
 
-def _finite(value: Json) -> Json:
-    """Return a parameter of a fault; NaN and infinity, which JSON does not have, as texts."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
     """Yield each fault with the times at which it fired, by rank."""
     for index, fault in enumerate(result.spec.faults):
@@ -262,7 +257,7 @@ def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
             str(rank): [each.reason for each in found]
             for rank, found in releases(result, index).items()
         }
-        params = {name: _finite(value) for name, value in fault.params.items()}
+        params = {name: finite(value) for name, value in fault.params.items()}
         yield {
             **to_json(fault),
             "params": params,

@@ -12,7 +12,14 @@ from pathlib import Path, PurePosixPath
 
 from pytest_multihost import files
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.json_values import Json, JsonError, from_json, parse_json, to_json
+from pytest_multihost.model.json_values import (
+    Json,
+    JsonError,
+    finite,
+    from_json,
+    parse_json,
+    to_json,
+)
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
 from pytest_multihost.model.verdict import Place
@@ -396,17 +403,7 @@ def _weakness_record(result: SweepResult, weakness: Weakness) -> dict[str, Json]
 
 def _plain(record: Mapping[str, Json]) -> dict[str, Json]:
     """Return a record with NaN and infinity as texts."""
-    return {name: _finite(value) for name, value in record.items()}
-
-
-def _finite(value: Json) -> Json:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return _plain(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(each) for each in value]
-    return value
+    return {name: finite(value) for name, value in record.items()}
 
 
 def write_sweep(directory: Path, result: SweepResult) -> Path:

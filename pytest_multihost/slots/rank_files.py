@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from pytest_multihost.model.json_values import Json, JsonError, from_json, parse_json, to_json
 from pytest_multihost.model.messages import DumpKind
@@ -27,6 +27,8 @@ from pytest_multihost.model.operation import History, Operations
 # of the rank blocks in a read of the FIFO and writes an answer for each request. The answer file is
 # replaced atomically: a reader sees the old answer or the new one, never a partial one.
 
+
+T = TypeVar("T")
 
 _FOR_HISTORIES = b"h"
 
@@ -107,11 +109,8 @@ class FlightMailbox:
 
     def read_histories(self, *, since_s: float) -> tuple[History, ...] | None:
         """Return the histories of the rank's groups; None if there are none as new as that."""
-        try:
-            answer = from_json(_Histories, parse_json(self.history_file.read_bytes()))
-        except (OSError, JsonError):
-            return None
-        return answer.histories if answer.at_s >= since_s else None
+        answer = _read(_Histories, self.history_file)
+        return answer.histories if answer is not None and answer.at_s >= since_s else None
 
     def read(self, *, since_s: float = 0.0) -> Operations | None:
         """Return the rank's open collectives that are missing from its slot page.
@@ -124,11 +123,15 @@ class FlightMailbox:
         Returns:
             None without an answer. An answer may also be empty.
         """
-        try:
-            answer = from_json(_Answer, parse_json(self.answer_file.read_bytes()))
-        except (OSError, JsonError):
-            return None
-        return answer.operations if answer.at_s >= since_s else None
+        answer = _read(_Answer, self.answer_file)
+        return answer.operations if answer is not None and answer.at_s >= since_s else None
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    try:
+        return from_json(kind, parse_json(path.read_bytes()))
+    except (OSError, JsonError):
+        return None
 
 
 def _replace(path: Path, data: Mapping[str, Json]) -> None:

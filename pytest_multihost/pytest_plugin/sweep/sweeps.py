@@ -29,7 +29,7 @@ from pytest_multihost.model.sweep import (
 )
 from pytest_multihost.nemesis import FaultKind
 from pytest_multihost.outcome.points import recorded_points, unused_by_all
-from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
+from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, overwrite
 from pytest_multihost.pytest_plugin.launchers import (
     Launchers,
     LaunchRequirements,
@@ -47,10 +47,6 @@ from pytest_multihost.pytest_plugin.sweep.one_sweep import (
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import (
     base_temp,
-    is_terminal,
-    terminal_writer,
-    uncaptured,
-    write_uncounted,
 )
 from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
@@ -80,22 +76,13 @@ class SweepLine:
         """Show `text`, if it is time."""
         if now_s >= self._shown_s + TICK_S:
             self._shown_s = now_s
-            self._write(text)
+            is_shown = overwrite(self.config, lambda width: overlay(text, width))
+            self._is_shown = self._is_shown or is_shown
 
     def close(self) -> None:
         """Take the line away."""
         if self._is_shown:
-            self._write(None)
-
-    def _write(self, text: str | None) -> None:
-        writer = terminal_writer(self.config)
-        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
-            return
-        with uncaptured(self.config):
-            if is_terminal(writer):
-                self._is_shown = True
-                width = writer.fullwidth - writer.width_of_current_line
-                write_uncounted(writer, ERASE if text is None else overlay(text, width))
+            overwrite(self.config, lambda _: ERASE)
 
 
 LEAST_PATIENCE_S = 10.0

@@ -164,10 +164,10 @@ def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -
 # covers.
 
 
-_NAMES_OF_CALLS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
+_NAMES_OF_CALLS = frozenset(name for _, name in _CALLS)
 _FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
 _covered: dict[tuple[CodeType, int], bool] = {}
 

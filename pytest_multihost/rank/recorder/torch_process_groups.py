@@ -437,10 +437,6 @@ class OpenWorks:
                     self.pending.pop(address, None)
                     self._end_noticed(pending.records)
 
-    def _end_wait(self, work: object, records: tuple[int, ...]) -> None:
-        self.pending.pop(id(work), None)
-        self._end_noticed(records)
-
     def _fail_wait(self, work: object, records: tuple[int, ...], error: BaseException) -> None:
         with contextlib.suppress(Exception):
             self.pending.pop(id(work), None)
@@ -480,7 +476,8 @@ class OpenWorks:
             result = original(work)
             pending = self.pending.get(id(work)) if result else None
             if pending is not None:
-                self._end_wait(work, pending.records)
+                self.pending.pop(id(work), None)
+                self._end_noticed(pending.records)
             return result
 
         return is_completed

@@ -7,6 +7,7 @@ nothing from this package.
 from __future__ import annotations
 
 import bisect
+import ctypes
 import functools
 import mmap
 import struct
@@ -115,3 +116,21 @@ def symbol_table(path: str) -> SymbolTable:
         return SymbolTable.read(path)
     except (OSError, ValueError, struct.error, IndexError):
         return SymbolTable()
+
+
+def demangled(name: bytes) -> str:
+    """Return the readable name of a function of C++; any other name as it is."""
+    demangle, free = _demangler()
+    pointer = demangle(name, None, None, None)
+    if pointer:
+        name = ctypes.string_at(pointer)
+        free(pointer)
+    return name.decode("utf-8", "replace")
+
+
+@functools.cache
+def _demangler() -> tuple[ctypes._NamedFuncPointer, ctypes._NamedFuncPointer]:
+    demangle, free = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"], ctypes.CDLL(None)["free"]
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return demangle, free

@@ -7,7 +7,6 @@ that could be left from another call: it says which library waits.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import re
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from pytest_multihost.model.process import Thread
-from pytest_multihost.watch.kernel.elf import symbol_table
+from pytest_multihost.watch.kernel.elf import demangled, symbol_table
 from pytest_multihost.watch.kernel.proc_files import Memory, ReturnAddresses
 
 _SYSTEM = re.compile(
@@ -65,22 +64,4 @@ def read_stack_words(pid: int, threads: Iterable[Thread]) -> tuple[StackWords, .
 def _name(path: str, offset: int) -> str:
     """Return the readable name of the function at a place of a file; empty if unknown."""
     mangled = symbol_table(path).name_at_offset(offset)
-    return _demangled(mangled) if mangled else ""
-
-
-def _demangled(mangled: str) -> str:
-    demangle, free = _demangler()
-    pointer = demangle(mangled.encode(), None, None, None)
-    if not pointer:
-        return mangled
-    text = ctypes.string_at(pointer).decode("utf-8", "replace")
-    free(pointer)
-    return text
-
-
-@functools.cache
-def _demangler() -> tuple[ctypes._NamedFuncPointer, ctypes._NamedFuncPointer]:
-    demangle, free = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"], ctypes.CDLL(None)["free"]
-    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    return demangle, free
+    return demangled(mangled.encode()) if mangled else ""

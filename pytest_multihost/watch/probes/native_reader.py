@@ -166,13 +166,7 @@ def _name(path: str, address: int) -> str:
     mangled = _elf().symbol_table(path).name_at(address)
     if not mangled:
         return _UNKNOWN
-    demangle, free = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"], ctypes.CDLL(None).free
-    demangle.restype, free.argtypes = c_void_p, [c_void_p]
-    pointer = demangle(c_char_p(mangled), None, None, None)
-    if pointer:
-        mangled = ctypes.string_at(pointer)
-        free(pointer)
-    return str(mangled.decode("utf-8", "replace"))
+    return str(_elf().demangled(mangled))
 
 
 def _read_symbols(pids: list[str]) -> None:
