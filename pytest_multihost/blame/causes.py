@@ -367,7 +367,7 @@ def _complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
     """Return the culprits that died with gloo's complaint about a size as their last words."""
     if cause.kind != "died":
         return ()
-    return tuple(rank for rank in cause.culprits if _COMPLAINT in finding.ranks[rank].summary)
+    return tuple(rank for rank in cause.culprits if _COMPLAINT in finding.ranks[rank].last_words)
 
 
 def _entered(operation: Operation, states: States) -> Iterator[str]:

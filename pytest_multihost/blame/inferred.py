@@ -24,11 +24,13 @@ from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import (
     CALLEE_SCOPE,
+    RPC_KINDS,
     RUNTIME_SCOPE,
     SOCKET_SCOPE,
     Operation,
     OperationKind,
     program_scope,
+    rpc_name,
 )
 from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
@@ -322,7 +324,7 @@ def called_functions(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 def is_call_of(name: str, function: Operation) -> bool:
     """Return whether an operation of this name may be a call of that function."""
-    return name == _FETCH or name.endswith(f"({function.detail})")
+    return name in {_FETCH, *(rpc_name(kind, function.detail) for kind in RPC_KINDS)}
 
 
 def operations_in_calls(

@@ -227,6 +227,20 @@ class Operations:
         return tuple(each for each in self.recent if each.is_open)
 
 
+RPC_KINDS = ("sync", "async", "async_jit", "remote")
+"""How torch.distributed.rpc calls functions (RPCExecMode)."""
+
+
+def rpc_name(kind: str, function: str) -> str:
+    """Return the name of the operation that calls a function of another rank.
+
+    Args:
+        kind: One of `RPC_KINDS`.
+        function: The function's name.
+    """
+    return f"rpc_{kind}({function})"
+
+
 @cache  # a rank asks for it at each start of a program, from the same few lines
 def program_scope(file: str, line: int) -> Scope:
     """Return the scope under which a rank records the devices of jax programs, by the user's line.

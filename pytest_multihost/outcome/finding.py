@@ -73,6 +73,7 @@ class RankFinding:
         summary: One line: what went wrong, why it was skipped, or how it ended.
         error: The exception, if known.
         report: pytest's own report, serialised, if there is one.
+        last_words: What a rank that has aborted had written last: its runtime says why.
     """
 
     facts: RankFacts
@@ -81,6 +82,7 @@ class RankFinding:
     summary: str
     error: RankError | None = None
     report: SerializedReport | None = None
+    last_words: str = ""
 
     @property
     def has_given_up(self) -> bool:
@@ -250,16 +252,18 @@ def _died(
     facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms, subject: Subject
 ) -> RankFinding:
     phase = phase_name(facts.phase, subject)
-    summary = f"{describe_exit(status)} in {phase}"
+    summary, said = f"{describe_exit(status)} in {phase}", ""
     if status.code == 0 and facts.done_s is None:
         summary += ", before it had reported"
     if status.code == BROKEN:
         controller = "pytest" if subject == "test" else "multihost"
         summary = f"lost its connection to {controller} in {phase}, exit code {BROKEN}"
-    elif status.signal == signal.SIGABRT and (said := _LAST_WORDS.findall(last_words)):
-        summary += f": {''.join(said[-1]).strip()[:_MAX_LAST_WORDS]}"
+    elif status.signal == signal.SIGABRT and (found := _LAST_WORDS.findall(last_words)):
+        said = "".join(found[-1]).strip()[:_MAX_LAST_WORDS]
+        summary += f": {said}"
     is_follow_up = symptoms.is_in_log(last_words)
-    return RankFinding(facts, "collateral" if is_follow_up else "crashed", facts.exited_s, summary)
+    outcome: RankOutcome = "collateral" if is_follow_up else "crashed"
+    return RankFinding(facts, outcome, facts.exited_s, summary, last_words=said)
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:

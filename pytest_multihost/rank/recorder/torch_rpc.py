@@ -17,7 +17,7 @@ from functools import partial, update_wrapper
 from types import ModuleType
 
 from pytest_multihost.model.event import now_ns
-from pytest_multihost.model.operation import CALLEE_SCOPE, Scope
+from pytest_multihost.model.operation import CALLEE_SCOPE, Scope, rpc_name
 from pytest_multihost.rank.recorder.calls import Calls, Described, replace_function
 from pytest_multihost.rank.recorder.recorder import after_import
 from pytest_multihost.rank.recorder.torch_groups import Argument, Function, copy_identity
@@ -145,7 +145,8 @@ class RpcRecorder:
             to: Argument, func: Argument, rpc_type: Argument, rpc_timeout: float = -1, **_: object
         ) -> int:
             timeout_s = api.get_rpc_timeout() if rpc_timeout < 0 else rpc_timeout
-            return self._call(f"rpc_{rpc_type.value}({func.__name__})", rank_of(to).id, timeout_s)
+            name = rpc_name(rpc_type.value, func.__name__)
+            return self._call(name, rank_of(to).id, timeout_s)
 
         bind = inspect.signature(original).bind
 
