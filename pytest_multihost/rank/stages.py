@@ -129,14 +129,14 @@ def format_exception(error: BaseException) -> str:
 def clear_frames(error: BaseException | None) -> None:
     """Release what the frames of an exception hold.
 
-    After a MemoryError there may be no memory left to describe it with. Code may make a circle of
-    contexts.
+    After a MemoryError there may be no memory left to describe it with, nor to remember what has been
+    cleared: code may make a circle of contexts, so only so many are followed.
     """
-    seen: list[BaseException] = []
-    while error is not None and not any(error is each for each in seen):
+    left = 100
+    while error is not None and left:
         traceback.clear_frames(error.__traceback__)
-        seen.append(error)
         error = error.__context__
+        left -= 1
 
 
 @dataclass(slots=True)
