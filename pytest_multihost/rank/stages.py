@@ -129,8 +129,8 @@ def format_exception(error: BaseException) -> str:
 def clear_frames(error: BaseException | None) -> None:
     """Release what the frames of an exception hold.
 
-    After a MemoryError there may be no memory left to describe it with, nor to remember what has been
-    cleared: code may make a circle of contexts, so only so many are followed.
+    After a MemoryError there may be no memory left to describe it with, nor to remember what has
+    been cleared: code may make a circle of contexts, so only so many are followed.
     """
     left = 100
     while error is not None and left:
