@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_multihost.blame import Judgement
-from pytest_multihost.command.joined import part
 from pytest_multihost.command.main import artifacts_folder
 from pytest_multihost.command.screen import page_of
-from pytest_multihost.launch.attach import Connector, Listener, Peer, Rendezvous
 from pytest_multihost.live import (
     Job,
     JobReader,
@@ -29,22 +28,17 @@ from pytest_multihost.live import (
     follow,
     judge_job,
 )
-from pytest_multihost.live.joined import (
-    JoinedReader,
-    Machine,
-    answer_first,
-    joined_job,
-    machine_of,
-    this_machine,
-)
 from pytest_multihost.live.processes import this_program
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import rank_numbers
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Verdict
-from pytest_multihost.peer_server import await_end
 from pytest_multihost.report.artifacts import Attempt, build_verdict
+
+if TYPE_CHECKING:
+    from pytest_multihost.launch.attach import Peer, Rendezvous
+    from pytest_multihost.live.joined import Machine
 
 _MAX_COMMAND = 100
 _RANK = "PYTEST_MULTIHOST_RANK"
@@ -70,8 +64,6 @@ def attach(options: argparse.Namespace) -> int:
 
 def _attach_together(options: argparse.Namespace, context: SourceContext) -> int:
     """Look at a job together with the processes on other machines."""
-    # What only this needs.
-    from pytest_multihost.command.attached import found_here, look_together
     from pytest_multihost.launch.attach import Rendezvous
 
     rendezvous = Rendezvous.read(os.environ, artifacts_folder().absolute())
@@ -168,6 +160,7 @@ def _listed(worlds: Worlds) -> Iterator[str]:
 # A running job on several machines: `multihost attach` runs on each of them, and they join.
 #
 # Rank 0's process prints what was found; the others look at the ranks of their machines for it.
+# What only this needs is imported here: to look at the jobs of one machine must not wait for it.
 
 
 JOIN_S = 60.0
@@ -204,6 +197,8 @@ def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobRead
         choose: Returns the job, or the jobs of this machine if it is not clear which one.
         read: Returns what reads its ranks.
     """
+    from pytest_multihost.live.joined import this_machine
+
     job, why, problem, reader = None, "", "", None
     try:
         chosen = choose()
@@ -240,6 +235,9 @@ def look_together(rendezvous: Rendezvous, found: Found, show: Show) -> int:
     Raises:
         MultihostError: They have not found each other, a job may not be read, or is not one.
     """
+    from pytest_multihost.command.joined import part
+    from pytest_multihost.launch.attach import Listener
+
     if rendezvous.membership.rank:
         return _look_for_first(rendezvous, found)
     listener = Listener(rendezvous)
@@ -258,6 +256,8 @@ def look_together(rendezvous: Rendezvous, found: Found, show: Show) -> int:
 
 def _joined(found: Found, peers: Mapping[int, Peer]) -> tuple[Job, JobReader]:
     """Return the job of all machines, and what reads it."""
+    from pytest_multihost.live.joined import JoinedReader, joined_job, machine_of
+
     machines, readers = [found.machine], []
     for peer in peers.values():
         machine = machine_of(peer)
@@ -271,6 +271,10 @@ def _joined(found: Found, peers: Mapping[int, Peer]) -> tuple[Job, JobReader]:
 
 def _look_for_first(rendezvous: Rendezvous, found: Found) -> int:
     """Look at the ranks of this machine for rank 0's process; return its exit code."""
+    from pytest_multihost.launch.attach import Connector
+    from pytest_multihost.live.joined import answer_first
+    from pytest_multihost.peer_server import await_end
+
     problems = (found.problem,) if found.problem else ()
     stream = Connector(rendezvous).connect(JOIN_S, tests=(), problems=problems)
     try:

@@ -70,8 +70,8 @@ def is_skipped(
         following: Those at what comes next.
         text_of: Reads files.
     """
-    is_told = error_path.handler and error_path.asks not in ASKS
-    if not is_told or not _PASS_ON.issuperset(error_path.libraries):
+    is_known = error_path.handler != "" and error_path.asks not in ASKS
+    if not is_known or not _PASS_ON.issuperset(error_path.libraries):
         return False
     if not error_path.is_handled:
         return True

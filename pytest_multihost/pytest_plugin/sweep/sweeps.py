@@ -267,14 +267,13 @@ class Sweeps:
             earlier = earlier_result(self.folder.base, result)
             # By their texts: a fault that returns NaN is not equal to itself once it has been read.
             known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
-            names = [repr(each.fault) for each in possible]
-            sweep.runs += [
-                replace(known[name], disturbance=each, directory=None)
-                for name, each in zip(names, possible, strict=True)
-                if name in known
-            ]
-            pairs = zip(names, possible, strict=True)
-            possible = [each for name, each in pairs if name not in known]
+            again = []
+            for each in possible:
+                if (run := known.get(repr(each.fault))) is None:
+                    again.append(each)
+                else:
+                    sweep.runs.append(replace(run, disturbance=each, directory=None))
+            possible = again
         sweep.rest.extend(possible)
         return sweep
 
