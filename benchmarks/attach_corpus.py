@@ -45,7 +45,7 @@ from figures import children_s
 
 RANK = Path(__file__).resolve().parent / "worlds" / "plain_rank.py"
 PACKAGE = Path(__file__).resolve().parent.parent
-ATTACH = (sys.executable, "-m", "pytest_multihost.command.main", "attach", "--json", "-")
+ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach", "--json", "-")
 DECLARED = (
     "hang_custom.py",
     "hang_world.py::test_gather_meets_barrier",

@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_multihost.clock import (
+from pytest_multihost.core.files import preload_variables
+from pytest_multihost.extensions.clock.page import (
     _HEADER_SIZE,
     _SLOT,
     PAGE_VARIABLE,
@@ -29,7 +30,6 @@ from pytest_multihost.clock import (
     find_clock_library,
     why_clock_missing,
 )
-from pytest_multihost.files import preload_variables
 
 CALLS = """
 #define _GNU_SOURCE

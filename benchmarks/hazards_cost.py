@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from pytest_multihost.slots import SlotPage
+from pytest_multihost.core.slots import SlotPage
 
 ROOT = Path(__file__).resolve().parent.parent
 SWITCH = """
 import dataclasses, json, os, time
 from pathlib import Path
 import pytest
-from pytest_multihost.pytest_plugin import attempt
-from pytest_multihost.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin import attempt
+from pytest_multihost.core.pytest_plugin.tally import TALLY
 
 look, looked_s = attempt.look_for_hazards, []
 

@@ -27,8 +27,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_multihost.launch.netns import make_network
-from pytest_multihost.model.spec import Hosts, all_hosts
+from pytest_multihost.core.model.spec import Hosts, all_hosts
+from pytest_multihost.extensions.netns import make_network
 
 MADE_LIMIT_S = 0.5
 TRIALS = 9

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_multihost.model.event import RankEventBody, event_header, now
-from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.point_record import PointRecord
-from pytest_multihost.rank.points import Points
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.slots import SlotPage, page, slots_path
+from pytest_multihost.core.model.event import RankEventBody, event_header, now
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.point_record import PointRecord
+from pytest_multihost.core.rank.points import Points
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.rank.recorder.torch import install
+from pytest_multihost.core.slots import SlotPage, page, slots_path
 from pytest_multihost.testing import make_spec
 
 CALLS = 100

@@ -83,7 +83,7 @@ def run_script(nodeid: str, expected: Mapping[str, Any]) -> Mapping[str, Any] | 
         script = Path(scratch, "program.py")
         text = SCRIPT.format(paths=paths, module=file.removesuffix(".py"), test=test)
         script.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest_multihost.command.main", "run", "--keep"]
+        command = [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "--keep"]
         command += ["--ranks", str(expected["ranks"]), "--backend", expected["backend"]]
         subprocess.run(
             [*command, "--timeout", str(timeout_s), str(script)],

@@ -14,8 +14,8 @@ import figures
 import projects
 from figures import FailedError, Section, Turns, spread_text
 
-from pytest_multihost.report.artifacts import rejudge
-from pytest_multihost.report.layout import merge_stacks
+from pytest_multihost.core.report.artifacts import rejudge
+from pytest_multihost.core.report.layout import merge_stacks
 
 WORLDS: Sequence[tuple[str, int]] = (
     ("none", 4),

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_multihost.watch.kernel.proc import ProcReader
+from pytest_multihost.core.watch.kernel.proc import ProcReader
 
 REPEATS = 10
 SLEEP = "print('ready', flush=True)\nimport time; time.sleep(600)"

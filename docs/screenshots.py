@@ -21,7 +21,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from pytest_multihost.report.html import write_page
+from pytest_multihost.core.report.html import write_page
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "conftest_examples"

@@ -8,15 +8,15 @@ controller starts import this package before pytest.
 
 from typing import TYPE_CHECKING
 
-from pytest_multihost.model.errors import MultihostError as MultihostError
-from pytest_multihost.model.errors import MultihostHazardWarning as MultihostHazardWarning
-from pytest_multihost.model.errors import NoWorldError as NoWorldError
-from pytest_multihost.model.errors import WorldBrokenError as WorldBrokenError
+from pytest_multihost.core.model.errors import MultihostError as MultihostError
+from pytest_multihost.core.model.errors import MultihostHazardWarning as MultihostHazardWarning
+from pytest_multihost.core.model.errors import NoWorldError as NoWorldError
+from pytest_multihost.core.model.errors import WorldBrokenError as WorldBrokenError
 
 if TYPE_CHECKING:
-    from pytest_multihost.rank import World as World
-    from pytest_multihost.rank import current_world as current_world
-    from pytest_multihost.rank import operation as operation
+    from pytest_multihost.core.rank import World as World
+    from pytest_multihost.core.rank import current_world as current_world
+    from pytest_multihost.core.rank import operation as operation
 
 __all__ = [
     "MultihostError",
@@ -32,7 +32,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import names for ranks lazily, because every run of pytest imports this package."""
     if name in ("World", "current_world", "operation"):
-        from pytest_multihost import rank
+        from pytest_multihost.core import rank
 
         return getattr(rank, name)
     message = f"module {__name__!r} has no attribute {name!r}"

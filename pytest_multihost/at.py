@@ -7,7 +7,7 @@ such as `raise_at` or `delay`, happens each time.
 
 from __future__ import annotations
 
-from pytest_multihost.model.fault import IoCall, Point, When
+from pytest_multihost.core.model.fault import IoCall, Point, When
 
 __all__ = ["batch", "call", "collective", "io", "rendezvous", "start", "sync_point"]
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_multihost.model.fault import START, Fault, Point
+from pytest_multihost.core.model.fault import START, Fault, Point
 
 __all__ = [
     "clock_skew",

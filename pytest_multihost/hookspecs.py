@@ -12,8 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_multihost.backends import Backend
-    from pytest_multihost.nemesis import FaultKind
+    from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.nemesis import FaultKind
 
 
 @pytest.hookspec

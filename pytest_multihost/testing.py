@@ -23,11 +23,11 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Literal, Self
 
-from pytest_multihost.launch import Ending, WorldProcesses
-from pytest_multihost.launch.wire import Frame
-from pytest_multihost.model.event import Event, EventBody, Exited, Pause
-from pytest_multihost.model.json_values import from_json
-from pytest_multihost.model.messages import (
+from pytest_multihost.core.launch import Ending, WorldProcesses
+from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.model.event import Event, EventBody, Exited, Pause
+from pytest_multihost.core.model.json_values import from_json
+from pytest_multihost.core.model.messages import (
     Calm,
     CollectiveBroken,
     CollectiveComplete,
@@ -38,10 +38,10 @@ from pytest_multihost.model.messages import (
     Release,
     ToRank,
 )
-from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump, ThreadStack
-from pytest_multihost.model.stack import Frame as StackFrame
-from pytest_multihost.model.verdict import Phase
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.stack import Dump, ThreadStack
+from pytest_multihost.core.model.stack import Frame as StackFrame
+from pytest_multihost.core.model.verdict import Phase
 
 Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
 """The start of the world, a gate that opens for the rank, or the answer to an exchange."""

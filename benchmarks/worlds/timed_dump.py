@@ -5,7 +5,7 @@ import os
 import pathlib
 import time
 
-from pytest_multihost import engine
+from pytest_multihost.core import engine
 
 
 def pytest_configure():

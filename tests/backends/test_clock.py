@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import find_clock_library, why_clock_missing
+from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
 PROGRAMS = Path(__file__).parents[1] / "clock" / "timeouts.py"
 

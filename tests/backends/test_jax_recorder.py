@@ -27,12 +27,12 @@ from jax.experimental.multihost_utils import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
-from pytest_multihost.model.hazard import Launch
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Scope
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.jax import install
-from pytest_multihost.slots import SlotPage, read_slots, slots_path
-from pytest_multihost.slots.readers import read_programs
+from pytest_multihost.core.model.hazard import Launch
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Scope
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.rank.recorder.jax import install
+from pytest_multihost.core.slots import SlotPage, read_slots, slots_path
+from pytest_multihost.core.slots.readers import read_programs
 
 pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)
 
@@ -336,7 +336,7 @@ def test_an_error_in_recording_is_no_error_of_the_test(
 ) -> None:
     """Were the page gone, everything would still work."""
     monkeypatch.setattr(SlotPage, "begin", None)
-    monkeypatch.setattr("pytest_multihost.rank.recorder.jax._shapes", None)
+    monkeypatch.setattr("pytest_multihost.core.rank.recorder.jax._shapes", None)
     sync_global_devices("all the same")
     assert process_allgather(np.int32(3)).tolist() == [3, 3]
     _client().wait_at_barrier("all the same", TIMEOUT_MS)

@@ -25,13 +25,13 @@ from torch.distributed import all_reduce, distributed_c10d, new_group
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_multihost import World
-from pytest_multihost.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.model.stack import is_ours
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.rank.recorder.torch_flight_recorder import THREAD_NAME
-from pytest_multihost.slots import FlightMailbox, SlotPage, read_slots, slots_path
-from pytest_multihost.slots.page import RECORDS
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.core.model.stack import is_ours
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.rank.recorder.torch import install
+from pytest_multihost.core.rank.recorder.torch_flight_recorder import THREAD_NAME
+from pytest_multihost.core.slots import FlightMailbox, SlotPage, read_slots, slots_path
+from pytest_multihost.core.slots.page import RECORDS
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),
@@ -697,9 +697,9 @@ def test_a_world_that_imports_torch_late_is_recorded(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.slots import SlotPage, read_slots
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.rank.recorder.torch import install
+from pytest_multihost.core.slots import SlotPage, read_slots
 page = SlotPage.create(Path({str(tmp_path)!r}, "rank-0.slots"))
 install(Recorder(page, 0, 1))
 assert "torch" not in sys.modules

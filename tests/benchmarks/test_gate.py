@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.watch.kernel.proc import ProcReader
+from pytest_multihost.core.watch.kernel.proc import ProcReader
 
 SIZES = (2, 8)
 
@@ -38,8 +38,8 @@ ENTRY_MODULES = 20
 # and its end. A fork in the server is counted by a byte in a file, which everybody can append to.
 COUNTING = """
 import json, os, pathlib, sys
-from pytest_multihost.launch import wire
-from pytest_multihost.watch import watchdog
+from pytest_multihost.core.launch import wire
+from pytest_multihost.core.watch import watchdog
 
 PLACE = pathlib.Path(__file__).parent
 FORKS = os.open(PLACE / "forks", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -93,7 +93,7 @@ def test_it(world, again, tmp_path):
 """
 IMPORTED = """
 import sys
-from pytest_multihost.pytest_plugin import entry
+from pytest_multihost.core.pytest_plugin import entry
 print(*(name for name in sys.modules if name.startswith("pytest_multihost")))
 """
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sweeps import SWEEP
 
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.report.html import write_index, write_page, write_sweep_page
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.report.html import write_index, write_page, write_sweep_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
 SMALL, BIG = (4, 80), (64, 10_000)

@@ -150,7 +150,7 @@ def test_nothing_outlives_a_killed_controller(
     engine.run(
         sys.executable,
         "-c",
-        "import docker; from pytest_multihost.launch.docker import remove_stale;"
+        "import docker; from pytest_multihost.core.launch.docker import remove_stale;"
         " remove_stale(docker.from_env())",
     )
     assert engine.networks() == []

@@ -14,15 +14,20 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_multihost.launch import Ending
-from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec, is_orphaned, outermost
-from pytest_multihost.launch.interface import CompositeWorld
-from pytest_multihost.launch.wire import Frame
-from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.messages import Release
-from pytest_multihost.model.spec import Hosts
-from pytest_multihost.pytest_plugin.launchers import _CARRIED
+from pytest_multihost.core.launch import Ending
+from pytest_multihost.core.launch.docker import (
+    ContainerLauncher,
+    ContainerSpec,
+    is_orphaned,
+    outermost,
+)
+from pytest_multihost.core.launch.interface import CompositeWorld
+from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.messages import Release
+from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.pytest_plugin.launchers import _CARRIED
 from pytest_multihost.testing import make_event, make_spec
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch import RunningWorld
-from pytest_multihost.model.messages import Release
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import Dump
+from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.launch import RunningWorld
+from pytest_multihost.core.model.messages import Release
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_dump, make_spec
 
 

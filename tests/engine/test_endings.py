@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import SIGTERM_GRACE_S
-from pytest_multihost.launch import Ending
-from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Exited, ReportMade
-from pytest_multihost.outcome import RankFacts, fold_history
+from pytest_multihost.core.engine import SIGTERM_GRACE_S
+from pytest_multihost.core.launch import Ending
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import Exited, ReportMade
+from pytest_multihost.core.outcome import RankFacts, fold_history
 from pytest_multihost.testing import (
     ScriptedLauncher,
     Step,

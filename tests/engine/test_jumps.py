@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_multihost.model.event import Event, Exited, Pause
-from pytest_multihost.model.result import ClockRecord
-from pytest_multihost.outcome import RankFacts
+from pytest_multihost.core.model.event import Event, Exited, Pause
+from pytest_multihost.core.model.result import ClockRecord
+from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.testing import well_behaved
 
 Run = Callable[..., Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import GRACE_AFTER_DEATH_S, GRACE_AFTER_RAISE_S
+from pytest_multihost.core.engine import GRACE_AFTER_DEATH_S, GRACE_AFTER_RAISE_S
 from pytest_multihost.testing import Step, exited, raised, report, well_behaved
 
 Run = Callable[..., Any]

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
-from pytest_multihost.model.fault import Fault
+from pytest_multihost.core.model.fault import Fault
 
 Test = TypeVar("Test", bound=Callable[..., object])
 Family = Literal["late", "fails", "differs"]

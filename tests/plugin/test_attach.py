@@ -20,8 +20,8 @@ import psutil
 import pytest
 from machines import OWN_CLOCK, two_networks
 
-from pytest_multihost.clock import find_clock_library, why_clock_missing
-from pytest_multihost.launch.attach import Rendezvous
+from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
+from pytest_multihost.extensions.engines.attach import Rendezvous
 
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
 PYTEST = (
@@ -674,7 +674,7 @@ def test_a_clock_that_jumps_is_refused_on_several_machines(
 
 
 ROOM_FOR_TWO = """
-from pytest_multihost.backends import Backend
+from pytest_multihost.core.backends import Backend
 
 def pytest_multihost_backends():
     def lacking(size):

@@ -441,7 +441,7 @@ def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
 @pytest.mark.slow
 def test_a_rank_that_hangs_in_our_own_code_shows_where_that_is(hangs: dict[str, Told]) -> None:
     """Without a frame of the user's, the innermost ones tell most."""
-    assert "pytest_multihost/launch/wire.py" in hangs["record_without_end"].text
+    assert "pytest_multihost/core/launch/wire.py" in hangs["record_without_end"].text
 
 
 def test_memory_used_up_to_the_last_byte_ends_in_a_word_about_it(run_before_next) -> None:

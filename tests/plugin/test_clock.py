@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import find_clock_library, why_clock_missing
+from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
 with_library = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 
@@ -57,7 +57,7 @@ from pytest_multihost import faults
 JUMP = '''
 import sys
 from pathlib import Path
-from pytest_multihost.clock import ClockPage
+from pytest_multihost.extensions.clock.page import ClockPage
 
 page, by_s, over_s = ClockPage.open(Path(sys.argv[1])), *map(float, sys.argv[2:])
 while over_s and not any(abs(each.timeout_s - over_s) < 1 for each in page.waits()):

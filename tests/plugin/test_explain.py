@@ -11,7 +11,13 @@ import pytest
 
 def explain(directory: object) -> subprocess.CompletedProcess[str]:
     """Run the console script's module on a folder."""
-    command = [sys.executable, "-m", "pytest_multihost.command.main", "explain", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_multihost.core.command.main",
+        "explain",
+        str(directory),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

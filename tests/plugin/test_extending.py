@@ -6,8 +6,8 @@ import pytest
 
 CONFTEST = """
 import os
-from pytest_multihost.backends import Backend
-from pytest_multihost.nemesis.kind import FaultKind, seconds
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.nemesis.kind import FaultKind, seconds
 
 def start(spec):
     assert spec.rank < spec.world.size

@@ -30,7 +30,7 @@ def test_passes(world):
 
 def command(*args: object, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run the console script's module."""
-    line = [sys.executable, "-m", "pytest_multihost.command.main", *map(str, args)]
+    line = [sys.executable, "-m", "pytest_multihost.core.command.main", *map(str, args)]
     environment = {**os.environ, **changes}
     return subprocess.run(
         line, capture_output=True, text=True, check=False, timeout=60, env=environment
@@ -97,7 +97,7 @@ def test_a_page_that_does_not_fit_is_said_and_the_old_one_stays(run_worlds) -> N
     """`multihost report` on a full disk ends with what happened and why, not with a traceback."""
     worlds = run_worlds(WORLDS)
     before = _index(worlds).read_text()
-    program = "from pytest_multihost.command.main import main; raise SystemExit(main())"
+    program = "from pytest_multihost.core.command.main import main; raise SystemExit(main())"
     command = f"ulimit -f 1; exec {sys.executable} -c '{program}' report .pytest_multihost/latest"
     ended = subprocess.run(
         ["sh", "-c", command], cwd=worlds.path, capture_output=True, text=True, check=False

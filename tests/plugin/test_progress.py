@@ -76,7 +76,7 @@ def test_elsewhere_multihost_tests_are_skipped_saying_so(
     """Never a wrong verdict: proof needs /proc."""
     pytester.makeconftest(
         f"""
-        from pytest_multihost.pytest_plugin import run
+        from pytest_multihost.core.pytest_plugin import run
         run.PLATFORM = {system!r}
         """
     )

@@ -229,7 +229,7 @@ def test_start_up_has_a_clock_of_its_own(run_worlds, pytester: pytest.Pytester) 
     pytester.makeconftest(
         """
         import time
-        from pytest_multihost.backends import Backend
+        from pytest_multihost.core.backends import Backend
 
         def start(spec):
             if spec.rank == 1:

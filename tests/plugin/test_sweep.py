@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from runtimes import needs
 
-from pytest_multihost.model.sweep import SweepResult
-from pytest_multihost.report.sweep import read_sweep
+from pytest_multihost.core.model.sweep import SweepResult
+from pytest_multihost.extensions.sweep.report import read_sweep
 
 pytestmark = needs("torch")
 
@@ -289,8 +289,8 @@ def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> No
         """
         import sys
         def pytest_sessionfinish():
-            rooms = ("pytest_multihost.lanes", "pytest_multihost.sweep",
-                     "pytest_multihost.pytest_plugin.sweep")
+            rooms = ("pytest_multihost.extensions.sweep.lanes", "pytest_multihost.extensions.sweep",
+                     "pytest_multihost.extensions.sweep.run")
             print("\\nimported:", [each for each in rooms if each in sys.modules])
         """
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-ATTACH = (sys.executable, "-m", "pytest_multihost.command.main", "attach")
+ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 Start = Callable[..., list[subprocess.Popen[bytes]]]
 
 LOCK = """

@@ -15,7 +15,7 @@ import pytest
 from machines import two_machines
 from runs import wait_until_idle
 
-ATTACH = (sys.executable, "-m", "pytest_multihost.command.main", "attach")
+ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 ADDRESS = "10.98.0.1"
 LIMIT_S = 240.0
 PROGRAM = """

@@ -64,7 +64,7 @@ def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 def attach(processes: list[subprocess.Popen[bytes]], *options: str) -> str:
     """Return what the command prints about a job that hangs."""
     pids = [str(each.pid) for each in processes]
-    command = [sys.executable, "-m", "pytest_multihost.command.main", "attach", "--once"]
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "attach", "--once"]
     done = subprocess.run(
         [*command, *options, *pids], capture_output=True, text=True, check=True, timeout=60
     )

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import (
+from pytest_multihost.core.files import PreloadedLibrary, preload_variables
+from pytest_multihost.extensions.clock.page import (
     PAGE_VARIABLE,
     ClockPage,
     ClockWait,
     find_clock_library,
     why_clock_missing,
 )
-from pytest_multihost.files import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.event import Event, FaultChanged, Hold
-from pytest_multihost.model.event import now as clock
-from pytest_multihost.outcome import RankFacts
-from pytest_multihost.watch import HeldRanks, WorldObserver
-from pytest_multihost.watch.held_ranks import MAX_S
+from pytest_multihost.core.model.event import Event, FaultChanged, Hold
+from pytest_multihost.core.model.event import now as clock
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.services.held_ranks import MAX_S
+from pytest_multihost.core.watch import HeldRanks, WorldObserver
 
 OTHER = 1
 ROUNDS = 4
@@ -23,7 +23,7 @@ ROUNDS = 4
 PRELUDE = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from pytest_multihost.slots import SlotPage, slots_path
+from pytest_multihost.core.slots import SlotPage, slots_path
 page = SlotPage.create(slots_path(sys.argv[1], 1))
 call = page.call("all_reduce", "collective", page.group((0, 1)))
 done = Path(sys.argv[1], "done")

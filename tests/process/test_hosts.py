@@ -17,15 +17,15 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_multihost.launch import libc
-from pytest_multihost.launch.netns import HostNetwork, make_network
-from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.process import Endpoint
-from pytest_multihost.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
-from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.membership import HarnessProcesses
-from pytest_multihost.watch.kernel.proc_files import entries, link
-from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.core.launch import libc
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.process import Endpoint
+from pytest_multihost.core.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
+from pytest_multihost.core.watch.kernel.descriptors import Tables
+from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
+from pytest_multihost.core.watch.kernel.proc_files import entries, link
+from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.extensions.netns import HostNetwork, make_network
 
 HOSTS = all_hosts(Hosts("netns"), 3)
 TCP = 6
@@ -280,9 +280,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start_server import fork_server
-from pytest_multihost.model.spec import Hosts
+from pytest_multihost.core.launch.server.launcher import ServerLauncher
+from pytest_multihost.core.launch.server.start_server import fork_server
+from pytest_multihost.core.model.spec import Hosts
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):
@@ -457,8 +457,8 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     """SIGKILL: nobody cleans up, and nothing has a name under which it would stay."""
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from pytest_multihost.launch.netns import make_network\n"
-        "from pytest_multihost.model.spec import Hosts, all_hosts\n"
+        "from pytest_multihost.extensions.netns import make_network\n"
+        "from pytest_multihost.core.model.spec import Hosts, all_hosts\n"
         "network = make_network(all_hosts(Hosts('netns'), 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"
     )

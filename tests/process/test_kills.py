@@ -18,7 +18,7 @@ import pytest
 from runs import await_that, living, server_of, start_pytest
 from runtimes import needs
 
-from pytest_multihost.launch.reaper import kill_strays
+from pytest_multihost.core.launch.reaper import kill_strays
 
 MOMENTS = int(os.environ.get("KILL_MOMENTS", "3"))
 
@@ -383,7 +383,7 @@ def test_daemons_of_ranks_go_before_the_next_server_serves(start: Start, tmp_pat
 
 MARKED = """
 import sys, time
-from pytest_multihost.launch.reaper import mark_descendants
+from pytest_multihost.core.launch.reaper import mark_descendants
 
 mark_descendants(int(sys.argv[1]))
 print(flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-MULTIHOST = (sys.executable, "-m", "pytest_multihost.command.main")
+MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
 LIMIT_S = 240.0
 HANG = """
 import time

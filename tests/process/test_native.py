@@ -16,10 +16,10 @@ import psutil
 import pytest
 from runtimes import needs
 
-from pytest_multihost.blame.inferred import operation_of
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.watch.probes import deep_probe
-from pytest_multihost.watch.probes.deep_probe import NativeReader, native_threads
+from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.watch.probes import deep_probe
+from pytest_multihost.core.watch.probes.deep_probe import NativeReader, native_threads
 
 pytest.importorskip("pystack")
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import tensorstore as ts
 
-from pytest_multihost.nemesis.object_store import ObjectStore, StoreRule, serving
+from pytest_multihost.extensions.object_store.store import ObjectStore, StoreRule, serving
 
 CHUNKS = 4
 CHUNK_BYTES = 1_000_000
@@ -158,7 +158,7 @@ def test_the_store_ends_with_who_started_it() -> None:
     """Also when that is killed, and a fork of it lives on with all that it had open."""
     program = """
 import os, time
-from pytest_multihost.nemesis.object_store import ObjectStore, serving
+from pytest_multihost.extensions.object_store.store import ObjectStore, serving
 with serving() as endpoint:
     ObjectStore(endpoint).create_bucket()
     fork = os.fork()
@@ -236,7 +236,7 @@ def object_store():
         @pytest.mark.multihost(ranks=2)
         def test_it(world{asked}):
             assert "PYTEST_MULTIHOST_OBJECT_STORE" not in os.environ
-            assert "pytest_multihost.nemesis.object_store" not in sys.modules
+            assert "pytest_multihost.extensions.object_store.store" not in sys.modules
         """.format(asked=", object_store" if own else "")
     )
     worlds.run.assert_outcomes(passed=1)

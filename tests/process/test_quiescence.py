@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.watch.kernel import Quiescence, Stillness
-from pytest_multihost.watch.kernel.sockets import inet_sockets
+from pytest_multihost.core.watch.kernel import Quiescence, Stillness
+from pytest_multihost.core.watch.kernel.sockets import inet_sockets
 
 ASKED = 150
 PATIENCE_S = 20.0

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from runs import await_that, living
 
-from pytest_multihost.clock import find_clock_library, why_clock_missing
+from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
 HANG = """
 import time
@@ -47,7 +47,7 @@ def start(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
     (path / "train.py").write_text(source)
     left_out = ("CI", "COLUMNS", "PYTEST_MULTIHOST_ARTIFACTS")
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", *args],
+        [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "-n2", *args],
         cwd=path,
         env={
             **{name: value for name, value in os.environ.items() if name not in left_out},
@@ -89,7 +89,7 @@ def test_a_hang_leaves_a_page_a_trace_and_what_explains_it_again(tmp_path: Path)
     run(tmp_path, HANG)
     [folder] = (tmp_path / ".pytest_multihost" / "latest").glob("train.py-*")
     assert {"report.html", "trace.json", "rank-0.log"} <= {each.name for each in folder.iterdir()}
-    command = [sys.executable, "-m", "pytest_multihost.command.main", "explain", str(folder)]
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "explain", str(folder)]
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert again.stdout.splitlines()[-1] == "agrees with verdict.json"
 
@@ -276,7 +276,7 @@ world.barrier("step")
 """
     (tmp_path / "train.py").write_text(source)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", "train.py"]
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "-n2", "train.py"]
     left_out = ("CI", "NO_COLOR")
     variables = {name: value for name, value in os.environ.items() if name not in left_out}
     with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=theirs) as process:
@@ -298,7 +298,7 @@ def test_neither_the_ranks_nor_what_runs_them_import_pytest(tmp_path: Path) -> N
     (tmp_path / "train.py").write_text(source)
     program = """
 import sys
-from pytest_multihost.command.main import main
+from pytest_multihost.core.command.main import main
 sys.argv = ["multihost", "run", "--keep", "--ranks", "1", "train.py"]
 assert main() == 0
 print({"pytest", "_pytest"} & set(sys.modules) or "none")
@@ -366,7 +366,7 @@ def join(path: Path, source: str) -> list[subprocess.Popen[str]]:
     (path / "train.py").write_text(source)
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "pytest_multihost.command.main", "run", "train.py"],
+            [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "train.py"],
             cwd=path,
             env={**os.environ, **shared, "RANK": str(rank)},
             stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from runs import await_that
 
-MULTIHOST = (sys.executable, "-m", "pytest_multihost.command.main")
+MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 LIMIT_S = 240.0
 HANG = """

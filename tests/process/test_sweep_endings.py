@@ -56,7 +56,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def lanes_of(path: Path) -> list[psutil.Process]:
     """Return the processes of lanes, and the one that forks them."""
-    return [each for each in living(path) if "pytest_multihost.lanes" in command_of(each)]
+    return [
+        each
+        for each in living(path)
+        if "pytest_multihost.extensions.sweep.lanes" in command_of(each)
+    ]
 
 
 def command_of(process: psutil.Process) -> str:

@@ -20,21 +20,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from pytest_multihost.launch.attach import Connector, Listener, Rendezvous
-from pytest_multihost.launch.attach.rendezvous import (
-    CHALLENGE,
-    MAGIC,
-    PROOF,
-    Greeting,
-    Handshake,
-    RefusedError,
-    Role,
-    new_nonce,
-)
-from pytest_multihost.launch.launcher_env import Membership
-from pytest_multihost.launch.wire import Decoder, Frame, FrameStream
-from pytest_multihost.model.errors import GarbledError, LaunchError
-from pytest_multihost.model.messages import (
+from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.launch.wire import Decoder, Frame, FrameStream
+from pytest_multihost.core.model.errors import GarbledError, LaunchError
+from pytest_multihost.core.model.messages import (
     DumpsWritten,
     FromPeer,
     Ping,
@@ -44,6 +33,17 @@ from pytest_multihost.model.messages import (
     ToRank,
     ToServer,
     Welcome,
+)
+from pytest_multihost.extensions.engines.attach import Connector, Listener, Rendezvous
+from pytest_multihost.extensions.engines.attach.rendezvous import (
+    CHALLENGE,
+    MAGIC,
+    PROOF,
+    Greeting,
+    Handshake,
+    RefusedError,
+    Role,
+    new_nonce,
 )
 
 SECRET = b"correct horse battery staple"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.spec import Family
-from pytest_multihost.model.sweep import (
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.spec import Family
+from pytest_multihost.core.model.sweep import (
     Disturbance,
     DisturbedRun,
     LeftOut,
@@ -17,7 +17,7 @@ from pytest_multihost.model.sweep import (
     UnsteadyRun,
     Weakness,
 )
-from pytest_multihost.model.verdict import OperationName, Place
+from pytest_multihost.core.model.verdict import OperationName, Place
 
 PRIMARY, OTHERS = (0,), (1, 2, 3)
 RENAMES = Place("ckpt.py", 31, "commit", "os.rename(tmp, final)")

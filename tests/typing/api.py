@@ -16,10 +16,10 @@ from pytest_multihost import (
     WorldBrokenError,
     current_world,
 )
-from pytest_multihost.backends import Backend
-from pytest_multihost.launch import Launcher, RunningWorld
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.launch import Launcher, RunningWorld
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.files import claim
-from pytest_multihost.report.artifacts import (
+from pytest_multihost.core.files import claim
+from pytest_multihost.core.report.artifacts import (
     RunFolder,
     attempt_name,
     new_run_id,

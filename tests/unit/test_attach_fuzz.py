@@ -10,7 +10,7 @@ import time
 import pytest
 from hostile import SECRET, TARGETS, ListenerTarget, fuzz
 
-from pytest_multihost.launch.attach import connect
+from pytest_multihost.extensions.engines.attach import connect
 
 INPUTS = 150
 """As many as the suite has time for; `make fuzz` takes more."""

@@ -20,8 +20,19 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
-from pytest_multihost.launch.attach.rendezvous import (
+from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.launch.wire import Frame, FrameStream, encode
+from pytest_multihost.core.model.errors import LaunchError, SettingError
+from pytest_multihost.core.model.messages import (
+    PeerHello,
+    Ping,
+    Pong,
+    ProbeRead,
+    RanksLost,
+    ReadProbe,
+)
+from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
+from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
     MAGIC,
     PROOF,
@@ -30,18 +41,7 @@ from pytest_multihost.launch.attach.rendezvous import (
     RefusedError,
     new_nonce,
 )
-from pytest_multihost.launch.attach.world import assign_ranks, pack, write_files
-from pytest_multihost.launch.launcher_env import Membership
-from pytest_multihost.launch.wire import Frame, FrameStream, encode
-from pytest_multihost.model.errors import LaunchError, SettingError
-from pytest_multihost.model.messages import (
-    PeerHello,
-    Ping,
-    Pong,
-    ProbeRead,
-    RanksLost,
-    ReadProbe,
-)
+from pytest_multihost.extensions.engines.attach.world import assign_ranks, pack, write_files
 
 SECRET = b"correct horse battery staple"
 HANDSHAKE = Handshake(b"1" * 32, b"2" * 32, rank=1, size=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.live import Job
-from pytest_multihost.live.joined import Machine, joined_job
-from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.extensions.engines.live_jobs import Machine, joined_job
+from pytest_multihost.extensions.live import Job
 
 
 def machine(host: str, pids: dict[int, int], size: int = 4, **job: bool) -> Machine:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.process import (
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.process import (
     NEVER,
     Descriptor,
     Endpoint,
@@ -17,12 +17,12 @@ from pytest_multihost.model.process import (
     Process,
     Thread,
 )
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.blockers import blockers
-from pytest_multihost.pytest_plugin.attach.controller import first_difference
-from pytest_multihost.slots import SlotPage, read_slots, shift_times
-from pytest_multihost.slots.readers import history_path, read_histories
-from pytest_multihost.watch.remote_ranks import RemoteSnapshot, merge_snapshots
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.blockers import blockers
+from pytest_multihost.core.slots import SlotPage, read_slots, shift_times
+from pytest_multihost.core.slots.readers import history_path, read_histories
+from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
+from pytest_multihost.extensions.engines.remote_ranks import RemoteSnapshot, merge_snapshots
 
 PID = 50
 """Both machines have given their rank this process id."""

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach import Peer
-from pytest_multihost.launch.wire import Frame, FrameStream
-from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.messages import (
+from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.messages import (
     DumpsWritten,
     FromPeer,
     PauseRank,
@@ -27,7 +26,8 @@ from pytest_multihost.model.messages import (
     ToPeer,
     WorldEnded,
 )
-from pytest_multihost.peer_server import PeerServer, _LocalRanks
+from pytest_multihost.extensions.engines.attach import Peer
+from pytest_multihost.extensions.engines.peer_server import PeerServer, _LocalRanks
 
 Pair = tuple[FrameStream[Any], FrameStream[Any]]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
-from pytest_multihost.backends.jax import runtime_timeout_s, xla_flags
-from pytest_multihost.backends.torch_groups import group_timeout_s
-from pytest_multihost.model.errors import SettingError
+from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
+from pytest_multihost.core.backends.jax import runtime_timeout_s, xla_flags
+from pytest_multihost.core.backends.torch_groups import group_timeout_s
+from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.testing import make_spec
 
 

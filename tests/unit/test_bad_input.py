@@ -15,17 +15,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.errors import MultihostError, SettingError
-from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.spec import MAX_RANKS, Hosts, WorldSpec, read_token, token
-from pytest_multihost.nemesis.validation import (
+from pytest_multihost.core.model.errors import MultihostError, SettingError
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.spec import MAX_RANKS, Hosts, WorldSpec, read_token, token
+from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     kinds_by_name,
     parse_fault,
     resolve_faults,
 )
-from pytest_multihost.pytest_plugin.options import (
+from pytest_multihost.core.pytest_plugin.options import (
     parse_names,
     parse_ranks,
     parse_seconds,

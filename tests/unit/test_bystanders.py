@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_multihost.blame.judge_world import diagnose, judge_masked
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.core.blame.judge_world import diagnose, judge_masked
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 GROUP = ((0, 1, 2), 0, RUNTIME_SCOPE)

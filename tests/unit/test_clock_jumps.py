@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.clock import ClockWait
-from pytest_multihost.model.event import Event, FaultChanged, Pause
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import open_ends
-from pytest_multihost.watch.clock_jumps import (
+from pytest_multihost.core.model.event import Event, FaultChanged, Pause
+from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.proof_state import open_ends
+from pytest_multihost.extensions.clock.jumps import (
     IDLE_ROUNDS,
     Still,
     frozen_ranks,
@@ -23,6 +22,7 @@ from pytest_multihost.watch.clock_jumps import (
     overdue_pauses,
     slack_s,
 )
+from pytest_multihost.extensions.clock.page import ClockWait
 
 RANK, MAIN, LOOP = 100, 100, 101
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.clock import (
+from pytest_multihost.extensions.clock.page import (
     _HEADER_SIZE,
     _KINDS,
     _SLOT,

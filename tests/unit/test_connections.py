@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame.inferred import waits_at_sockets
-from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
+from pytest_multihost.core.blame.inferred import waits_at_sockets
+from pytest_multihost.core.model.process import (
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
 
 HERE, THERE, ELSEWHERE = (Endpoint("127.0.0.1", port) for port in (5000, 6000, 7000))
 

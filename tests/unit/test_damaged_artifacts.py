@@ -15,17 +15,28 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame import judge_world
-from pytest_multihost.command.main import main
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations, Parting, Side
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.model.spec import Hosts
-from pytest_multihost.model.stack import Frame, SourceContext
-from pytest_multihost.outcome import Symptoms
-from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
+from pytest_multihost.core.blame import judge_world
+from pytest_multihost.core.command.main import main
+from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.operation import (
+    RUNTIME_SCOPE,
+    Operation,
+    Operations,
+    Parting,
+    Side,
+)
+from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.model.stack import Frame, SourceContext
+from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.report.artifacts import (
+    Attempt,
+    build_verdict,
+    write_attempt,
+    write_facts,
+)
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.blame.wait_graph import graph_of, with_clashes
-from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, Scope
-from pytest_multihost.model.result import RankSnapshot
+from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
+from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, Scope
+from pytest_multihost.core.model.result import RankSnapshot
 
 ALL = (0, 1, 2, 3)
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame import divergence
-from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.divergence import (
+from pytest_multihost.core.blame import divergence
+from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.divergence import (
     described,
     find_partings,
     first_divergence,
     followed,
 )
-from pytest_multihost.blame.rank_states import RankState, count_alike, with_histories
-from pytest_multihost.model.operation import (
+from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
+from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     HARNESS_SCOPE,
     RUNTIME_SCOPE,
@@ -24,8 +24,8 @@ from pytest_multihost.model.operation import (
     Operation,
     Parting,
 )
-from pytest_multihost.model.result import RankSnapshot, WorldResult
-from pytest_multihost.model.stack import Frame, SourceContext
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
+from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.testing import make_dump, make_spec
 
 CALLS = {

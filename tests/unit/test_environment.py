@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.environment import foreign_variables, rank_variables, thread_variables
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.environment import (
+    foreign_variables,
+    rank_variables,
+    thread_variables,
+)
 from pytest_multihost.testing import make_spec
 
 SPEC = RankSpec(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch import HarnessCollectives
-from pytest_multihost.launch.harness_collectives import Answers
-from pytest_multihost.launch.wire import Frame
-from pytest_multihost.model.event import ExchangeEntered
-from pytest_multihost.model.json_values import from_json
-from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete
+from pytest_multihost.core.launch import HarnessCollectives
+from pytest_multihost.core.launch.harness_collectives import Answers
+from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.model.event import ExchangeEntered
+from pytest_multihost.core.model.json_values import from_json
+from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
 
 
 def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401

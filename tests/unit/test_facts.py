@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.model.event import Exited, ReportMade, XfailMark
-from pytest_multihost.model.json_values import to_json
-from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
+from pytest_multihost.core.model.event import Exited, ReportMade, XfailMark
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.outcome import RankFacts, describe_exit, fold_history
 from pytest_multihost.testing import exited, make_event, raised, report
 
 BOOM = raised("ValueError: boom")

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.clock import find_clock_library
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import Hosts, RankSpec
-from pytest_multihost.nemesis import clean_up_faults, heal_files
-from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
-from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
-from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
-from pytest_multihost.outcome.points import firings, frozen_for_good
-from pytest_multihost.pytest_plugin.launchers import (
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.spec import Hosts, RankSpec
+from pytest_multihost.core.nemesis import clean_up_faults, heal_files
+from pytest_multihost.core.nemesis.interpose import SYSTEM_FILES, matcher
+from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
+from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
+from pytest_multihost.core.outcome.points import firings, frozen_for_good
+from pytest_multihost.core.pytest_plugin.launchers import (
     clock_problems,
     launch_problems,
     launch_requirements,
 )
+from pytest_multihost.extensions.clock.page import find_clock_library
 from pytest_multihost.testing import make_event, make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)

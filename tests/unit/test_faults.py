@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.launch.server.rank_processes import PauseSchedule
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.event import Event, Pause
-from pytest_multihost.model.fault import Fault, hash_seed_of, resolve
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.spec import ONE, read_token, token
-from pytest_multihost.nemesis.interpose import matcher
-from pytest_multihost.nemesis.process_faults import descriptor_limit
-from pytest_multihost.nemesis.targets import load_target, target_problem
-from pytest_multihost.nemesis.validation import (
+from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.event import Event, Pause
+from pytest_multihost.core.model.fault import Fault, hash_seed_of, resolve
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.spec import ONE, read_token, token
+from pytest_multihost.core.nemesis.interpose import matcher
+from pytest_multihost.core.nemesis.process_faults import descriptor_limit
+from pytest_multihost.core.nemesis.targets import load_target, target_problem
+from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     fault_problems,
     kinds_by_name,
     parse_fault,
     resolved_problems,
 )
-from pytest_multihost.outcome.points import continued_by_plan, has_pending_actions
-from pytest_multihost.rank.wrap_calls import wrap_calls
+from pytest_multihost.core.outcome.points import continued_by_plan, has_pending_actions
+from pytest_multihost.core.rank.wrap_calls import wrap_calls
 from pytest_multihost.testing import make_event, make_spec
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])

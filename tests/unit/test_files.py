@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost import files
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.report.artifacts import RunFolder, new_run_id, write_attempt
+from pytest_multihost.core import files
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.report.artifacts import RunFolder, new_run_id, write_attempt
 from pytest_multihost.testing import make_event
 
 NOT_ROOT = os.geteuid() != 0
@@ -197,7 +197,7 @@ def test_a_directory_is_held_until_its_process_has_ended(tmp_path: Path) -> None
     """However it ends: the kernel gives the lock back."""
     held = tmp_path / "held"
     program = f"""
-import pathlib, sys, pytest_multihost.files as files
+import pathlib, sys, pytest_multihost.core.files as files
 files.hold(pathlib.Path({str(held)!r}))
 print("held", flush=True)
 sys.stdin.read()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytest_multihost
-from pytest_multihost.model.stack import (
+from pytest_multihost.core.model.stack import (
     Frame,
     innermost_package_frame,
     innermost_user_frame,
@@ -77,7 +77,7 @@ def test_the_innermost_frame_of_the_user_is_found() -> None:
         ("/home/u/project-2/test_it.py", "/home/u/project-2/test_it.py"),
         (f"{SITE}/torch/distributed/c10d.py", "torch/distributed/c10d.py"),
         ("/home/u/project/.venv/lib/python3.11/site-packages/jax/api.py", "jax/api.py"),
-        (f"{OURS}/rank/world.py", "pytest_multihost/rank/world.py"),
+        (f"{OURS}/rank/world.py", "pytest_multihost/core/rank/world.py"),
         (threading.__file__, "threading.py"),
         ("<string>", "<string>"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_multihost.report.github import (
+from pytest_multihost.extensions.github.report import (
     MAX_ERRORS,
     MAX_SUMMARY,
     Checkout,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.fault import UNHANDLED
-from pytest_multihost.rank.recorder.calls import error_path, fails_test, user_frames
+from pytest_multihost.core.model.fault import UNHANDLED
+from pytest_multihost.core.rank.recorder.calls import error_path, fails_test, user_frames
 
 
 def ask() -> bool:

@@ -7,8 +7,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
-from pytest_multihost.hazards.rules import (
+from pytest_multihost.core.model.hazard import Launch, RankRecord
+from pytest_multihost.core.model.operation import (
+    PROGRAM_START,
+    Operation,
+    Scope,
+    program_scope,
+    read_start_number,
+    start_number,
+)
+from pytest_multihost.core.model.stack import Frame, SourceContext
+from pytest_multihost.core.model.sweep import Acceptance
+from pytest_multihost.extensions.hazards import accept_hazards, disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.rules import (
     Found,
     buffered,
     order,
@@ -18,17 +29,6 @@ from pytest_multihost.hazards.rules import (
     threads,
     unwaited,
 )
-from pytest_multihost.model.hazard import Launch, RankRecord
-from pytest_multihost.model.operation import (
-    PROGRAM_START,
-    Operation,
-    Scope,
-    program_scope,
-    read_start_number,
-    start_number,
-)
-from pytest_multihost.model.stack import Frame, SourceContext
-from pytest_multihost.model.sweep import Acceptance
 
 PAIR, TRIO = (0, 1), (0, 1, 2)
 SENT = {"send": "transfer", "recv": "transfer"}

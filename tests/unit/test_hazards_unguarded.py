@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.hazards import disturbances_of, find_hazards
-from pytest_multihost.model.fault import UNHANDLED, ErrorPath, Point
-from pytest_multihost.model.hazard import Hazards, Launch, Passed, RankRecord
-from pytest_multihost.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, Operation, Scope
-from pytest_multihost.model.stack import Frame, SourceContext
-from pytest_multihost.model.sweep import RecordedPoint
-from pytest_multihost.model.verdict import Place
+from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath, Point
+from pytest_multihost.core.model.hazard import Hazards, Launch, Passed, RankRecord
+from pytest_multihost.core.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, Operation, Scope
+from pytest_multihost.core.model.stack import Frame, SourceContext
+from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.hazards import disturbances_of, find_hazards
 
 FILE, HANDLED = "/job/train.py", "step+20 abc"
 PAIR = (0, 1)

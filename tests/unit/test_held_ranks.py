@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.model.event import Event, Exited, FaultChanged, Hold
-from pytest_multihost.outcome import RankFacts
-from pytest_multihost.watch import HeldRanks, Release
-from pytest_multihost.watch.held_ranks import (
+from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.services.held_ranks import (
     MAX_S,
     POLLS_S,
     Glimpse,
@@ -18,6 +17,7 @@ from pytest_multihost.watch.held_ranks import (
     have_looked,
     is_unchanged,
 )
+from pytest_multihost.core.watch import HeldRanks, Release
 
 DEADLINE_S = 1000.0
 STEP_S = POLLS_S / 10

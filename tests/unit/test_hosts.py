@@ -8,11 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.launch.netns.network import ChildFailed, refusal, remedy
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.process import Endpoint
-from pytest_multihost.model.spec import (
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.process import Endpoint
+from pytest_multihost.core.model.spec import (
     BRIDGE_ADDRESS,
     NETWORK,
     Hosts,
@@ -20,9 +19,10 @@ from pytest_multihost.model.spec import (
     WorldSpec,
     all_hosts,
 )
-from pytest_multihost.rank.environment import rank_variables
+from pytest_multihost.core.rank.environment import rank_variables
+from pytest_multihost.core.watch.kernel.sockets import Inet, _endpoint
+from pytest_multihost.extensions.netns.network import ChildFailed, refusal, remedy
 from pytest_multihost.testing import make_spec
-from pytest_multihost.watch.kernel.sockets import Inet, _endpoint
 
 
 def world(size: int, hosts: str) -> WorldSpec:

@@ -34,7 +34,7 @@ def full_name(path: Path) -> str:
 NAMES = {full_name(path) for path in MODULES}
 PACKAGES = {full_name(path) for path in MODULES if path.name == "__init__.py"}
 # Values that everything speaks of, and modules that users import by their names.
-WITHOUT_FACE = {"pytest_multihost", "pytest_multihost.model", "pytest_multihost.fixes"}
+WITHOUT_FACE = {"pytest_multihost", "pytest_multihost.core.model", "pytest_multihost.fixes"}
 # Single modules that others may import: a second subject of their folder, complete in one module.
 FACES_OF_THEIR_OWN = {
     f"pytest_multihost.{name}"
@@ -93,7 +93,7 @@ def test_importing_us_imports_neither_pytest_nor_a_runtime() -> None:
     them pulls in would show.
     """
     fixes = [f"pytest_multihost.fixes.{path.stem}" for path in (ROOM / "fixes").glob("[a-z]*")]
-    everything = ", ".join(("pytest_multihost.testing", "pytest_multihost.engine", *fixes))
+    everything = ", ".join(("pytest_multihost.testing", "pytest_multihost.core.engine", *fixes))
     found = imported_with(everything)
     assert "pytest_multihost" in found
     assert not found & (HEAVY | {"pytest", "_pytest"})
@@ -101,7 +101,7 @@ def test_importing_us_imports_neither_pytest_nor_a_runtime() -> None:
 
 def test_loading_the_plugin_imports_no_runtime() -> None:
     """Every run of pytest loads it, also those without a multihost test."""
-    found = imported_with("pytest_multihost.pytest_plugin.entry")
+    found = imported_with("pytest_multihost.core.pytest_plugin.entry")
     assert "pytest" in found
     assert not found & HEAVY
     assert "jinja2" not in found

@@ -14,11 +14,17 @@ from typing import Any, get_args
 import pytest
 from elements import HOSTILE, Elements
 
-from pytest_multihost.blame import judge_world
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations, Parting, Side
-from pytest_multihost.model.result import (
+from pytest_multihost.core.blame import judge_world
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import (
+    RUNTIME_SCOPE,
+    Operation,
+    Operations,
+    Parting,
+    Side,
+)
+from pytest_multihost.core.model.result import (
     Activity,
     ClockDoubt,
     ClockRecord,
@@ -26,21 +32,21 @@ from pytest_multihost.model.result import (
     WorldResult,
     WorldSnapshot,
 )
-from pytest_multihost.model.spec import Subject
-from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.model.verdict import DetectedBy as DetectedByName
-from pytest_multihost.model.verdict import Kind, RankPlace, Span, sentence
-from pytest_multihost.outcome import Symptoms
-from pytest_multihost.report.artifacts import Attempt, build_verdict
-from pytest_multihost.report.html import timeline as timelines
-from pytest_multihost.report.html.pages import (
+from pytest_multihost.core.model.spec import Subject
+from pytest_multihost.core.model.stack import Frame, NativeThread, SourceContext, ThreadStack
+from pytest_multihost.core.model.verdict import DetectedBy as DetectedByName
+from pytest_multihost.core.model.verdict import Kind, RankPlace, Span, sentence
+from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.core.report.html import timeline as timelines
+from pytest_multihost.core.report.html.pages import (
     as_shown,
     attempt_page,
     run_page,
     write_index,
     write_page,
 )
-from pytest_multihost.report.html.sections import (
+from pytest_multihost.core.report.html.sections import (
     DETECTED_BY,
     PageModel,
     display_text,
@@ -48,8 +54,8 @@ from pytest_multihost.report.html.sections import (
     rank_groups,
     script_json,
 )
-from pytest_multihost.report.html.timeline import AxisSpan, axis
-from pytest_multihost.report.logs import LogExcerpt
+from pytest_multihost.core.report.html.timeline import AxisSpan, axis
+from pytest_multihost.core.report.logs import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.rank.recorder.recorder import after_import
+from pytest_multihost.core.rank.recorder.recorder import after_import
 
 NAME = "imported_later"
 
@@ -100,6 +100,6 @@ def test_a_module_that_does_not_exist_is_as_missing_as_ever() -> None:
 
 def test_recorders_import_no_runtime() -> None:
     """A world of another backend pays nothing for jax and torch."""
-    code = "from pytest_multihost.rank.recorder import jax; import sys; print(*sys.modules)"
+    code = "from pytest_multihost.core.rank.recorder import jax; import sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"jax", "jaxlib", "torch", "numpy"} & {*run.stdout.split()}

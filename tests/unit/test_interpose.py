@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.fault import IO_CALLS
-from pytest_multihost.nemesis.interpose import (
+from pytest_multihost.core.model.fault import IO_CALLS
+from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
     FileObserver,
     matcher,
     observing_files,
     reported,
 )
-from pytest_multihost.nemesis.views import born_and_changed_s
+from pytest_multihost.core.nemesis.views import born_and_changed_s
 
 Seen = list[tuple[str, str]]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from pytest_multihost.model.json_values import (
+from pytest_multihost.core.model.json_values import (
     Json,
     JsonError,
     JsonObject,

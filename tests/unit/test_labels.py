@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_multihost.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Activity
-from pytest_multihost.proof.threads import CALLS, SystemCall, label, lock_holders, main_labels
+from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.result import Activity
+from pytest_multihost.core.proof.threads import CALLS, SystemCall, label, lock_holders, main_labels
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.server import ServerLauncher
-from pytest_multihost.launch.wire import Packet
-from pytest_multihost.model.errors import LaunchError, UnsoundForkError
-from pytest_multihost.model.messages import WorldForked
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.wire import Packet
+from pytest_multihost.core.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.core.model.messages import WorldForked
 from pytest_multihost.testing import make_spec
 
 NOWHERE = Path("/nonexistent")

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_multihost.live.processes import find_job
-from pytest_multihost.live.waits import SeenWait, seen_operation, seen_wait
-from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.extensions.live.processes import find_job
+from pytest_multihost.extensions.live.waits import SeenWait, seen_operation, seen_wait
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 SITE = "/venv/lib/python3.12/site-packages"
@@ -99,7 +99,8 @@ def test_a_process_that_is_gone_is_told() -> None:
 def test_rights_that_are_missing_are_named() -> None:
     """A user who is not root looks at a process of root's."""
     program = (
-        "import os\nfrom pytest_multihost.live.processes import find_job\nos.setuid(65534)\n"
+        "import os\nfrom pytest_multihost.extensions.live.processes import find_job\n"
+        "os.setuid(65534)\n"
         "find_job(['1'])"
     )
     done = subprocess.run(

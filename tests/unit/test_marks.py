@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.marks import (
+from pytest_multihost.core.pytest_plugin.marks import (
     BACKEND_PARAM,
     RANKS_PARAM,
     MarkerSettings,
     read_markers,
     world_axes,
 )
-from pytest_multihost.pytest_plugin.options import read_settings
+from pytest_multihost.core.pytest_plugin.options import read_settings
 
 _NOTHING_SET: Any = SimpleNamespace(
     getoption=lambda _: None, getini=lambda _: "", rootpath=Path("/project")

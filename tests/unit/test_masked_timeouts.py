@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.judge_world import judge_masked
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.core.blame.judge_world import judge_masked
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 LIMIT = "RuntimeError: timed out"

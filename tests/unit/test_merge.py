@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.model.stack import Dump, Frame, StackGroup, ThreadStack, group_by_main_stack
+from pytest_multihost.core.model.stack import (
+    Dump,
+    Frame,
+    StackGroup,
+    ThreadStack,
+    group_by_main_stack,
+)
+from pytest_multihost.core.watch.probes.dump import parse_faulthandler
 from pytest_multihost.testing import make_dump
-from pytest_multihost.watch.probes.dump import parse_faulthandler
 
 PY311 = """\
 Thread 0x00007f4c6ffff6c0 (most recent call first):

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump, Frame, ThreadStack
-from pytest_multihost.model.verdict import SCHEMA, RankError, RankResult, Verdict
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.core.model.verdict import SCHEMA, RankError, RankResult, Verdict
 from pytest_multihost.testing import make_event, make_spec
 
 FAILED = RankResult(

@@ -11,19 +11,24 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.blame import severed
-from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.partition_blame import as_cut, describe_cut
-from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Uplink
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.messages import FaultPerformed
-from pytest_multihost.model.operation import Operation, Scope
-from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.model.spec import (
+from pytest_multihost.core.blame import severed
+from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.partition_blame import as_cut, describe_cut
+from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.messages import FaultPerformed
+from pytest_multihost.core.model.operation import Operation, Scope
+from pytest_multihost.core.model.process import (
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
+from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
+from pytest_multihost.core.model.spec import (
     Disturbance,
     Hosts,
     Shape,
@@ -33,15 +38,16 @@ from pytest_multihost.model.spec import (
     merged,
     relay_routes,
 )
-from pytest_multihost.nemesis.validation import (
+from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     fault_problems,
     kinds_by_name,
     network_problems,
     parse_fault,
 )
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.blockers import blockers
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.blockers import blockers
+from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

@@ -6,15 +6,15 @@ from collections import deque
 from dataclasses import replace
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.sweep import (
+from pytest_multihost.core.model.sweep import (
     Disturbance,
     DisturbedRun,
     RecordedPoint,
     RunOutcome,
     UnsteadyRun,
 )
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.pytest_plugin.sweep.one_sweep import OneSweep, Step
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
 
 
 def disturbance(nth: int) -> Disturbance:

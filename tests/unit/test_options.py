@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.pytest_plugin.options import (
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.pytest_plugin.options import (
     Settings,
     parse_names,
     parse_ranks,

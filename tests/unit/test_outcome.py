@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.event import BROKEN, Event
-from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.verdict import Phase
-from pytest_multihost.outcome import Finding, Symptoms, judge
+from pytest_multihost.core.model.event import BROKEN, Event
+from pytest_multihost.core.model.result import Ending, WorldResult
+from pytest_multihost.core.model.verdict import Phase
+from pytest_multihost.core.outcome import Finding, Symptoms, judge
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 SYMPTOMS = Symptoms(raised=("peer is gone",), fatal=("service is gone",))

@@ -7,20 +7,20 @@ import threading
 from collections import Counter
 from dataclasses import replace
 
-from pytest_multihost.model.event import Event, PointSite, PointsRecorded
-from pytest_multihost.model.fault import ErrorPath, Point
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.sweep import RecordedPoint
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.outcome.points import (
+from pytest_multihost.core.model.event import Event, PointSite, PointsRecorded
+from pytest_multihost.core.model.fault import ErrorPath, Point
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.outcome.points import (
     frames_of_points,
     recorded_points,
     unrecorded_points,
     unused_by_all,
 )
-from pytest_multihost.rank.point_record import MAX_POINTS, PointRecord
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.slots import SlotPage
+from pytest_multihost.core.rank.point_record import MAX_POINTS, PointRecord
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.slots import SlotPage
 
 
 def io(path: str, call: str = "open", nth: int = 1) -> Point:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost import files
-from pytest_multihost.files import PreloadedLibrary
+from pytest_multihost.core import files
+from pytest_multihost.core.files import PreloadedLibrary
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.blame.causes import Cause, as_other_program
-from pytest_multihost.blame.inferred import with_members
-from pytest_multihost.blame.wait_graph import Wait
-from pytest_multihost.model.operation import Operation, program_scope
-from pytest_multihost.model.result import RankSnapshot
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.core.blame.causes import Cause, as_other_program
+from pytest_multihost.core.blame.inferred import with_members
+from pytest_multihost.core.blame.wait_graph import Wait
+from pytest_multihost.core.model.operation import Operation, program_scope
+from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.core.model.stack import Frame
 
 ALL = (0, 1, 2)
 TEST = "/home/me/test_it.py"

@@ -12,30 +12,36 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.operation import (
+from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     Operation,
     Operations,
     Scope,
     program_scope,
 )
-from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.proof import ProofState, Snapshot, is_still, pollers
-from pytest_multihost.proof.blockers import blockers, rank_blockers
-from pytest_multihost.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
-from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
-from pytest_multihost.watch.kernel import descriptors
-from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.membership import (
+from pytest_multihost.core.model.process import (
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.proof import ProofState, Snapshot, is_still, pollers
+from pytest_multihost.core.proof.blockers import blockers, rank_blockers
+from pytest_multihost.core.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
+from pytest_multihost.core.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
+from pytest_multihost.core.watch.kernel import descriptors
+from pytest_multihost.core.watch.kernel.descriptors import Tables
+from pytest_multihost.core.watch.kernel.membership import (
     ForeignProcesses,
     HarnessProcesses,
     eventfd_id,
     with_eventfd_holders,
 )
-from pytest_multihost.watch.kernel.proc import can_be_opened
-from pytest_multihost.watch.kernel.proc_files import Memory, MemoryMapping
-from pytest_multihost.watch.kernel.sockets import Inet
+from pytest_multihost.core.watch.kernel.proc import can_be_opened
+from pytest_multihost.core.watch.kernel.proc_files import Memory, MemoryMapping
+from pytest_multihost.core.watch.kernel.sockets import Inet
 
 DEADLINE_S = 160.0
 MAIN = 100

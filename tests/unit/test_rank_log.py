@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.report import read_log
-from pytest_multihost.slots import rank_files
-from pytest_multihost.slots.rank_files import RankLogs
+from pytest_multihost.core.report import read_log
+from pytest_multihost.core.slots import rank_files
+from pytest_multihost.core.slots.rank_files import RankLogs
 
 BLOCK = 4096
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.causes import find_causes
-from pytest_multihost.blame.rank_states import RankState, count_alike, rank_states_of
-from pytest_multihost.model.operation import (
+from pytest_multihost.core.blame.causes import find_causes
+from pytest_multihost.core.blame.rank_states import RankState, count_alike, rank_states_of
+from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     RUNTIME_SCOPE,
     GroupKey,
@@ -17,12 +17,18 @@ from pytest_multihost.model.operation import (
     Operations,
     Scope,
 )
-from pytest_multihost.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Activity, Ending, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.outcome import Symptoms, judge
+from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.result import (
+    Activity,
+    Ending,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+)
+from pytest_multihost.core.outcome import Symptoms, judge
+from pytest_multihost.core.watch.observer import unmoved_ranks
+from pytest_multihost.core.watch.probes import with_probe_results
 from pytest_multihost.testing import make_event, make_spec, well_behaved
-from pytest_multihost.watch.observer import unmoved_ranks
-from pytest_multihost.watch.probes import with_probe_results
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame import Judgement
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.outcome import Symptoms, judge
-from pytest_multihost.report.artifacts import Attempt, build_verdict
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.outcome import Symptoms, judge
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

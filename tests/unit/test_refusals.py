@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from pytest_multihost.launch import interface as module
-from pytest_multihost.launch.interface import refusals, require_jumping_clock
-from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.core.launch import interface as module
+from pytest_multihost.core.launch.interface import refusals, require_jumping_clock
+from pytest_multihost.core.model.errors import LaunchError
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from pytest_multihost.blame import judge_world
-from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.verdict import Diagnosis
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.core.blame import judge_world
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.verdict import Diagnosis
+from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
 
 COMPLAINT = (

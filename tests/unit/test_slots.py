@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.operation import RUNTIME_SCOPE, CallSite, Operations, Scope
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.slots import (
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, CallSite, Operations, Scope
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.slots import (
     Call,
     SlotPage,
     read_open_operations,
     read_slots,
     slots_path,
 )
-from pytest_multihost.slots.page import ENTRIES, RECORDS
-from pytest_multihost.slots.readers import read_histories, read_waiting
+from pytest_multihost.core.slots.page import ENTRIES, RECORDS
+from pytest_multihost.core.slots.readers import read_histories, read_waiting
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_multihost.blame.inferred import with_stacks
-from pytest_multihost.model.result import Label, RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Dump, Frame, ThreadStack, called_in_threads
+from pytest_multihost.core.blame.inferred import with_stacks
+from pytest_multihost.core.model.result import Label, RankSnapshot, WorldSnapshot
+from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, called_in_threads
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,14 @@ from elements import HOSTILE
 from markdown_it import MarkdownIt
 from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 
-from pytest_multihost.model.sweep import SweepResult
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.report import Checkout
-from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands, sweep_summary
+from pytest_multihost.core.model.sweep import SweepResult
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report import Checkout
+from pytest_multihost.extensions.sweep.report import (
+    append_sweep_summary,
+    sweep_commands,
+    sweep_summary,
+)
 
 CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
 ALLOWED = {

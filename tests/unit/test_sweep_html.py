@@ -12,14 +12,14 @@ import pytest
 from elements import HOSTILE, Elements
 from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP, UNSURE
 
-from pytest_multihost.command.rejudged import rebuild
-from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.sweep import Disturbance, SweepResult
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.report.html import write_index, write_sweep_page
-from pytest_multihost.report.html.pages import OUTCOMES, matrix, sweep_page
-from pytest_multihost.report.sweep import write_sweep
+from pytest_multihost.core.command.rejudged import rebuild
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.sweep import Disturbance, SweepResult
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.html import write_index, write_sweep_page
+from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
+from pytest_multihost.extensions.sweep.report import write_sweep
 
 
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:

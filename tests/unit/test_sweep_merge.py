@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sweeps import RUNS, SOUND, SWEEP
 
-from pytest_multihost.command.main import main
-from pytest_multihost.model.sweep import SweepResult
-from pytest_multihost.report.sweep import read_sweep, write_sweep
+from pytest_multihost.core.command.main import main
+from pytest_multihost.core.model.sweep import SweepResult
+from pytest_multihost.extensions.sweep.report import read_sweep, write_sweep
 
 FIRST = replace(SWEEP, runs=RUNS[:1], weaknesses=SWEEP.weaknesses[:1], shard=(1, 2))
 SECOND = replace(SOUND, plan=SWEEP.plan, shard=(2, 2))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.fault import ErrorPath, Point
-from pytest_multihost.model.sweep import (
+from pytest_multihost.core.model.fault import ErrorPath, Point
+from pytest_multihost.core.model.sweep import (
     Disturbance,
     DisturbedRun,
     RecordedPoint,
     RunOutcome,
     SweepPlan,
 )
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.sweep import order_rest, plan_sweep
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.sweep import order_rest, plan_sweep
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 

@@ -12,9 +12,9 @@ import pytest
 from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.sweep import DisturbedRun, SweepResult, Weakness
-from pytest_multihost.report.sweep import read_sweep, sweep_record, write_sweep
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.sweep import DisturbedRun, SweepResult, Weakness
+from pytest_multihost.extensions.sweep.report import read_sweep, sweep_record, write_sweep
 
 CONTRACT = Path(__file__).parent.parent.parent / "docs" / "sweep-json.md"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.spec import Family
-from pytest_multihost.model.sweep import (
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.spec import Family
+from pytest_multihost.core.model.sweep import (
     Acceptance,
     Disturbance,
     DisturbedRun,
@@ -19,8 +19,8 @@ from pytest_multihost.model.sweep import (
     SweepResult,
     UnsteadyRun,
 )
-from pytest_multihost.model.verdict import OperationName, Place
-from pytest_multihost.sweep import (
+from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.sweep import (
     apply_acceptances,
     find_weaknesses,
     merge_results,

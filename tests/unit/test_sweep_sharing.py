@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.model.fault import ErrorPath, Point
-from pytest_multihost.model.sweep import RecordedPoint
-from pytest_multihost.model.verdict import Place
-from pytest_multihost.sweep.sharing import order_of, sharing_of
+from pytest_multihost.core.model.fault import ErrorPath, Point
+from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.sweep.sharing import order_of, sharing_of
 
 FILE, FOLDER = "*/ckpt/done", "*/ckpt"
 

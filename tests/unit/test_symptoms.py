@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.backends import NONE, Backend
-from pytest_multihost.backends.jax import JAX
-from pytest_multihost.backends.torch_groups import GLOO
-from pytest_multihost.blame.rank_states import left_by_own_error
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.verdict import RankOutcome
-from pytest_multihost.outcome import Symptoms, judge
+from pytest_multihost.core.backends import NONE, Backend
+from pytest_multihost.core.backends.jax import JAX
+from pytest_multihost.core.backends.torch_groups import GLOO
+from pytest_multihost.core.blame.rank_states import left_by_own_error
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.verdict import RankOutcome
+from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import pytest_multihost
-from pytest_multihost.blame import Judgement, judge_world
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.model.operation import (
+from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.model.operation import (
     CALLEE_SCOPE,
     RUNTIME_SCOPE,
     Operation,
@@ -25,19 +25,19 @@ from pytest_multihost.model.operation import (
     Scope,
     Side,
 )
-from pytest_multihost.model.result import (
+from pytest_multihost.core.model.result import (
     Activity,
     ClockDoubt,
     ClockRecord,
     RankSnapshot,
     WorldSnapshot,
 )
-from pytest_multihost.model.spec import Subject
-from pytest_multihost.model.stack import Dump, Frame, SourceContext
-from pytest_multihost.model.verdict import RankPlace
-from pytest_multihost.outcome import Symptoms
-from pytest_multihost.report.layout import Line, Role, Section, Span, clip_line, text_of
-from pytest_multihost.report.text import COLOURS, page_sections
+from pytest_multihost.core.model.spec import Subject
+from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
+from pytest_multihost.core.model.verdict import RankPlace
+from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.report.layout import Line, Role, Section, Span, clip_line, text_of
+from pytest_multihost.core.report.text import COLOURS, page_sections
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
@@ -295,7 +295,7 @@ def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str])
     """There is no code of the user's on its stack, so the innermost frames tell."""
     shown = story(*STARTUP, caller)
     assert "_start → rendezvous  torch/distributed/rendezvous.py:200" in shown
-    assert "pytest_multihost/launch/wire.py:140" in shown
+    assert "pytest_multihost/core/launch/wire.py:140" in shown
     assert "pytest_collection_finish" not in shown  # of the controller that was forked
 
 

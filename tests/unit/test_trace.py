@@ -12,20 +12,20 @@ import jsonschema
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.verdict import (
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.model.verdict import (
     Diagnosis,
     OperationName,
     RankPlace,
     WaitsFor,
     sentence,
 )
-from pytest_multihost.report.trace import trace_of, write_trace
+from pytest_multihost.extensions.trace.trace import trace_of, write_trace
 from pytest_multihost.testing import make_event
 
 SCHEMA = json.loads(Path(__file__).with_name("trace.schema.json").read_text())

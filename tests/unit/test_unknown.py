@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.blame.judge_world import diagnose, judge_masked
-from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.core.blame.judge_world import diagnose, judge_masked
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
 
 

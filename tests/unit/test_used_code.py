@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.rank.used_code import UsedCode
+from pytest_multihost.core.rank.used_code import UsedCode
 
 Unused = Callable[..., tuple[str, ...]]
 """Gets a test's body; returns what it does not look at."""
@@ -68,7 +68,7 @@ def unused(tmp_path: Path, numbers: Iterator[int], monkeypatch: pytest.MonkeyPat
         found = UsedCode()
         codes = {str(file)}
         monkeypatch.setattr(
-            "pytest_multihost.rank.used_code.is_library", lambda path: path not in codes
+            "pytest_multihost.core.rank.used_code.is_library", lambda path: path not in codes
         )
 
         def pass_point() -> None:

@@ -12,12 +12,19 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch import wire
-from pytest_multihost.launch.wire import Authenticator, Channel, Decoder, Frame, FrameStream, encode
-from pytest_multihost.model.errors import GarbledError, MultihostError
-from pytest_multihost.model.event import Gate
-from pytest_multihost.model.json_values import JsonObject
-from pytest_multihost.model.messages import Release, ToRank
+from pytest_multihost.core.launch import wire
+from pytest_multihost.core.launch.wire import (
+    Authenticator,
+    Channel,
+    Decoder,
+    Frame,
+    FrameStream,
+    encode,
+)
+from pytest_multihost.core.model.errors import GarbledError, MultihostError
+from pytest_multihost.core.model.event import Gate
+from pytest_multihost.core.model.json_values import JsonObject
+from pytest_multihost.core.model.messages import Release, ToRank
 
 FRAMES = [
     Frame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),

@@ -16,16 +16,16 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
-from pytest_multihost.backends import NONE
-from pytest_multihost.launch import HarnessCollectives
-from pytest_multihost.launch.harness_collectives import Answers
-from pytest_multihost.launch.wire import Decoder, Frame, encode
-from pytest_multihost.model.event import ExchangeEntered
-from pytest_multihost.model.json_values import from_json
-from pytest_multihost.model.messages import ToRank
-from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.slots import SlotPage
+from pytest_multihost.core.backends import NONE
+from pytest_multihost.core.launch import HarnessCollectives
+from pytest_multihost.core.launch.harness_collectives import Answers
+from pytest_multihost.core.launch.wire import Decoder, Frame, encode
+from pytest_multihost.core.model.event import ExchangeEntered
+from pytest_multihost.core.model.json_values import from_json
+from pytest_multihost.core.model.messages import ToRank
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.core.slots import SlotPage
 from pytest_multihost.testing import make_spec
 
 SIZE = 3

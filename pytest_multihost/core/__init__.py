@@ -1,0 +1,1 @@
+"""The core: it turns a test into a verdict. It imports no extension."""

@@ -1,0 +1,55 @@
+"""How the ranks of a world form a process group: jax, gloo, nccl, or left to the test (none).
+
+torch and jax are imported inside functions only, in ranks and in the server that forks them: the
+process of pytest itself imports no runtime.
+
+`backend` says what a backend is; `torch_groups` has gloo and nccl, `jax` has jax. The built-in
+ones, `none` among them, and how one is found by its name are here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+
+from pytest_multihost.core.backends.backend import Backend
+from pytest_multihost.core.backends.jax import JAX
+from pytest_multihost.core.backends.torch_groups import GLOO, NCCL
+from pytest_multihost.core.model.errors import SettingError
+
+__all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend"]
+
+
+NONE = Backend(
+    name="none",
+    start=lambda _spec: None,
+    symptoms=GLOO.symptoms + JAX.symptoms,
+    fatal_symptoms=GLOO.fatal_symptoms + JAX.fatal_symptoms,
+)
+"""N processes and a rendezvous port, for code that initialises its runtime itself.
+
+The rank's environment holds torchrun's variables, so `init_process_group("gloo")` and
+`jax.distributed.initialize(f"{MASTER_ADDR}:{MASTER_PORT}", ...)` work as under torchrun. Failures
+of either runtime are recognised as symptoms here too.
+"""
+
+BUILT_IN_BACKENDS = (NONE, GLOO, JAX, NCCL)
+
+
+def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
+    """Return the backend called `name`; of several the first one offered is taken.
+
+    Raises:
+        SettingError: No plugin offers it, or the package it needs is not installed.
+    """
+    offered = list(offered)
+    backend = next((each for each in offered if each.name == name), None)
+    if backend is None:
+        known = ", ".join(f"{each.name} ({each.offered_by})" for each in offered)
+        raise SettingError(f"unknown backend {name!r}", seen=f"There are: {known}.")
+    if backend.package is not None and importlib.util.find_spec(backend.package) is None:
+        happened = f"backend {name!r} needs the package {backend.package!r}"
+        extra = backend.extra or backend.package
+        remedy = f"Run: pip install '{backend.offered_by}[{extra}]'"
+        raise SettingError(happened, seen="It is not installed.", remedy=remedy)
+    return backend

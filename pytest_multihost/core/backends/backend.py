@@ -1,0 +1,49 @@
+"""What a backend is. Third parties offer theirs through the hook `pytest_multihost_backends`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_multihost.core.model.spec import RankSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """How the ranks of a world form a process group.
+
+    In order: `lacking` is called in pytest's process when the test is planned, `preload` once in
+    the server, `start` and then `devices` in each rank. The symptoms are used when the world has
+    ended, to tell the rank that failed from those that only noticed it.
+
+    Attributes:
+        name: What users write: ``backend="gloo"``.
+        start: Returns when the process group is up. Imports the runtime; sets timeouts of its own
+            that the test's deadline precedes, so that a hang is seen by the watchdog and not ended
+            by the runtime.
+        package: Import name of the package it needs, or None.
+        extra: The extra of this distribution that installs the package.
+        preload: Imports what every rank needs, before any rank is forked. Must leave the process
+            with a single thread: a fork copies only the thread that calls it, and locks that other
+            threads hold stay locked in the child.
+        devices: Returns the rank's own devices.
+        lacking: Returns why a world of that many ranks cannot run on this machine, or None.
+        symptoms: Regular expressions, searched in an exception's text, which show that a rank has
+            only lost its connection to another rank or waited for it in vain. They must not match
+            an error that a rank makes itself.
+        fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
+        primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
+        offered_by: The distribution that offers it; shown when an unknown backend is asked for.
+    """
+
+    name: str
+    start: Callable[[RankSpec], None]
+    package: str | None = None
+    extra: str | None = None
+    preload: Callable[[], None] = lambda: None
+    devices: Callable[[], Sequence[object]] = tuple
+    lacking: Callable[[int], str | None] = lambda _size: None
+    symptoms: tuple[str, ...] = ()
+    fatal_symptoms: tuple[str, ...] = ()
+    primary_leaves_last: bool = False
+    offered_by: str = "pytest-multihost-hangs"

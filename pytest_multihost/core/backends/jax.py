@@ -1,0 +1,135 @@
+"""Backend ``jax``: `jax.distributed` on CPU, with gloo collectives.
+
+One timeout cannot be set: gloo's 30 s for the first collective between a set of devices, counted
+from the first rank that enters it (XLA never sets it). A rank that is later fails the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+import socket
+import sys
+import time
+
+from pytest_multihost.core.backends.backend import Backend
+from pytest_multihost.core.model.spec import RankSpec, WorldSpec
+
+_MARGIN_S = 60.0
+_POLL_S = 0.002
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
+_IMPORTED_LATE = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
+_TIMEOUT_FLAGS = (
+    "--xla_cpu_collective_timeout_seconds",
+    "--xla_cpu_collective_call_terminate_timeout_seconds",
+)
+
+_TIMEOUTS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
+
+
+def runtime_timeout_s(world: WorldSpec) -> int | None:
+    """Return one value for jax's own timeouts, in seconds, longer than the test's deadline.
+
+    None for a world whose clock jumps: what comes after jax's timeouts is what is tested there.
+    """
+    if world.clock == "jump":
+        return None
+    return int(world.startup_timeout_s + world.timeout_s + _MARGIN_S)
+
+
+def xla_flags(inherited: str, timeout_s: int | None) -> str:
+    """Return XLA_FLAGS for a rank.
+
+    Args:
+        inherited: What the user has set. Their timeouts stay; their device count is removed, as
+            the marker's `local_devices` decides it and XLA refuses a second one.
+        timeout_s: XLA's timeout for a collective, in seconds; None: its own.
+    """
+    kept = _DEVICE_COUNT.sub("", inherited).split()
+    flags = _TIMEOUT_FLAGS if timeout_s is not None else ()
+    added = [f"{flag}={timeout_s}" for flag in flags if flag not in inherited]
+    return " ".join(kept + added)
+
+
+def _start(spec: RankSpec) -> None:
+    timeout_s = runtime_timeout_s(spec.world)
+    os.environ["XLA_FLAGS"] = xla_flags(os.environ.get("XLA_FLAGS", ""), timeout_s)
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", spec.world.local_devices)
+    host, port = spec.world.host_of(0).address, spec.ports[1]
+    address = f"{host}:{port}"
+    # A client that comes before the primary's service listens would back off for 1 s. The wait has
+    # no timeout of its own; the world's startup timeout applies.
+    while not spec.is_primary:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) == 0:
+                break
+        time.sleep(_POLL_S)
+    if spec.world.sites:
+        _advertise_to_gloo(spec.host.address)
+    jax.distributed.initialize(
+        address,
+        spec.world.size,
+        spec.rank,
+        coordinator_bind_address=address,
+        cluster_detection_method="deactivate",
+        **({} if timeout_s is None else dict.fromkeys(_TIMEOUTS, timeout_s)),
+    )
+    jax.devices()
+
+
+def _advertise_to_gloo(address: str) -> None:
+    """Have gloo's collectives advertise this address to the other ranks.
+
+    By default they advertise what the host's name resolves to, which is a loopback address on
+    Debian and nothing at all in many containers. jax has no setting for it.
+    """
+    from jax._src import xla_bridge
+
+    with contextlib.suppress(AttributeError):  # another version
+        library = xla_bridge._jax  # noqa: SLF001 - see above
+        library.make_gloo_tcp_collectives = functools.partial(
+            library.make_gloo_tcp_collectives, hostname=address
+        )
+
+
+def _preload() -> None:
+    """Import jax, and what it would import only when it compiles for the first time.
+
+    None of it starts a thread or a backend; every rank would spend 30 ms of CPU on it.
+    """
+    import jax  # noqa: F401
+
+    for name in _IMPORTED_LATE:
+        with contextlib.suppress(ImportError):  # another version of jaxlib
+            importlib.import_module(name)
+
+
+JAX = Backend(
+    name="jax",
+    package="jax",
+    extra="jax",
+    start=_start,
+    preload=_preload,
+    devices=lambda: tuple(sys.modules["jax"].local_devices()),  # imported at the start
+    primary_leaves_last=True,
+    symptoms=(
+        r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
+        r"Gloo [\w-]+ failed: Application timeout caused pair closure",
+        r"Gloo context initialization failed: .*(DEADLINE_EXCEEDED|Connect timeout|Timed out)",
+        r"Gloo context initialization failed: .*(reset by peer|Connection closed by peer)",
+        r"Barrier (failed|timed out)",
+        r"[Hh]eartbeat timeout",
+        r"(UNAVAILABLE|CANCELLED|DEADLINE_EXCEEDED): .*(coordination|RPC|Socket closed)",
+        r"GetKeyValue\(\) timed out",
+    ),
+    fatal_symptoms=(
+        r"client\.h:\d+\] Terminating process because the JAX distributed service",
+        r"Failed to send RPC to coordination service",
+    ),
+)

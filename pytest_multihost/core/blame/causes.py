@@ -1,0 +1,391 @@
+"""Find the causes of a hang, and its culprits, from the states of the ranks.
+
+Only sinks of the wait-for graph can have caused a hang. If a sink is one rank, that rank's own
+state gives the kind. If it is several ranks, they are in operations that can never match, or wait
+in a cycle. If a sink waits in an operation that all members have entered, the cause is transport.
+The earliest of several sinks is the diagnosis, the others are notes. No rank is named a culprit
+without evidence: a wrong name makes users search in the wrong place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from pytest_multihost.core.blame.inferred import called_functions, is_call_of
+from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.blame.wait_graph import (
+    States,
+    Wait,
+    WaitGraph,
+    broken_by,
+    family,
+    find_waits,
+    graph_of,
+    possible_waits,
+)
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import (
+    RUNTIME_SCOPE,
+    K,
+    Operation,
+    group_by_value,
+    rank_set,
+)
+from pytest_multihost.core.model.verdict import Confidence, Kind
+from pytest_multihost.core.outcome import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a world hung, in ranks and operations; words are added later.
+
+    Attributes:
+        kind: What kind of hang it is.
+        confidence: How sure that is.
+        culprits: Ranks whose absence makes the others wait; empty if no single rank is to blame.
+        waiting: Ranks that wait for the culprits, directly or through others.
+        cycle: Ranks that wait for each other in turn.
+        operation: The operation in which the first rank began to wait, if it waits in one.
+        waits: All waits of the world.
+        at_s: When the cause began, on the monotonic clock; None if unknown.
+        error: The exception by which the culprit left the operation, if known.
+        cut: The partition that keeps the operation from ending, if any.
+    """
+
+    kind: Kind
+    confidence: Confidence
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    cycle: tuple[int, ...] = ()
+    operation: Operation | None = None
+    waits: tuple[Wait, ...] = ()
+    at_s: float | None = None
+    error: str = ""
+    cut: Fault | None = None
+
+    @property
+    def concerned_waits(self) -> tuple[Wait, ...]:
+        """The waits of the waiting ranks and of the culprits."""
+        concerned = {*self.waiting, *self.culprits}
+        return tuple(wait for wait in self.waits if wait.rank in concerned)
+
+
+def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
+    """Return every cause that is found, the diagnosis first.
+
+    A rank that has launched work and does not wait for its end is not blocked by it. So waits that
+    are only possible count only if no rank was observed waiting.
+    """
+    by_rank = {each.rank: each for each in states}
+    waits = find_waits(by_rank)
+    causes = _causes_of(waits, by_rank)
+    if any(cause.waiting for cause in causes):
+        return causes
+    return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
+
+
+def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
+    graph = graph_of(waits, states)
+    found = [_cause_of_sink(sink, graph, states) for sink in graph.sinks()]
+    told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
+    causes = _merged(_late_together(told))
+    known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
+    return tuple(sorted(known or causes, key=_precedence))
+
+
+def _precedence(cause: Cause) -> tuple[float, int]:
+    """Sort the earlier cause first, and causes with a time before causes without one.
+
+    A death at 3 s takes precedence over a rank that had only not arrived yet. If causes are equally
+    old, or of unknown age, the kind that `Kind` lists first is the diagnosis.
+    """
+    at_s = cause.at_s if cause.at_s is not None else float("inf")
+    return at_s, get_args(Kind).index(cause.kind)
+
+
+def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Cause | None:
+    if len(sink) > 1:
+        return _cause_of_circle(sink, graph, states)
+    (rank,) = sink
+    state, waiters = states[rank], graph.waiters(sink)
+    kind = _kind_of_rank(state, waiters, graph)
+    if kind is None:
+        return None
+    if kind == "transport":
+        return _transport(state, waiters, graph, states)
+    if kind == "unknown":
+        return Cause(kind="unknown", confidence="unknown")
+    into = [wait for wait in graph.waits if rank in wait.missing]
+    left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
+    is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
+    is_certain = is_event or any(wait.is_sure for wait in into)
+    return Cause(
+        kind=kind,
+        confidence="certain" if is_certain else "likely",
+        culprits=(rank,),
+        waiting=tuple(sorted(waiters)),
+        operation=_first_operation(left or _unanswered(into, state) or into),
+        at_s=state.since_s if state.since_s is not None else _since_s(into),
+    )
+
+
+def _unanswered(waits: Sequence[Wait], callee: RankState) -> list[Wait]:
+    """Return those of the waits for a rank that are calls of a function which runs there.
+
+    That the others have been answered is seen only when somebody asks.
+    """
+    runs = called_functions(callee.known)
+    return [
+        wait
+        for wait in waits
+        if wait.operation and any(is_call_of(wait.operation.name, each) for each in runs)
+    ]
+
+
+def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:
+    """Return the kind of hang that a rank without waits of its own causes, if any."""
+    if state.is_killed:  # as planned: it is to blame only if others wait for it
+        return "died" if waiters else None
+    if state.condition in ("died", "stopped", "gil_held"):
+        return state.condition
+    if state.condition in ("finished", "raised"):
+        return state.condition if waiters else None
+    own = graph.waits_of(state.rank)
+    if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
+        return "transport"
+    if own and not waiters and len(own) < len(graph.waits):
+        return "unknown"  # all wait for something that one of them should provide
+    if waiters:
+        return "livelock" if state.is_restless and not own else "straggler"
+    if state.seen.label is None and not own:
+        return None  # it was never observed
+    return "stuck"
+
+
+def _transport(
+    state: RankState, waiters: frozenset[int], graph: WaitGraph, states: States
+) -> Cause:
+    """Return the cause if all members of an operation have entered it and it makes no progress.
+
+    A member that left it by an exception of its own is the culprit, whatever it has done since.
+    """
+    own = graph.waits_of(state.rank)
+    operation = _first_operation(own)
+    # Groups are compared by their members and by how many groups with these members were made
+    # before: equal on all ranks. torch's pg_id is not: each rank counts only its own groups.
+    fellows = {
+        wait.rank
+        for wait in graph.waits
+        if operation is not None
+        and wait.operation is not None
+        and wait.operation.place == operation.place
+    }
+    errors = {
+        rank: left.error
+        for rank, each in states.items()
+        if operation is not None and (left := broken_by(operation, each)) is not None
+    }
+    return Cause(
+        kind="transport",
+        confidence="likely",
+        culprits=tuple(sorted(errors)),
+        error=next(iter(errors.values()), ""),
+        waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
+        operation=operation,
+        at_s=_since_s(own),
+    )
+
+
+def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) -> Cause:
+    """Return the cause if several ranks wait for each other."""
+    inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
+    concerned = ranks | graph.waiters(ranks)
+    held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
+    if held:  # no deadlock: continued, such a rank would finish the collective it is in
+        into = [wait for wait in graph.waits if wait.missing & {*held} and wait.rank not in held]
+        return Cause(
+            kind="stopped" if states[held[0]].condition == "stopped" else "gil_held",
+            confidence="certain",
+            culprits=tuple(held),
+            waiting=tuple(sorted(concerned - set(held))),
+            operation=_first_operation(into),
+            at_s=states[held[0]].since_s,
+        )
+    mismatch = next((wait for wait in inside if wait.is_mismatch), None)
+    if mismatch is not None and mismatch.operation is not None:
+        culprits = _minority(mismatch.operation, states)
+        return Cause(
+            kind="mismatch",
+            confidence="certain" if mismatch.is_sure else "likely",
+            culprits=culprits,
+            waiting=tuple(sorted(concerned - set(culprits))),
+            operation=mismatch.operation,
+            at_s=_since_s(inside),
+        )
+    return Cause(
+        kind="deadlock",
+        confidence="certain" if all(wait.is_sure for wait in inside) else "likely",
+        waiting=tuple(sorted(concerned)),
+        cycle=graph.cycle(ranks),
+        operation=_first_operation(inside),
+        at_s=_since_s(inside),
+    )
+
+
+def _minority(operation: Operation, states: States) -> tuple[int, ...]:
+    """Return the ranks whose operation at this place in the sequence differs from the majority's.
+
+    Those that have left it count, too: a broadcast lets some ranks pass before others enter it.
+
+    On a tie the result is empty: if two ranks are in an all_reduce and two in a barrier, either
+    pair may be right, and to name one would be a guess.
+    """
+    sorts: dict[tuple[object, ...], list[int]] = {}
+    for rank in sorted(states):
+        for each in states[rank].known:
+            if each.place == operation.place:
+                detail = each.detail if each.scope.kind == "harness" else ""
+                sorts.setdefault((family(each.name), each.root, detail), []).append(rank)
+                break
+    return _fewer(sorts)
+
+
+def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
+    """Return the ranks of all sorts but the most frequent one; none on a tie."""
+    *fewer, most = sorted(sorts.values(), key=len)
+    if not fewer or len(fewer[-1]) == len(most):
+        return ()
+    return tuple(sorted(rank for members in fewer for rank in members))
+
+
+def as_other_program(cause: Cause) -> Cause:
+    """Return the cause with the ranks named that run another jitted program than most.
+
+    Nothing numbers the collectives of jitted programs. If all members are in one, and nothing
+    moves, most of them in the program of one line and one elsewhere, they are likely in two
+    programs.
+    """
+    if cause.kind != "transport" or cause.culprits or cause.cut is not None:
+        return cause
+    inside = [
+        (wait.operation.frame, wait.rank)
+        for wait in cause.waits
+        if wait.operation is not None
+        and cause.operation is not None
+        and wait.operation.place == cause.operation.place
+        and wait.operation.source == "native-frames"
+        and wait.operation.frame is not None
+    ]
+    odd = _fewer(group_by_value(inside)) if inside else ()
+    if not odd or {rank for _, rank in inside} != {*cause.waiting}:
+        return cause
+    waiting = tuple(rank for rank in cause.waiting if rank not in odd)
+    return replace(cause, kind="mismatch", culprits=odd, waiting=waiting)
+
+
+def _first_operation(waits: Sequence[Wait]) -> Operation | None:
+    operations = [wait.operation for wait in waits if wait.operation is not None]
+    return min(operations, key=lambda each: each.since_s, default=None)
+
+
+def _since_s(waits: Sequence[Wait]) -> float | None:
+    first = _first_operation(waits)
+    return first.since_s if first is not None else None
+
+
+def _late_together(causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the causes, those of ranks that one collective lacks as late for that collective.
+
+    Another rank may have begun to wait before, for one of them alone. Example: ranks 1 and 2 are
+    late for an all_reduce, and rank 0 waits in a receive from rank 1 since even earlier.
+    """
+    late = {rank for each in causes if each.kind == "straggler" for rank in each.culprits}
+    waits = causes[0].waits if causes else ()
+    lacking = sorted(
+        (wait.operation.since_s, wait.rank, number)
+        for number, wait in enumerate(waits)
+        if wait.operation is not None and wait.operation.kind == "collective"
+        if len(wait.missing & late) > 1
+    )
+    found = []
+    for cause in causes:
+        of_these = [n for *_, n in lacking if waits[n].missing.issuperset(cause.culprits)]
+        is_one = cause.kind == "straggler" and bool(of_these)
+        found.append(replace(cause, operation=waits[of_these[0]].operation) if is_one else cause)
+    return found
+
+
+def _merged(causes: Sequence[Cause]) -> list[Cause]:
+    """Merge the causes of ranks that are late for the same operation, or stuck without one."""
+    merged: dict[object, Cause] = {}
+    for number, cause in enumerate(causes):
+        is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
+        late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
+        key = (cause.kind, number if is_event else late_for)
+        other = merged.get(key, cause)
+        culprits = {*other.culprits, *cause.culprits}
+        times_s = [each.at_s for each in (other, cause) if each.at_s is not None]
+        merged[key] = replace(
+            other,
+            culprits=tuple(sorted(culprits)),
+            waiting=tuple(sorted({*other.waiting, *cause.waiting} - culprits)),
+            at_s=min(times_s, default=None),
+        )
+    return list(merged.values())
+
+
+# Ranks that gloo ends because what they receive has another size than they expect.
+#
+# Such a rank died, and that is what ended the world. But gloo compares sizes only where more
+# arrives than fits, so the rank whose tensor differs is often another one.
+
+
+_COMPLAINT = "op.preamble.length <= op.nbytes"
+"""The condition that gloo states when it finds more than it expects, in each of its versions."""
+
+
+def as_doubtful(cause: Cause, finding: Finding) -> Cause:
+    """Return the cause as only likely if gloo ended its culprit because of a size."""
+    return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
+
+
+def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:
+    """Yield why gloo ended the first cause's culprit, and what the members had entered."""
+    for rank in _complaining(causes[0], finding):
+        inside = [
+            (each, tuple(_entered(each, states)))
+            for each in states[rank].known
+            if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.is_open
+        ]
+        # Of several, gloo does not say which: it is the one that the members entered differently.
+        told = [each for each in inside if each[1]] or (inside if len(inside) == 1 else [])
+        operation, entered = told[0] if told else (None, ())
+        where = f" in {operation.title}" if operation is not None else ""
+        yield (
+            f"gloo ended rank {rank} because what it received has another size:"
+            f" another rank's tensor differs{where}{': ' if entered else ''}{'; '.join(entered)}"
+        )
+
+
+def _complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
+    """Return the culprits that died with gloo's complaint about a size as their last words."""
+    if cause.kind != "died":
+        return ()
+    return tuple(rank for rank in cause.culprits if _COMPLAINT in finding.ranks[rank].last_words)
+
+
+def _entered(operation: Operation, states: States) -> Iterator[str]:
+    """Yield which members entered what at this place in the sequence, if they differ."""
+    if not operation.sequence:
+        return
+    ranks_with = group_by_value(
+        (f"{each.name} {each.detail}".rstrip(), rank)
+        for rank in sorted(states)
+        for each in states[rank].known
+        if each.kind == "collective" and each.place == operation.place
+    )
+    if len(ranks_with) > 1:
+        for words, ranks in ranks_with.items():
+            yield f"{rank_set(ranks)} entered {words}"

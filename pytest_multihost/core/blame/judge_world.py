@@ -1,0 +1,282 @@
+"""Judge a world: what happened to it, which ranks made the others wait, and the evidence.
+
+Top-down: the world's history gives a finding (what happened to each rank), finding and snapshots
+give the state of each rank, the states give the wait-for graph, its sinks give causes, and the
+first cause becomes the diagnosis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.blame.build_diagnosis import (
+    DETECTED_BY,
+    build_diagnosis,
+    planned_freeze,
+)
+from pytest_multihost.core.blame.causes import Cause, as_doubtful, as_other_program, find_causes
+from pytest_multihost.core.blame.divergence import described, first_divergence, followed
+from pytest_multihost.core.blame.inferred import operations_in_calls, with_threads
+from pytest_multihost.core.blame.partition_blame import as_cut
+from pytest_multihost.core.blame.rank_states import last_given_up, rank_states_of, states_from_slots
+from pytest_multihost.core.blame.wait_graph import find_waits, graph_of, with_clashes
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.result import Activity, WorldResult
+from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
+from pytest_multihost.core.model.verdict import Diagnosis, sentence
+from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms, judge
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.threads import has_gloo_timeout
+
+_MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
+"""Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""
+
+_OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
+"""Waits that nothing outside the process ends: for a timer, or for another of its threads."""
+
+_UNKNOWN = Cause(kind="unknown", confidence="unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A judged world.
+
+    Attributes:
+        result: What was observed.
+        finding: What happened.
+        diagnosis: Why it hung or broke, if known.
+        context: Names files, and reads lines of them.
+    """
+
+    result: WorldResult
+    finding: Finding
+    diagnosis: Diagnosis | None
+    context: SourceContext
+
+    @property
+    def in_calls(self) -> Mapping[int, Operation]:
+        """Of ranks whose thread for others the diagnosis is about, the operation there."""
+        found = self.diagnosis
+        if found is None:
+            return {}
+        return operations_in_calls(self.result, found.culprits, found.operation, found.waits_for)
+
+    @property
+    def dumps(self) -> tuple[Dump, ...]:
+        """The stacks, those threads in place of the main ones that the diagnosis is about."""
+        return with_threads(self.result.dumps, self.in_calls)
+
+
+def judge_world(
+    result: WorldResult,
+    symptoms: Symptoms,
+    context: SourceContext,
+    *,
+    finding: Finding | None = None,
+    unseen: frozenset[int] = frozenset(),
+) -> Judgement:
+    """Judge a world.
+
+    Args:
+        result: What was observed of it.
+        symptoms: How the backend's failures look when they follow from another rank's.
+        context: Names files, and reads lines of them.
+        finding: What happened, if that is known.
+        unseen: Ranks of which nothing is known: nobody is found to wait for them.
+    """
+    finding = finding if finding is not None else judge_masked(result, symptoms)
+    diagnosis = diagnose(result, finding, context, unseen=unseen)
+    if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
+        finding = replace(finding, reason=diagnosis.summary)
+    return Judgement(result, finding, diagnosis, context)
+
+
+def diagnose(
+    result: WorldResult,
+    finding: Finding,
+    context: SourceContext,
+    *,
+    unseen: frozenset[int] = frozenset(),
+) -> Diagnosis | None:
+    """Return why a world hung or broke; None if there is nothing to diagnose.
+
+    A world that failed is diagnosed if other ranks were waiting for the rank that failed.
+    """
+    if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
+        return None
+    seen = (each for each in rank_states_of(result, finding) if each.rank not in unseen)
+    states = {each.rank: each for each in with_clashes(seen)}
+    causes = find_causes(states.values())
+    # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
+    causes = tuple(
+        replace(each, kind="straggler" if each.waiting else "stuck")
+        if each.kind == "stopped" and planned_freeze(each, result) is not None
+        else each
+        for each in causes
+    )
+    causes = tuple(as_cut(each, states, result) for each in causes)
+    causes = tuple(as_doubtful(each, finding) for each in causes)
+    # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
+    # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
+    # have arrived in time; the death ended the world.
+    by_event = finding.outcome != "hung" and result.ending not in DETECTED_BY
+    if by_event:
+        # A rank that was only late is not the cause: the event that ended the world comes first.
+        causes = tuple(sorted(causes, key=_is_momentary))
+    if finding.outcome in ("failed", "error"):  # the exception explains it, unless others waited
+        if not causes or not causes[0].waiting:
+            return None
+        # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.
+        if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):
+            return None
+    if finding.outcome == "hung":
+        causes = tuple(map(as_other_program, causes))
+    if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
+        causes = (_UNKNOWN, *causes[1:])
+    parting = first_divergence(result.partings, causes[0], states)
+    first = followed(causes[0], parting)
+    diagnosis = build_diagnosis((first, *causes[1:]), states, result, finding, context)
+    if parting is None:
+        return diagnosis
+    divergence = described(parting, states, result, context)
+    if first.kind != causes[0].kind:  # the operations at the end do not show it
+        diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
+    return replace(diagnosis, divergence=divergence)
+
+
+def _is_momentary(cause: Cause) -> bool:
+    """Return whether a cause says only that a rank had not arrived yet at the end."""
+    return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
+
+
+def _may_lack(cause: Cause, unseen: frozenset[int]) -> bool:
+    """Return whether an operation that all have entered may lack a rank that was not seen."""
+    operation = cause.operation if cause.kind == "transport" and not cause.culprits else None
+    return operation is not None and not unseen.isdisjoint(operation.group)
+
+
+def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
+    """Return whether ranks are blocked at different places for an unknown reason.
+
+    They may wait for each other in a way that no recorder has seen: over sockets, for instance.
+    """
+    if cause.kind != "stuck" or len(cause.culprits) == 1:
+        return False
+    seen = [result.last_seen[rank] for rank in cause.culprits if rank in result.last_seen]
+    wait_for_themselves = all(e.activity and e.activity.name in _OWN_WAITS for e in seen)
+    if len(cause.culprits) == result.spec.size and not wait_for_themselves:
+        return True
+    groups = group_by_main_stack(dump for dump in result.dumps if dump.rank in cause.culprits)
+    return len(groups) > 1
+
+
+# Exceptions that mask a symptom
+#
+# A rank's operation times out, and its trainer then raises an error of its own, or logs and exits.
+# Such an error does not say which rank it waited for, and a test may raise for its own reasons
+# while it handles an expected timeout. So the error counts as a symptom only if the rank is then
+# found to have waited, with certainty, for a culprit.
+
+
+def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
+    """Return what happened to a world; exceptions that mask a symptom count as symptoms."""
+    plain = judge(result, symptoms)
+    suspects = frozenset(
+        each.facts.rank
+        for each in plain.ranks
+        if _may_mask_symptom(each, result.last_operations(each.facts.rank), symptoms)
+    )
+    if not suspects:
+        return plain
+    first, *_ = find_causes(rank_states_of(result, judge(result, symptoms, suspects))) or [_UNKNOWN]
+    waited = first.waiting if first.confidence == "certain" and first.culprits else ()
+    return judge(result, symptoms, suspects.intersection(waited))
+
+
+def _may_mask_symptom(finding: RankFinding, last: Operations, symptoms: Symptoms) -> bool:
+    """Return whether a rank raised while it handled a symptom, or called sys.exit after one."""
+    failure = finding.facts.failure
+    error = failure.error if failure is not None else None
+    if error is None or finding.outcome not in ("failed", "error"):
+        return False
+    if error.type == "SystemExit" and last_given_up(last, symptoms) is not None:
+        return True
+    return symptoms.is_raised_from_symptom(error)
+
+
+# Waits and mismatches in a world that is still running, from its slot pages alone.
+
+
+def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:
+    """Return the ranks with a thread that waits for the end of an operation."""
+    return frozenset(rank for rank, each in states_from_slots(operations).items() if each.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingRanks:
+    """The ranks that others wait for, and that wait for no other rank themselves.
+
+    Shown while the world runs. This is not a verdict: they may continue at any time.
+
+    Attributes:
+        ranks: The ranks, in order.
+        activity: What the main thread of the first one does, if known.
+        pid: The process of the first one.
+    """
+
+    ranks: tuple[int, ...]
+    activity: Activity | None = None
+    pid: int | None = None
+
+
+def find_blocking_ranks(
+    operations: Sequence[Operations],
+    activities: Mapping[int, Activity | None],
+    pids: Mapping[int, int],
+) -> BlockingRanks | None:
+    """Return the ranks that the world waits for; None if no rank waits, or all wait in a cycle.
+
+    Args:
+        operations: The operations of each rank.
+        activities: What each main thread does.
+        pids: The process of each rank.
+    """
+    states = states_from_slots(operations)
+    graph = graph_of(find_waits(states), states)
+    free = [sink for sink in graph.sinks() if len(sink) == 1 and graph.waiters(sink)]
+    if not free:
+        return None
+    found = tuple(sorted(frozenset[int]().union(*free)))
+    return BlockingRanks(found, activities.get(found[0]), pids.get(found[0]))
+
+
+def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
+    """Return the ranks of mismatches: their operations can never match each other."""
+    waits = [each for each in find_waits(states_from_slots(operations)) if each.is_mismatch]
+    ranks = frozenset(wait.rank for wait in waits)
+    return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
+
+
+def has_timeout_before(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
+    """Return whether a timeout ends the wait of one of `ranks` before the deadline.
+
+    The test may expect that timeout, so a mismatch that will time out is no hang yet.
+
+    Args:
+        ranks: The ranks whose operations do not match.
+        snapshot: A deep snapshot of the world.
+        deadline_s: When the world is ended in any case.
+    """
+    noted = any(
+        operation.gives_up_s <= deadline_s
+        for each in snapshot.operations
+        if each.rank in ranks
+        for operation in each.open
+    )
+    return noted or any(
+        has_gloo_timeout(thread) and thread.ends_by(deadline_s)
+        for rank, process in snapshot.kernel.ranks.items()
+        if rank in ranks
+        for thread in process.threads
+    )

@@ -1,0 +1,325 @@
+"""The state of each rank at the instant that is judged: its condition and what it waits in.
+
+That instant is the end of the world, or the first trouble if that was only a symptom. A rank whose
+runtime aborted an operation counts as still waiting in it; a rank that entered it only later counts
+as missing. Example: rank 0 reads a file for a minute; after 30 s the all_reduce of ranks 1-3
+times out in gloo, they raise, and the world ends. At its end no rank waits for another; at the
+timeout ranks 1-3 were waiting for rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    GroupKey,
+    Operation,
+    Operations,
+    Parting,
+)
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms
+
+Condition = Literal[
+    "alive",  # in its test, or on its way to it or out of it
+    "finished",  # it has left the test by itself
+    "raised",  # it has left the test by an exception of its own
+    "died",  # its process ended; of a hung world, also by its own `kill` fault
+    "stopped",  # its process is stopped, as by SIGSTOP
+    "gil_held",  # its native code holds the GIL
+]
+
+_FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
+"""Labels of a main thread that works while another thread waits in an operation."""
+
+_DEADLINES = ("overrun", "startup-overrun")
+"""Endings at which a rank that still runs counts as restless.
+
+If a world ends sooner, for instance because other ranks' runtimes aborted, a running rank is only
+late: it may be between two long reads.
+"""
+
+_LAST_SNAPSHOTS = 8
+"""How many of the last snapshots, four a second, show whether a rank ran to the end."""
+
+_LATE_SNAPSHOTS = 5
+"""It must have run in one of the last so many of these: else it has begun a long wait."""
+
+_RUNS = 2
+"""In how many of `_LAST_SNAPSHOTS` it must have run."""
+
+_SHORT_S = 6.0
+"""The longest wait that counts as one of many repeated waits."""
+
+_NOT_IN_FLIGHT_RECORDER = frozenset({"monitored_barrier"})
+"""Collectives that torch's flight recorder does not count (2.13)."""
+
+_SAME_INSTANT_S = 0.5
+"""How long before its exception a rank may have left the operation that raised it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """The condition of one rank, and what it waits in.
+
+    Attributes:
+        seen: Its snapshot.
+        condition: Whether it is alive, and if not, why.
+        since_s: When that happened, on the monotonic clock; None for a rank that is alive.
+        pending: Operations that it waits in.
+        known: All of its operations that were recorded or observed, including the pending ones.
+        entered: For each group the sequence of the last collective that it entered.
+        is_restless: Whether its main thread kept running, even if only between short waits.
+        polls: Whether its main thread only slept again and again, as one that looks for something.
+        is_killed: Whether it died of its own `kill` fault, which the others are to survive.
+        is_lost: Whether it raised or died only because another rank failed or was missing.
+        broke: Operations that it left by an exception which no other rank caused.
+        retries: The collective that failed repeatedly in it because another rank was missing.
+    """
+
+    seen: RankSnapshot
+    condition: Condition = "alive"
+    since_s: float | None = None
+    pending: tuple[Operation, ...] = ()
+    known: tuple[Operation, ...] = ()
+    entered: Mapping[GroupKey, int] = field(default_factory=dict)
+    is_restless: bool = False
+    polls: bool = False
+    is_killed: bool = False
+    is_lost: bool = False
+    broke: tuple[Operation, ...] = ()
+    retries: Operation | None = None
+
+    @property
+    def rank(self) -> int:
+        """Its index."""
+        return self.seen.rank
+
+
+def states_from_slots(operations: Sequence[Operations]) -> Mapping[int, RankState]:
+    """Return the states of ranks from their slot pages alone."""
+    return {
+        each.rank: RankState(
+            seen=RankSnapshot(rank=each.rank),
+            pending=_most_specific([one for one in each.open if one.waited_s is not None]),
+            known=each.recent,
+            entered=each.entered,
+        )
+        for each in operations
+    }
+
+
+def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ...]:
+    """Return the states of a world's ranks at the instant that is judged."""
+    snapshot = _judged_snapshot(result, finding)
+    seen = {each.rank: each for each in snapshot.ranks} if snapshot is not None else {}
+    is_end = snapshot is None or snapshot.reason != "trouble"
+    symptoms, states = finding.symptoms, []
+    for each in finding.ranks:
+        rank = each.facts.rank
+        its, last = seen.get(rank, RankSnapshot(rank=rank)), result.last_operations(rank)
+        is_killed = finding.outcome == "hung" and each.facts.is_killed_as_planned
+        condition = "died" if is_killed else _condition(each, its)
+        entered = dict(its.entered)
+        if is_end:  # slot pages lack the flight recorder's counts
+            entered.update(last.entered)
+        since_s = each.facts.parked_s if condition == "finished" else None
+        state = RankState(
+            seen=its,
+            condition=condition,
+            since_s=_died_s(each) if condition in ("died", "raised") else since_s,
+            pending=_pending(each, its, last, symptoms),
+            known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
+            entered=entered,
+            is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
+            polls=its.label == "SLEEPING" and _is_restless(result.last_seen.get(rank)),
+            is_killed=is_killed,
+            is_lost=each.has_given_up,
+            broke=left_by_own_error(last, symptoms),
+            retries=_retried(last, symptoms),
+        )
+        states.append(state)
+    return count_alike(with_histories(states, result.partings))
+
+
+def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
+    """Return the snapshot of the first trouble if that was a symptom, else the last one."""
+    trouble = next((each for each in result.snapshots if each.reason == "trouble"), None)
+    troubled = [each for each in finding.ranks if each.at_s is not None]
+    first = min(troubled, key=lambda each: each.at_s or 0.0, default=None)
+    is_symptom = first is not None and first.outcome == "collateral"
+    return trouble if trouble is not None and is_symptom else result.last_snapshot
+
+
+# The condition of a rank
+
+
+def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
+    facts = finding.facts
+    if finding.outcome == "crashed":
+        return "died"
+    if finding.outcome in ("failed", "error") and facts.failure is not None:
+        return "raised"
+    if finding.outcome == "failed" and finding.at_s is not None and facts.parked_s is not None:
+        return "raised"
+    if seen.label == "STOPPED":
+        return "stopped"
+    if seen.holds_gil:
+        return "gil_held"
+    has_left = facts.is_gone and facts.done_s is not None and not facts.was_ended
+    if facts.failure is None and (facts.waits_at_gate or has_left):
+        return "finished"
+    return "alive"
+
+
+def _died_s(finding: RankFinding) -> float | None:
+    """Return when a rank failed; of one that was killed as planned, when its process ended."""
+    if finding.facts.is_killed_as_planned:
+        return finding.facts.exited_s
+    return finding.at_s
+
+
+def _is_restless(seen: RankSnapshot | None) -> bool:
+    """Return whether a rank kept running to the end, or kept repeating short waits.
+
+    A rank that worked and then began a long wait has run as well, but not in the last snapshots.
+    A short wait is one of many if the rank had run, stood still and run again before it.
+    """
+    if seen is None:
+        return False
+    last = seen.recent_runs[-_LAST_SNAPSHOTS:]
+    if sum(last) >= min(_RUNS, len(last)) and any(last[-_LATE_SNAPSHOTS:]):
+        return True
+    ends_in_s = seen.activity.ends_in_s if seen.activity is not None else None
+    is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
+    starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
+    return is_short and len(starts) >= _RUNS
+
+
+# What a rank waits in
+
+
+def _pending(
+    finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
+) -> tuple[Operation, ...]:
+    """Return the operations that a rank waits in, or those that its runtime aborted."""
+    if finding.has_given_up:
+        raised_s = finding.at_s or 0.0
+        failed = [
+            each
+            for each in last.recent
+            if each.is_open
+            or (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_INSTANT_S)
+        ]
+        if not any(each.kind == "collective" for each in failed):
+            failed = failed[-1:]
+        lost = last_given_up(last, symptoms)
+        return _most_specific(failed or ([lost] if lost else []))
+    waited = [
+        each
+        for each in seen.operations
+        if each.waited_s is not None and len(each.group) > 1  # alone, it waits for its own devices
+    ]
+    if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
+        return ()  # another thread waits there, while the main thread works
+    return _most_specific(waited)
+
+
+def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Leave out waits within another operation, as for a key of the store within a barrier."""
+    return tuple(each for each in operations if each.kind != "wait") or tuple(operations)
+
+
+def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return a rank's last collective if it failed because another rank was missing."""
+    theirs = [each for each in last.recent if each.kind == "collective"]
+    return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
+
+
+def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return the collective that failed twice in a row because another rank was missing."""
+    tries = [each for each in last.recent if each.kind == "collective"][-2:]
+    match tries:
+        case [first, again] if first.group == again.group:
+            return again if all(_is_given_up(each, symptoms) for each in tries) else None
+    return None
+
+
+def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
+    return operation.failed and symptoms.is_in_error(operation.error)
+
+
+def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, ...]:
+    """Return the operations that a rank left by an exception which is not a symptom."""
+    failed = (each for each in last.recent if each.failed and each.error)
+    return tuple(each for each in failed if not symptoms.is_in_error(each.error))
+
+
+# One count for all ranks of a group
+
+
+def with_histories(
+    states: Sequence[RankState], partings: Sequence[Parting]
+) -> tuple[RankState, ...]:
+    """Return the states with what histories tell of operations that are over.
+
+    A rank may have passed one that others wait in: the root of a broadcast waits for nobody. With
+    the flight recorder's count its own records do not show it there.
+    """
+    found = []
+    for state in states:
+        places, entered = {each.place for each in state.known}, dict(state.entered)
+        told = [operation for each in partings for operation in each.operations(state.rank)]
+        for each in told:
+            entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
+        new = (each for each in told if each.place not in places)
+        found.append(replace(state, known=(*state.known, *new), entered=entered))
+    return tuple(found)
+
+
+def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
+    """Return the states with the pending collectives of a group counted alike on all ranks.
+
+    Collectives that C++ code calls are seen by torch's flight recorder alone, so the plugin's own
+    count of a group leaves them out: the third all_reduce of one rank may be the fifth collective
+    of another. The flight recorder counts both. If a rank is in a collective that only the flight
+    recorder has seen, or its history has such, its count is used for the group's other ranks, too.
+    """
+    groups = {
+        each.group_key
+        for state in states
+        for each in (*state.pending, *state.known)
+        if each.kind == "collective" and each.scope == FLIGHT_SCOPE
+    }
+    if not groups:
+        return tuple(states)
+    recounted = []
+    for state in states:
+        pending = tuple(_as_counted(each, state, groups) for each in state.pending)
+        found = set(pending) - set(state.pending)
+        recounted.append(replace(state, pending=pending, known=(*state.known, *found)))
+    return tuple(recounted)
+
+
+def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:
+    """Return a recorded collective with the flight recorder's count of it, if that is certain.
+
+    The last recorded collective is the last counted one unless that was called by C++ code.
+    """
+    key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
+    count = state.entered.get(key, 0)
+    is_last = state.entered.get(operation.group_key) == operation.sequence
+    is_counted = operation.kind == "collective" and operation.name not in _NOT_IN_FLIGHT_RECORDER
+    is_unseen = any(each.place == (key, count) and each.is_open for each in state.known)
+    if (
+        operation.scope.kind
+        or key not in groups
+        or not (count and is_last and is_counted)
+        or is_unseen
+    ):
+        return operation
+    return replace(operation, scope=FLIGHT_SCOPE, sequence=count)

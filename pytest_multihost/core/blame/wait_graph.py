@@ -1,0 +1,435 @@
+"""The wait-for graph of a world at one instant: which rank waits for which.
+
+A rank waits for the members of its operation that have not entered it, for the peer of its
+transfer, for the holder of its file lock. Only the sinks of the condensation - the strongly
+connected components without an edge to another component - can have caused the rest. Example:
+ranks 2 and 3 wait in an all_reduce for rank 1, which waits in a recv for rank 0, which reads a
+file. Rank 1 blocks others, but only because it waits itself; rank 0 is the only sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.blame.inferred import called_functions
+from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
+
+States = Mapping[int, RankState]
+"""The states of all ranks, by rank."""
+
+_ALL_KNOWN = 1000
+"""Of a rank with more known operations, earlier ones may be forgotten."""
+
+_FAMILIES = {
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_coalesced": "all_gather",
+    "all_gather_object": "all_gather",
+    "all_gather_base": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_base": "reduce_scatter",
+    "all_reduce_coalesced": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "assert_equal": "process_allgather",
+    "sync_global_devices": "process_allgather",
+}
+"""Names whose collectives match (measured on gloo; in jax 0.10.2 they are one program)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank's wait.
+
+    Attributes:
+        rank: The rank that waits.
+        operation: The operation that it waits in; None for a file lock, or if unknown.
+        missing: The ranks that it waits for; empty if all members have entered, or if unknown.
+        is_sure: Whether `missing` is certain, or only likely.
+        is_mismatch: Whether the missing ranks are in operations at the same place in the group's
+            sequence that can never match this one.
+    """
+
+    rank: int
+    operation: Operation | None
+    missing: frozenset[int]
+    is_sure: bool = True
+    is_mismatch: bool = False
+
+
+def find_waits(states: States) -> tuple[Wait, ...]:
+    """Return the waits of all ranks."""
+    waits = tuple(wait for each in states.values() for wait in _waits_of(each, states))
+    # What is left out in one pass may show more of it in the next.
+    while (fewer := _without_callers(waits, states)) != waits:
+        waits = fewer
+    return waits
+
+
+def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...]:
+    """Leave out that ranks wait for their own callers while they run the function called.
+
+    The function runs in a thread of its own: what another thread of its rank waits for does not
+    keep it, be it rpc.shutdown. Unless the function itself waits in an operation, it is what the
+    caller waits for.
+    """
+    called = {
+        each.rank: {e.thread for e in called_functions(each.known)} for each in states.values()
+    }
+    waiting = {
+        each.rank: {e.thread for e in each.known if e.is_open and e.waited_s is not None}
+        for each in states.values()
+    }
+
+    def is_call(wait: Wait) -> bool:
+        operation = wait.operation
+        if operation is None or operation.scope.kind != "rpc" or operation.peer is None:
+            return False
+        return bool(called.get(operation.peer))
+
+    def is_beside(wait: Wait) -> bool:
+        """Return whether another thread waits than those that run functions for others."""
+        threads = called[wait.rank]
+        is_running = bool(threads - waiting[wait.rank])
+        thread = wait.operation.thread if wait.operation is not None else None
+        return is_running or (bool(threads) and thread not in threads)
+
+    calls = [wait for wait in waits if is_call(wait)]
+    if not calls:
+        return waits
+    graph = graph_of(waits, states)
+    without = graph_of([wait for wait in waits if wait not in calls], states)
+    found = []
+    for wait in waits:
+        callers = {
+            each
+            for each in wait.missing
+            if is_beside(wait)
+            and wait.rank in graph.reached_from(each)
+            and wait.rank not in without.reached_from(each)
+        }
+        is_called = any(each.operation and each.operation.peer == wait.rank for each in calls)
+        if wait.missing - callers or not (is_called and is_beside(wait)):
+            found.append(replace(wait, missing=wait.missing - callers))
+    return tuple(found)
+
+
+def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
+    if state.is_lost and not state.pending:  # its exception does not say which rank was lost
+        lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
+        first = min(lost, key=lambda each: each.since_s or 0.0, default=state)
+        yield Wait(state.rank, None, frozenset({first.rank} - {state.rank}), is_sure=False)
+    if state.seen.lock_holders:
+        holders = frozenset(state.seen.lock_holders) - {state.rank}
+        yield Wait(state.rank, None, holders, is_sure=not state.seen.tries_lock)
+    if state.condition in ("alive", "stopped"):
+        for operation in state.pending:
+            yield _wait(state.rank, operation, states)
+
+
+def possible_waits(states: States) -> tuple[Wait, ...]:
+    """Return waits that no snapshot shows, but that are possible between two snapshots.
+
+    Ranks may poll for the end of work that they have launched, or retry a collective that fails at
+    once because another rank is missing. Where a rank has failed, those that only sleep again and
+    again since look for what it would have done: a file, a key.
+    """
+    alive = [each for each in states.values() if each.condition == "alive"]
+    launched = [
+        _wait(each.rank, operation, states)
+        for each in alive
+        for operation in each.known
+        if operation.is_open and operation.waited_s is None and operation.kind != "wait"
+    ]
+    retried = [
+        _wait(each.rank, each.retries, states)
+        for each in alive
+        if each.is_restless and not each.pending and each.retries is not None
+    ]
+    # One that was killed as planned is meant to be missing: it is what others look for only if
+    # nobody else can be.
+    is_alone = all(each.polls for each in alive)
+    failed = [
+        each
+        for each in states.values()
+        if each.condition in ("died", "raised") and (is_alone or not each.is_killed)
+    ]
+    first = min(failed, key=lambda each: each.since_s or 0.0, default=None)
+    polling = [
+        Wait(each.rank, None, frozenset({first.rank}))
+        for each in alive
+        if each.polls and not each.pending and first is not None
+    ]
+    found = (*launched, *retried, *polling)
+    return tuple(replace(each, is_sure=False) for each in found if each.missing)
+
+
+def _wait(rank: int, operation: Operation, states: States) -> Wait:
+    if operation.kind == "transfer":
+        return _wait_in_transfer(rank, operation, states)
+    if operation.kind == "wait":
+        return _wait_for_any_provider(rank, operation, states)
+    return _wait_in_collective(rank, operation, states)
+
+
+# Collectives
+
+
+def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait:
+    members = frozenset(operation.group) & states.keys()
+    mismatched = frozenset(
+        other
+        for other in members - {rank}
+        for each in states[other].known
+        if _is_same_collective(operation, each) and not _can_match(operation, each)
+    )
+    if mismatched and operation.sequence:
+        return Wait(rank, operation, mismatched, is_mismatch=True)
+    absent = frozenset(
+        each
+        for each in members
+        if not _has_entered(operation, states[each], states[rank])
+        or _has_broken_off(operation, states[each])
+    )
+    if not operation.has_members:  # finished ranks count as absent only if no others are
+        absent = frozenset(e for e in absent if states[e].condition != "finished") or absent
+    if mismatched and not absent - {rank}:  # all have entered, but operations that do not match
+        return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
+    return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
+
+
+def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
+    """Return whether another member has entered this collective; it may have left it again.
+
+    If the sequence is unknown, any collective that the other rank waits in may be it, except those
+    that this rank is known not to have entered.
+    """
+    if operation.sequence:
+        return other.entered.get(operation.group_key, 0) >= operation.sequence
+    return any(
+        each.kind == "collective"
+        and each.scope == operation.scope
+        and (each.group == operation.group or not (each.has_members and operation.has_members))
+        and own.entered.get(each.group_key, 0) >= each.sequence
+        for each in other.pending
+    )
+
+
+def _has_broken_off(operation: Operation, other: RankState) -> bool:
+    """Return whether another member entered this collective and no longer takes part in it.
+
+    The flight recorder does not say how an operation was left. If a rank raised, it left its last
+    operation, which the others are still in, by that exception.
+    """
+    if other.condition in ("alive", "finished"):
+        return False
+    theirs = [each for each in other.known if _is_same_collective(operation, each)]
+    if other.condition == "raised":
+        is_last = other.entered.get(operation.group_key) == operation.sequence
+        is_untold = operation.scope == FLIGHT_SCOPE and is_last
+        return is_untold or any(each.failed for each in theirs)
+    return any(each.is_open for each in theirs) or operation.sequence == 0
+
+
+def broken_by(operation: Operation, other: RankState) -> Operation | None:
+    """Return this collective as `other` recorded it, if `other` left it by its own exception."""
+    return next((each for each in other.broke if _is_same_collective(operation, each)), None)
+
+
+def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
+    """Return the states with what ranks wait in beside their main threads, if it never ends.
+
+    While its main thread works, what another thread of a rank waits in may still end. It does not
+    where another rank waits at this place of the group in what can never match.
+    """
+    found = tuple(states)
+    waited = [
+        (state.rank, each)
+        for state in found
+        if state.condition == "alive"
+        for each in state.known
+        if each.kind == "collective" and each.is_open and each.waited_s is not None
+    ]
+    clashing: dict[int, list[Operation]] = {}
+    for rank, each in waited:
+        if each.sequence and any(
+            rank != other and _is_same_collective(each, their) and not _can_match(each, their)
+            for other, their in waited
+        ):
+            clashing.setdefault(rank, []).append(each)
+    return tuple(
+        replace(state, pending=tuple(dict.fromkeys((*state.pending, *clashing[state.rank]))))
+        if state.rank in clashing
+        else state
+        for state in found
+    )
+
+
+def _is_same_collective(one: Operation, two: Operation) -> bool:
+    return two.kind == "collective" and one.place == two.place
+
+
+def _can_match(one: Operation, two: Operation) -> bool:
+    """Return whether two collectives can match.
+
+    Shapes and types are ignored: collectives may work although these differ. The harness's own
+    collectives must have the same detail, too.
+    """
+    if one.scope.kind == "harness" and one.detail != two.detail:
+        return False
+    roots = {one.root, two.root} - {None}
+    return family(one.name) == family(two.name) and len(roots) <= 1
+
+
+def family(name: str) -> str:
+    """Return the name by which collectives are matched."""
+    return _FAMILIES.get(name, name)
+
+
+# Transfers, and waits that any rank may end
+
+
+def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
+    if operation.peer is None:  # a receive from any rank
+        providers = frozenset(operation.group) - {rank}
+        free = frozenset(each for each in providers & states.keys() if not states[each].pending)
+        return Wait(rank, operation, free or providers, is_sure=False)
+    peer = states.get(operation.peer)
+    # Transfers are counted by group, direction and tag.
+    done = [
+        each.sequence
+        for each in (peer.known if peer is not None else ())
+        if each.kind == "transfer"
+        and each.peer == rank
+        and (each.group_key, each.tag) == (operation.group_key, operation.tag)
+        and (operation.scope.kind or ("send" in each.name) != ("send" in operation.name))
+    ]
+    has_done_its_part = bool(operation.sequence) and max(done, default=0) >= operation.sequence
+    is_needed = peer is not None and not (
+        has_done_its_part and not _is_taken(rank, operation, states)
+    )
+    return Wait(rank, operation, frozenset({operation.peer} if is_needed else ()))
+
+
+def _is_taken(rank: int, receive: Operation, states: States) -> bool:
+    """Return whether receives from any rank have taken what the peer of a receive has sent.
+
+    They take whatever comes first. Only what the other ranks have not sent must have been the
+    peer's: where these have sent enough, it is unknown whose was taken. What another rank still
+    waits to send has not been taken.
+    """
+    own = states[rank].known
+    if "recv" not in receive.name or any(len(each.known) > _ALL_KNOWN for each in states.values()):
+        return False  # not all of them are remembered
+
+    def count(operations: Iterable[Operation], name: str, peer: int | None) -> int:
+        return sum(
+            name in each.name
+            and each.peer == peer
+            and not each.failed
+            and (each.group_key, each.tag) == (receive.group_key, receive.tag)
+            for each in operations
+            if each.kind == "transfer"
+        )
+
+    ended = [each for each in own if not each.is_open]
+    left = {
+        each.rank: count(
+            (e for e in each.known if each.rank == receive.peer or e not in each.pending),
+            "send",
+            rank,
+        )
+        - count(ended, "recv", each.rank)
+        for each in states.values()
+    }
+    by_others = sum(max(0, left[each]) for each in left if each != receive.peer)
+    taken = max(0, count(ended, "recv", None) - by_others)
+    return receive.peer is not None and taken > 0 and left[receive.peer] <= taken
+
+
+def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:
+    """Return a wait for an unknown rank: likely one that does not wait for the same thing itself.
+
+    A rank that waits for a connection waits for none of the waiting ranks: they will not connect.
+    """
+    fellows = {
+        each.rank
+        for each in states.values()
+        if ("wait", operation.name, operation.detail)
+        in ((theirs.kind, theirs.name, theirs.detail) for theirs in each.pending)
+    }
+    if operation.scope == SOCKET_SCOPE:
+        fellows |= {each.rank for each in states.values() if each.pending}
+    providers = frozenset(states) - fellows - {rank}
+    conditions = {each: states[each].condition for each in providers}
+    if {"raised", "died"} & set(conditions.values()):
+        # Likelier one of these: who has left the test by itself has done all that it had to.
+        providers = frozenset(each for each in providers if conditions[each] != "finished")
+    return Wait(rank, operation, providers, is_sure=False)
+
+
+# The graph
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """The wait-for graph of ranks.
+
+    Attributes:
+        waits: Of all ranks.
+        edges: For each rank, the ranks that it waits for directly.
+    """
+
+    waits: tuple[Wait, ...]
+    edges: Mapping[int, frozenset[int]]
+
+    def reached_from(self, rank: int) -> frozenset[int]:
+        """Return the ranks that `rank` waits for, directly or through others."""
+        found: set[int] = set()
+        ahead = list(self.edges.get(rank, ()))
+        while ahead:
+            each = ahead.pop()
+            if each not in found:
+                found.add(each)
+                ahead += self.edges.get(each, ())
+        return frozenset(found)
+
+    def sinks(self) -> tuple[frozenset[int], ...]:
+        """Return the components that wait for no rank outside themselves, smallest rank first."""
+        reached = {rank: self.reached_from(rank) for rank in self.edges}
+        found = {
+            ahead | {rank}
+            for rank, ahead in reached.items()
+            if all(rank in reached.get(each, ()) for each in ahead)
+        }
+        return tuple(sorted(found, key=min))
+
+    def waiters(self, sink: frozenset[int]) -> frozenset[int]:
+        """Return the ranks outside `sink` that wait for it, directly or through others."""
+        return frozenset(
+            rank
+            for rank in self.edges
+            if rank not in sink and not self.reached_from(rank).isdisjoint(sink)
+        )
+
+    def waits_of(self, rank: int) -> list[Wait]:
+        """Return the waits of a rank in operations."""
+        return [wait for wait in self.waits if wait.rank == rank and wait.operation is not None]
+
+    def cycle(self, component: frozenset[int]) -> tuple[int, ...]:
+        """Return a cycle through `component`: each waits for the next, the last for the first."""
+        path = [min(component)]
+        while ahead := sorted(self.edges[path[-1]] & component):
+            step = next((each for each in ahead if each not in path), ahead[0])
+            if step in path:
+                return tuple(path[path.index(step) :])
+            path.append(step)
+        return ()
+
+
+def graph_of(waits: Sequence[Wait], ranks: Iterable[int]) -> WaitGraph:
+    """Return the graph that `waits` make between `ranks`."""
+    edges: dict[int, frozenset[int]] = {rank: frozenset() for rank in ranks}
+    for wait in waits:
+        edges[wait.rank] |= wait.missing
+    return WaitGraph(tuple(waits), edges)

@@ -1,0 +1,142 @@
+"""The job of a new interpreter of the harness: a value that it reads from a memory file.
+
+Not on the command line and not in the environment: a variable holds at most 128 KiB (execve(2),
+MAX_ARG_STRLEN), and the paths of many test files are longer together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_multihost.core.launch.libc import die_with_parent
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.json_values import from_json, message, parse_json, to_json
+from pytest_multihost.core.model.spec import RankSpec
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SPAWN_SERVER_CODE = "from pytest_multihost.core.launch.server.start_server import main; main()"
+"""The program of a server whose ranks are interpreters of their own."""
+
+SCRIPT_RANK_CODE = "from pytest_multihost.core.rank.script import main; main()"
+"""The program of a rank that runs a script."""
+
+JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
+"""Environment variable that names the descriptor of the memory file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PytestRun:
+    """How to run pytest as the controller was run.
+
+    Attributes:
+        cwd: The working directory.
+        args: The command line.
+        files: The files to collect, instead of those of the command line.
+        path: The interpreter's sys.path; None keeps its default.
+    """
+
+    cwd: str
+    args: tuple[str, ...]
+    files: tuple[str, ...]
+    path: tuple[str, ...] | None = None
+
+    def files_of(self, nodeid: str) -> tuple[str, ...]:
+        """Return the file of one test, or all files if its node id does not tell which it is."""
+        end = f"/{nodeid.partition('::')[0]}"
+        return tuple(each for each in self.files if each.endswith(end)) or self.files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRun:
+    """A script that ranks run.
+
+    Attributes:
+        script: Its file, or the name of a module.
+        is_module: Whether it is a module, as for ``python -m``.
+        script_args: Its arguments.
+    """
+
+    script: str
+    is_module: bool
+    script_args: tuple[str, ...]
+
+
+@message
+class ServerJob:
+    """Be a server.
+
+    Attributes:
+        run: What the ranks run: a test by pytest, or a script.
+        backends: Names of the backends that the tests use; for a server that collects them.
+        rank_code: The code of a rank's interpreter; for a server that starts one for each.
+        libraries: Modules to import; for a server that forks ranks which collect by themselves.
+        control: Descriptor of the control connection.
+        controller: The controller's process id.
+        scratch: A directory of the controller's, to be removed if that is killed; none if empty.
+    """
+
+    run: PytestRun | ScriptRun
+    backends: tuple[str, ...] = ()
+    rank_code: str = ""
+    libraries: tuple[str, ...] = ()
+    control: int = -1
+    controller: int = -1
+    scratch: str = ""
+
+
+@message
+class RankJob:
+    """Run as one rank.
+
+    Attributes:
+        run: What it runs.
+        spec: The rank and its world.
+        channel: Descriptor of the connection to the controller.
+    """
+
+    run: PytestRun | ScriptRun
+    spec: RankSpec
+    channel: int
+
+
+Job = ServerJob | RankJob
+
+
+def write_job(job: DataclassInstance) -> int:
+    """Return an inheritable descriptor of a memory file that holds `job`."""
+    descriptor = os.memfd_create("multihost-job", 0)
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        json.dump(to_json(job), file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
+    """Return the job of this interpreter."""
+    with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
+        job = from_json(kinds, parse_json(file.read()))
+    # Until it serves, a server does not notice the end of the controller: collection may take long.
+    # In a container its parent is another process.
+    if isinstance(job, ServerJob) and os.getppid() == job.controller:
+        die_with_parent(job.controller)
+    return job
+
+
+def open_channel(job: RankJob) -> Channel:
+    """Return the rank's end of its connection to the controller."""
+    stream = socket.socket(fileno=job.channel)
+    stream.set_inheritable(False)
+    return Channel(stream)
+
+
+def open_control(job: ServerJob) -> socket.socket:
+    """Return the server's end of the control connection."""
+    control = socket.socket(fileno=job.control)
+    control.set_inheritable(False)
+    return control

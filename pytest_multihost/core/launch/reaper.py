@@ -1,0 +1,297 @@
+"""End processes reliably, so that none outlives the controller.
+
+A rank leads its own session, so one signal to its group reaches the processes it forked. A process
+that left the group, such as a grandchild with its own session, is adopted by the server, which is a
+subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). Deaths are detected through pidfds, never by the end
+of a stream: children inherit descriptors, which outlive the rank.
+
+When a server is killed, nothing adopts what its ranks have left behind. So every rank is marked,
+and by the mark its descendants are found: those of a server that has just been killed, and, before
+a new server begins, those of servers whose controllers were killed with them.
+
+Named semaphores and shared memory outlive their processes. A tracker removes them when its clients
+have ended: multiprocessing's resource tracker, or torch's shared memory manager. So trackers are
+killed last, and only if they do not end by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+
+from pytest_multihost.core.launch import libc
+
+FAREWELL_S = 15.0
+"""How long the server may take to end its ranks and itself."""
+
+ORPHANS_S = 5.0
+"""Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
+
+_TRACKERS_S = 2.0
+"""How long trackers may take to remove the names of processes that have been killed."""
+
+_RESOURCE_TRACKER = b"\0from multiprocessing.resource_tracker import main"
+
+_LOCKS_LIMIT = 10
+"""RLIMIT_LOCKS of getrlimit(2), which has had no effect since Linux 2.4 and holds the mark.
+
+Limits are the one thing that is inherited by every fork and exec, whatever else a daemon sheds -
+session, descriptors, environment, parent - and that other processes can read.
+"""
+
+_MARK = 0x6D68 << 40
+"""With a server's process id in the lower bits: the soft limit of what its ranks have started."""
+
+
+def mark_descendants(server: int) -> None:
+    """Mark this process, a rank of `server`, and all its future descendants."""
+    _, hard = resource.getrlimit(_LOCKS_LIMIT)
+    with contextlib.suppress(OSError, ValueError):  # a lower hard limit
+        resource.setrlimit(_LOCKS_LIMIT, (_MARK | server, hard))
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        program = Path(os.fsdecode(command.partition(b"\0")[0])).name
+        return program == "torch_shm_manager" or _RESOURCE_TRACKER in command
+    return False
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal the process group of `leader`, or `leader` alone before it has made its group."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leader, number)
+
+
+def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
+    """End processes and their groups: TERM, CONT, at most `grace_s` seconds, KILL.
+
+    CONT because TERM would stay pending for a stopped process. Does not reap. Trackers, which
+    ignore TERM, are left to `kill_orphans`.
+
+    Args:
+        leaders: Process ids of group leaders, unreaped children of this process, by pidfd.
+        grace_s: How long they may take to end by themselves after TERM.
+    """
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for leader in leaders.values():
+            signal_group(leader, number)
+    wait_until_dead(leaders, grace_s)
+    groups = _groups_with_trackers() if leaders else {}  # it reads all of /proc
+    for leader in leaders.values():
+        for pid in groups.get(leader, ()):
+            if not _is_tracker(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if leader not in groups:
+            signal_group(leader, signal.SIGKILL)
+
+
+def _groups_with_trackers() -> dict[int, list[int]]:
+    """Return the members of each process group that has a tracker, by the group's leader."""
+    groups: dict[int, list[int]] = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            groups.setdefault(os.getpgid(pid), []).append(pid)
+    return {leader: pids for leader, pids in groups.items() if any(map(_is_tracker, pids))}
+
+
+def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
+    """Return those of `pidfds` whose process has ended within `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
+    poll, waiting, dead = select.poll(), set(pidfds), []
+    for descriptor in waiting:
+        poll.register(descriptor, select.POLLIN)
+    while waiting:
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            break
+        for descriptor, _ in ready:
+            poll.unregister(descriptor)
+            waiting.remove(descriptor)
+            dead.append(descriptor)
+    return dead
+
+
+def kill_orphans(*, spare: Collection[int]) -> list[str]:
+    """Kill and reap every descendant of this process except those in `spare`, and theirs.
+
+    Returns:
+        The command lines of those that were still alive, for the reader of the report.
+    """
+    ended: list[str] = []
+    now = began = time.monotonic()
+    while now < began + ORPHANS_S:
+        # Usually there are no children, which this says in microseconds; reading /proc for them
+        # would cost milliseconds in every test.
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            break
+        orphans = list(_descendants(psutil.Process(), spare))
+        if not orphans:
+            break
+        for process in orphans:
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+                elif now >= began + _TRACKERS_S or not _is_tracker(process.pid):
+                    # One without a command line has left its memory: it is ending by itself.
+                    if command := " ".join(process.cmdline())[:200]:
+                        ended.append(command)
+                    process.kill()
+        time.sleep(0.002)
+        now = time.monotonic()
+    return ended
+
+
+def _descendants(process: psutil.Process, spare: Collection[int]) -> Iterator[psutil.Process]:
+    """Yield the descendants of a process, without those in `spare` and theirs."""
+    children: dict[int, list[psutil.Process]] = {}
+    for each in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            children.setdefault(each.ppid(), []).append(each)
+    waiting = [process.pid]
+    while waiting:
+        for each in children.get(waiting.pop(), ()):
+            if each.pid not in spare:
+                waiting.append(each.pid)
+                yield each
+
+
+def creation_times(pids: Iterable[int]) -> dict[int, float]:
+    """Return when processes were created, in seconds of the clock, without those that are gone."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found[pid] = psutil.Process(pid).create_time()
+    return found
+
+
+def remove_shared_memory(created: Mapping[int, float]) -> None:
+    """Remove the System V shared memory that killed processes have made, and no process uses.
+
+    The kernel keeps the maker's process id for these segments, but not for semaphores and message
+    queues (sysvipc(7)); so those stay.
+
+    Args:
+        created: When each of the processes was created: an older segment was made by a process
+            that had the same id.
+    """
+    with contextlib.suppress(OSError):  # a kernel without System V IPC
+        header, *lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+        for line in lines:
+            row = dict(zip(header.split(), map(int, line.split()), strict=True))
+            began = created.get(row["cpid"], math.inf)
+            # psutil derives times from the time of boot, which the kernel gives in full seconds.
+            if row["nattch"] == 0 and row["ctime"] >= began - 2:
+                libc.remove_shared_memory(row["shmid"])
+
+
+def kill_strays() -> None:
+    """Kill what descends from the ranks of servers that are dead."""
+    now = began = time.monotonic()
+    while now < began + ORPHANS_S and (found := _strays()):
+        for pid in found:
+            may_end = now < began + _TRACKERS_S and _is_tracker(pid)  # it may be stopped, too
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT if may_end else signal.SIGKILL)
+        time.sleep(0.002)
+        now = time.monotonic()
+
+
+def _strays() -> list[int]:
+    """Return marked processes whose server is dead.
+
+    Only in this process's own namespace of process ids: in another one, the id in the mark means
+    another process.
+    """
+    found = []
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError, psutil.Error):
+            mark, _ = resource.prlimit(pid, _LOCKS_LIMIT)
+            if (
+                mark >> 40 == _MARK >> 40
+                and not psutil.pid_exists(mark - _MARK)
+                and os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+                and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            ):
+                found.append(pid)
+    return found
+
+
+def wait_for_exit(server: int) -> None:
+    """Wait for the end of a server, and kill it after a timeout.
+
+    Raises:
+        ProcessLookupError: It is gone already.
+    """
+    descriptor = os.pidfd_open(server)
+    try:
+        if not wait_until_dead([descriptor], FAREWELL_S):
+            os.kill(server, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+
+
+# SIGTERM and SIGHUP end a run with worlds as Ctrl-C does: ranks are ended, verdicts written.
+#
+# By default they would end pytest at once, and with it every record of where the ranks were. Time
+# limits and schedulers begin with SIGTERM; a terminal or connection that is closed sends SIGHUP.
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+_owner = 0
+"""The process that has installed the handlers: what it forks does not interrupt itself."""
+
+
+def interrupt_on_signals() -> None:
+    """Have the signals raise KeyboardInterrupt, where they have their default meaning so far.
+
+    nohup has SIGHUP ignored, another plugin or an attached run may have handlers of its own.
+    """
+    global _owner  # noqa: PLW0603 - as the handlers, it is the process's
+    _owner = os.getpid()
+    for number in ENDING:
+        with contextlib.suppress(ValueError):  # pytest does not run in the main thread
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupt)
+
+
+def ignore_further_signals() -> None:
+    """Ignore the signals from now on: the run ends, and pytest does not expect another here."""
+    for number in ENDING:
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_IGN)
+
+
+def restore_signals() -> None:
+    """Undo `interrupt_on_signals`, unless the run has been interrupted: then it ends soon."""
+    for number in ENDING:
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, _: FrameType | None) -> NoReturn:
+    if os.getpid() != _owner:  # a child that a test has forked
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    raise KeyboardInterrupt(signal.Signals(number).name)

@@ -1,0 +1,393 @@
+"""The loop of a server: the process that holds the collected tests and forks ranks.
+
+Why a fork of it is sound: fork(2) copies one thread and every lock in the state it is in. This
+process has one thread, takes part in no collective and initialises no runtime, so there is no lock
+that a thread which is not copied could hold; see `start_server`.
+
+The server manages processes on the controller's request. When the controller ends, the server
+ends every rank and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# By name: a test may replace it in its module, and the rank must end all the same.
+from os import _exit as leave
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
+from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
+from pytest_multihost.core.launch.server.rank_processes import RankProcesses
+from pytest_multihost.core.launch.wire import (
+    Channel,
+    Packet,
+    receive_packet,
+    send_packet,
+)
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import BROKEN, Event, NetworkChanged
+from pytest_multihost.core.model.messages import (
+    Calm,
+    CloneServer,
+    Disturb,
+    EndWorld,
+    Failed,
+    Fork,
+    FromServer,
+    HostsProbed,
+    PauseRank,
+    ProbeHosts,
+    Quit,
+    RankEvent,
+    RequestDumps,
+    ServerCloned,
+    Serving,
+    ToServer,
+    WorldEnded,
+    WorldForked,
+)
+from pytest_multihost.core.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
+from pytest_multihost.core.slots.rank_files import RankLogs
+from pytest_multihost.extensions.netns import (
+    HOSTS_FOLDER,
+    HostNetwork,
+    NetworkFaults,
+    make_network,
+    open_sock_diag,
+    reserve_port,
+)
+
+_MAX_LEFTOVERS = 20
+_GONE_S = 5.0
+"""How long a killed controller may take to end after its connections have been closed."""
+
+
+@dataclass(slots=True)
+class _Server:
+    """State of the server: the running world's processes, its ports and its hosts.
+
+    Attributes:
+        control: The connection to the controller.
+        run_rank: A rank's main function.
+        controller: The controller's pidfd.
+        selector: Holds all descriptors that the loop waits for.
+        ranks: The running world's ranks.
+        logs: The running world's logs.
+        ports: Sockets that hold the world's ports.
+        network: The world's hosts, where they are namespaces.
+        network_faults: The faults of the network between them, if there are any.
+        clones: Servers that were forked from this one, by pidfd.
+        has_quit: Whether the controller has said that it needs no server any more.
+    """
+
+    control: socket.socket
+    run_rank: RunRank
+    controller: int
+    selector: selectors.BaseSelector
+    ranks: RankProcesses
+    logs: RankLogs = field(default_factory=RankLogs)
+    ports: tuple[socket.socket, ...] = ()
+    network: HostNetwork | None = None
+    network_faults: NetworkFaults | None = None
+    clones: dict[int, int] = field(default_factory=dict)
+    has_quit: bool = False
+
+    def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
+        """Send a message to the controller."""
+        send_packet(self.control, message, descriptors)
+
+
+def serve(
+    control: socket.socket, run_rank: RunRank, *, controller: int, scratch: str = ""
+) -> NoReturn:
+    """Serve requests until the controller goes, then end every rank and exit.
+
+    Args:
+        control: The server's end of the control connection.
+        run_rank: A forked rank's main function.
+        controller: Process id of the controller, the parent.
+        scratch: A directory of the controller's, removed if that is killed; none if empty.
+    """
+    try:
+        server = _prepare(control, run_rank, controller)
+        server.send(Serving())
+        while _serve_once(server):
+            pass
+        _end(server, grace_s=0.0)
+        if scratch and not server.has_quit and wait_until_dead([server.controller], _GONE_S):
+            shutil.rmtree(scratch, ignore_errors=True)
+    except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest
+        remedy = remedy_against(error)
+        why = str(error) if remedy else traceback.format_exc()[-8000:]
+        with contextlib.suppress(OSError):
+            send_packet(control, Failed(why, remedy))
+    finally:
+        leave(0)
+
+
+def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
+    """Clear up after dead servers, leave the terminal's session, and watch the controller."""
+    kill_strays()
+    if os.getsid(0) != os.getpid():  # the first process of a container leads its session
+        os.setsid()
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # The controller decides what they mean, and is needed by its ranks until then. A handler:
+        # programs that are started from here would inherit that the signals are ignored.
+        signal.signal(number, lambda *_: None)
+    # A collection in a rank would touch, and so copy, every page shared with the server.
+    gc.collect()
+    gc.freeze()
+    children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
+    selector, pidfd = selectors.DefaultSelector(), os.pidfd_open(controller)
+    outlive_parent()  # there will be ranks to end
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(pidfd, selectors.EVENT_READ)
+    return _Server(control, run_rank, pidfd, selector, RankProcesses(selector, children))
+
+
+def _serve_once(server: _Server) -> bool:
+    """Wait for events and handle them; return whether to continue."""
+    server.ranks.act(time.monotonic())
+    server.logs.act(time.monotonic())
+    if server.network_faults is not None:
+        server.network_faults.heal_due(time.monotonic())
+    now_s = time.monotonic()
+    planned = (server.ranks, server.logs, server.network_faults)
+    waits = [each.wait_s(now_s) for each in planned if each is not None]
+    due_s = min((wait_s for wait_s in waits if wait_s is not None), default=None)
+    for key, _ in server.selector.select(due_s):
+        if key.fd == server.controller:
+            return False
+        if key.fd in server.clones:
+            _reap_clone(server, key.fd)
+        elif key.fd in server.ranks.pidfds:
+            exited = server.ranks.reap(key.fd)
+            with contextlib.suppress(OSError):
+                server.send(RankEvent(exited))
+        elif key.fd == server.control.fileno():
+            packet: Packet[ToServer] | None = receive_packet(server.control, ToServer)
+            if packet is None or isinstance(packet.message, Quit):
+                server.has_quit = packet is not None
+                return False
+            _answer(server, packet)
+    return True
+
+
+def _answer(server: _Server, packet: Packet[ToServer]) -> None:
+    match packet.message:
+        case Fork() as request:
+            _fork(server, request, packet.descriptors)
+        case CloneServer(controller):
+            _clone(server, packet.descriptors[0], controller)
+        case RequestDumps() as request:
+            server.ranks.request_dumps(request)
+        case PauseRank(rank, pause):
+            server.ranks.pause(rank, pause)
+        case Disturb(rank, index):
+            _disturb(server, rank, index)
+        case Calm():
+            error = server.network_faults.heal_all() if server.network_faults is not None else ""
+            server.send(RankEvent(Event(time.monotonic(), 0, NetworkChanged(None, error))))
+        case ProbeHosts(scratch):
+            server.send(_probe_hosts(scratch))
+        case EndWorld(grace_s):
+            exits, leftovers = _end(server, grace_s=grace_s)
+            for each in exits:
+                server.send(RankEvent(each))
+            server.send(WorldEnded(tuple(leftovers[:_MAX_LEFTOVERS])))
+
+
+def _disturb(server: _Server, rank: int, index: int) -> None:
+    error = "the world has no network of its own: its hosts are one"
+    if server.network_faults is not None:
+        error = server.network_faults.begin(index, rank, time.monotonic())
+    server.send(RankEvent(Event(time.monotonic(), rank, NetworkChanged(index, error))))
+
+
+def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
+    """Fork the ranks of a world; on failure leave none of them."""
+    streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    try:
+        ports = request.ports or _hold_ports(server, request.spec, str(request.scratch))
+        pids = _fork_ranks(server, request, streams, ports)
+    except (LaunchError, OSError) as error:
+        _end(server, grace_s=0.0)
+        why = refused("", error) if isinstance(error, OSError) else error
+        server.send(Failed("\n".join(filter(None, (why.happened, why.seen))), why.remedy))
+    else:
+        _send_forked(server, request.spec, pids, ports)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _clone(server: _Server, control: int, controller: int) -> None:
+    """Fork this server into another one, with a controller of its own.
+
+    As sound as the fork of a rank: one thread, no lock held, no runtime. And what was loaded and
+    prepared here is not done again.
+    """
+    connection, parent = socket.socket(fileno=control), os.getpid()
+    if (pid := os.fork()) == 0:
+        try:
+            die_with_parent(parent)  # until it serves
+            for descriptor in _descriptors(server):
+                os.close(descriptor)
+            serve(connection, server.run_rank, controller=controller)
+        finally:
+            leave(BROKEN)
+    connection.close()
+    pidfd = os.pidfd_open(pid)
+    server.clones[pidfd] = pid
+    server.ranks.spared |= {pid}
+    server.selector.register(pidfd, selectors.EVENT_READ)
+    server.send(ServerCloned(pid))
+
+
+def _reap_clone(server: _Server, pidfd: int) -> None:
+    pid = server.clones.pop(pidfd)
+    server.ranks.spared -= {pid}
+    server.selector.unregister(pidfd)
+    os.close(pidfd)
+    os.waitpid(pid, 0)
+
+
+def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
+    """Make the world's hosts, if it has its own, and return the ports reserved for it there."""
+    if spec.hosts.kind == "netns":
+        server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
+        server.network_faults = NetworkFaults.start(server.network, spec)
+        if server.network_faults is not None:
+            server.network_faults.begin_before_rendezvous(time.monotonic())
+        held = server.network.ports
+    else:
+        address = spec.host_of(0).address if spec.sites else "127.0.0.1"
+        held = server.ports = (reserve_port(address), reserve_port(address))
+    first, second = (int(port.getsockname()[1]) for port in held)
+    return first, second
+
+
+def _fork_ranks(
+    server: _Server, request: Fork, streams: Sequence[socket.socket], ports: tuple[int, int]
+) -> list[int]:
+    """Fork the ranks, one right after the other.
+
+    After a fork the server copies each page that it writes to, as a rank does. So all possible work
+    is done before the first fork or after the last, not between them.
+    """
+    directories = {"directory": str(request.directory), "scratch": str(request.scratch)}
+    specs = [
+        RankSpec(world=request.spec, rank=rank, ports=ports, **directories)
+        for rank in request.ranks
+    ]
+    parent = os.getpid()
+    pids: list[int] = []
+    try:
+        for spec, stream in zip(specs, streams, strict=True):
+            if (pid := os.fork()) == 0:
+                others = [each.fileno() for each in streams if each is not stream]
+                _become_rank(server, spec, stream, parent=parent, close=others)
+            pids.append(pid)
+    finally:
+        for rank, pid in zip(request.ranks, pids, strict=False):
+            server.ranks.add(rank, pid, Path(directories["directory"]))
+        server.logs.watch(Path(each.directory, f"rank-{each.rank}.log") for each in specs)
+    return pids
+
+
+def _become_rank(
+    server: _Server, spec: RankSpec, stream: socket.socket, *, parent: int, close: Sequence[int]
+) -> NoReturn:
+    """Be a rank: move onto its host, close what belongs to the server and other ranks, and run."""
+    try:
+        os.setsid()  # so that one signal to its process group reaches its children
+        if server.network is not None:
+            server.network.enter(spec.rank)
+        die_with_parent(parent)  # after changes of credentials, which would undo it
+        mark_descendants(parent)
+        for descriptor in (*_descriptors(server), *close):
+            os.close(descriptor)
+        server.run_rank(spec, Channel(stream))
+    except BaseException:  # noqa: BLE001 - nothing may climb into the server's stack
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        # Not sys.exit: that would unwind into the server's loop, and run exit handlers and flush
+        # buffers inherited from the server a second time.
+        leave(BROKEN)
+
+
+def _descriptors(server: _Server) -> list[int]:
+    """Return the server's descriptors that a rank must not keep."""
+    selector = getattr(server.selector, "fileno", lambda: -1)()
+    own = [server.control.fileno(), server.controller, selector]
+    own += server.network.descriptors if server.network is not None else []
+    own += [server.network_faults.connection.fileno()] if server.network_faults is not None else []
+    return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
+
+
+def _send_forked(
+    server: _Server, spec: WorldSpec, pids: Sequence[int], ports: tuple[int, int]
+) -> None:
+    """Report the ranks to the controller, with the sockets that read their hosts' tables."""
+    tables: dict[str, int] = {}  # by the names of network namespaces
+    if server.network is not None:
+        tables = dict(zip(server.network.names, server.network.tables, strict=True))
+        server.network.tables = ()
+    elif spec.hosts.kind == "docker":
+        tables = {os.readlink("/proc/self/ns/net"): open_sock_diag().detach()}
+    forked = WorldForked(
+        pids=tuple(pids),
+        ports=ports,
+        at_s=time.monotonic(),
+        netfault_daemon=server.network_faults.pid if server.network_faults is not None else None,
+        namespaces=tuple(tables),
+    )
+    server.send(forked, list(tables.values()))
+    for descriptor in tables.values():
+        os.close(descriptor)
+
+
+def _probe_hosts(scratch: str) -> HostsProbed:
+    """Make a network of one host and close it, to find out whether that is possible."""
+    try:
+        make_network(all_hosts(Hosts("netns"), 1), Path(scratch)).close()
+    except (LaunchError, OSError) as error:
+        why = refused("hosts cannot be made", error) if isinstance(error, OSError) else error
+        return HostsProbed(why.happened, why.seen, why.remedy)
+    return HostsProbed()
+
+
+def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
+    """End the world's processes and release its ports."""
+    if server.network_faults is not None:
+        server.network_faults.close()
+        server.network_faults = None
+    server.logs.begin_end()
+    found = server.ranks.end(grace_s=grace_s)
+    server.logs.close()
+    for port in server.ports:
+        port.close()
+    server.ports = ()
+    if server.network is not None:
+        server.network.close()
+        server.network = None
+    return found

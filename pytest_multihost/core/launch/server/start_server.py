@@ -1,0 +1,255 @@
+"""Start a server: by forking this process, or by running a new interpreter.
+
+The spawn server's ranks import the test's module themselves: for one that cannot be imported in a
+process that is forked later, say because of a module-level `jnp.ones(3)`. That server has imported
+the libraries that the tests use, which takes most of the time; if it cannot be forked any more
+then, it starts anew and imports nothing but itself: each rank is forked and becomes a fresh
+interpreter, which takes seconds per test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_multihost.core.launch.interface import ANSWER_S, RunRank, remedy_against
+from pytest_multihost.core.launch.job_spec import (
+    JOB_VARIABLE,
+    SPAWN_SERVER_CODE,
+    RankJob,
+    ServerJob,
+    open_control,
+    take_job,
+    write_job,
+)
+from pytest_multihost.core.launch.libc import die_with_parent
+from pytest_multihost.core.launch.server.serve import serve
+from pytest_multihost.core.launch.server.world import ServerConnection
+from pytest_multihost.core.launch.wire import Channel, send_packet
+from pytest_multihost.core.model.errors import UnsoundForkError
+from pytest_multihost.core.model.fault import hash_seed_of
+from pytest_multihost.core.model.messages import Failed, Unsound
+from pytest_multihost.core.model.spec import RankSpec
+
+# Whether the controller may be forked.
+#
+# A fork copies one thread and all locks. If another thread holds one (an OpenMP pool after its
+# first parallel loop, an XLA client, an importing plugin), the child waits for it forever: the
+# harness itself would cause a hang. Measured: after a torch matmul on two threads, or one
+# `jnp.ones`, before the fork, every rank hangs. So the controller is forked only when it has a
+# single thread and no runtime is up.
+
+
+_TASKS = Path("/proc/self/task")
+_DESCRIPTORS = Path("/proc/self/fd")
+_SETTLE_S = 0.2
+_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
+"""Names that threads give themselves whose own fork handlers leave nothing locked in the child.
+
+jemalloc is in pyarrow, and so in everything that imports datasets: without them, a rank would be a
+fresh interpreter that imports all of it again.
+"""
+
+
+def fork_problems() -> list[str]:
+    """Return why this process must not be forked; empty when it may be."""
+    problems = _runtime_problems()
+    if threading.active_count() > 1:
+        main = threading.main_thread()
+        others = ", ".join(each.name for each in threading.enumerate() if each is not main)
+        problems.append(f"it runs other Python threads: {others}")
+    return problems or _native_thread_problems()
+
+
+def _runtime_problems() -> list[str]:
+    """Look for initialised runtimes, importing none: one that is not imported is not up."""
+    problems = []
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        problems.append(
+            "jax has initialised its backend (a module-level jnp array or jax.devices()?)"
+        )
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
+        problems.append("torch has initialised CUDA")
+    if not problems and any(path.startswith("/dev/nvidia") for path in _open_paths()):
+        problems.append("the CUDA driver is open")
+    return problems
+
+
+def _open_paths() -> Sequence[str]:
+    paths = []
+    for descriptor in os.listdir(_DESCRIPTORS):
+        try:
+            paths.append(os.readlink(_DESCRIPTORS / descriptor))
+        except OSError:  # closed meanwhile: the listing's own descriptor
+            continue
+    return paths
+
+
+def _native_thread_problems() -> list[str]:
+    """Report native threads, after fork handlers had the chance to stop their pools.
+
+    OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. A trial fork
+    runs these handlers. jemalloc's handlers leave its thread alone, but hold its locks.
+    """
+    if len(_thread_names()) > 1:
+        with warnings.catch_warnings():
+            # Python 3.12+ warns of forks with threads, which is what this tests.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    deadline = time.monotonic() + _SETTLE_S
+    while len(names := _thread_names()) > 1 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if len(names) == 1:
+        return []
+    return [f"native code in it runs {len(names) - 1} threads: {', '.join(sorted(set(names)))}"]
+
+
+def _thread_names() -> list[str]:
+    names = []
+    for task in os.listdir(_TASKS):
+        try:
+            names.append((_TASKS / task / "comm").read_text().strip())
+        except OSError:  # the thread has just ended
+            continue
+    return [name for name in names if name not in _FORK_SAFE]
+
+
+def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
+    """Fork this process into a server.
+
+    Only where `fork_problems` finds none: the server begins with one thread and no lock held.
+
+    Args:
+        run_rank: A rank's main function.
+        prepare: Runs once in the server before its first fork.
+
+    Raises:
+        UnsoundForkError: This process has threads or runtimes that a fork would break.
+    """
+    if problems := fork_problems():
+        raise UnsoundForkError(
+            "pytest's own process cannot be forked into ranks: a rank would hang, not fail",
+            seen="; ".join(problems),
+        )
+    controller = os.getpid()
+    with _control_pair() as (ours, theirs):
+        if (pid := os.fork()) == 0:
+            ours.close()
+            die_with_parent(controller)  # until it serves
+            prepare_and_serve(theirs, run_rank, prepare, controller=controller)
+        return ServerConnection(ours, pid)
+
+
+def prepare_and_serve(
+    control: socket.socket, run_rank: RunRank, prepare: Callable[[], None], *, controller: int
+) -> NoReturn:
+    """Prepare, then serve; never returns. Errors are reported to the controller."""
+    try:
+        prepare()
+        problems = fork_problems()
+        if problems:
+            send_packet(control, Unsound("; ".join(problems)))
+            os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - must not climb into pytest's stack
+        happened = f"the server could not prepare itself: {type(error).__name__}: {error}"
+        send_packet(control, Failed(happened, remedy_against(error)))
+        os._exit(0)
+    serve(control, run_rank, controller=controller)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProgram:
+    """A new interpreter that is to serve.
+
+    Attributes:
+        code: The code that it runs, as for ``python -c``.
+        job: Its job, without the descriptor of its control connection.
+        environment: Its whole environment.
+        log: Where its output goes.
+    """
+
+    code: str
+    job: ServerJob
+    environment: Mapping[str, str]
+    log: Path
+
+
+def exec_server(program: ServerProgram) -> ServerConnection:
+    """Run a new interpreter as server.
+
+    With posix_spawn, because the controller may have threads: none of its code runs in the child.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with _control_pair() as (ours, theirs):
+        theirs.set_inheritable(True)
+        job = write_job(replace(program.job, control=theirs.fileno(), controller=os.getpid()))
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-c", program.code],
+                {**program.environment, JOB_VARIABLE: str(job)},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, str(program.log), flags, 0o644),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+            )
+        finally:
+            os.close(job)
+        return ServerConnection(ours, pid, program.log)
+
+
+@contextlib.contextmanager
+def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield the controller's end of a control connection and the server's, which is then closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(ANSWER_S)
+    with theirs, contextlib.ExitStack() as on_error:
+        on_error.enter_context(ours)
+        yield ours, theirs
+        on_error.pop_all()
+
+
+def serve_with_libraries(control: socket.socket, run_rank: RunRank, job: ServerJob) -> NoReturn:
+    """Serve, if the libraries that were imported have left this process sound to fork.
+
+    Else start anew, without them.
+    """
+    if not fork_problems():
+        serve(control, run_rank, controller=job.controller)
+    control.set_inheritable(True)
+    descriptor = write_job(replace(job, control=control.fileno(), libraries=()))
+    environment = {**os.environ, JOB_VARIABLE: str(descriptor)}
+    os.execve(sys.executable, [sys.executable, "-c", SPAWN_SERVER_CODE], environment)
+
+
+def main() -> NoReturn:
+    """Serve until the controller ends."""
+    job: ServerJob = take_job(ServerJob)
+    run: RunRank = partial(exec_rank, job=job)
+    serve(open_control(job), run, controller=job.controller, scratch=job.scratch)
+
+
+def exec_rank(spec: RankSpec, channel: Channel, *, job: ServerJob) -> NoReturn:
+    """Become a fresh interpreter that is the rank of `spec`."""
+    seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
+    own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
+    channel.stream.set_inheritable(True)
+    rank = RankJob(run=job.run, spec=spec, channel=channel.stream.fileno())
+    environment = {**os.environ, **own, JOB_VARIABLE: str(write_job(rank))}
+    os.execve(sys.executable, [sys.executable, "-c", job.rank_code], environment)

@@ -1,0 +1,343 @@
+"""The ranks that one server has started, and the controller's connection to that server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
+from pytest_multihost.core.launch.reaper import kill_strays, wait_for_exit
+from pytest_multihost.core.launch.wire import (
+    Frame,
+    FrameStream,
+    Packet,
+    receive_packet,
+    send_packet,
+)
+from pytest_multihost.core.model.errors import GarbledError, LaunchError, UnsoundForkError
+from pytest_multihost.core.model.event import (
+    Event,
+    Forked,
+    Interrupted,
+    RaisedError,
+    read_event,
+)
+from pytest_multihost.core.model.json_values import JsonError
+from pytest_multihost.core.model.messages import (
+    CloneServer,
+    DumpKind,
+    EndWorld,
+    Failed,
+    FaultRequest,
+    FromServer,
+    Quit,
+    RankEvent,
+    RequestDumps,
+    ServerCloned,
+    Serving,
+    ToServer,
+    Unsound,
+    WorldEnded,
+    WorldForked,
+)
+
+M = TypeVar("M")
+Stream = FrameStream[Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class ServerWorld:
+    """The ranks of one world, or a share of them: streams to them, requests to their server.
+
+    Attributes:
+        server: The server that has started them.
+        streams: Their connections by rank.
+        forked: The server's answer to the request to fork them.
+        socket_tables: Sockets that read the socket tables of the ranks' network namespaces other
+            than the controller's own, by the namespaces' names.
+    """
+
+    server: ServerConnection
+    streams: dict[int, Stream]
+    forked: WorldForked
+    socket_tables: dict[str, socket.socket] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _is_announced: bool = False
+
+    def __post_init__(self) -> None:
+        self._selector.register(self.server.control, selectors.EVENT_READ, None)
+        for rank, stream in self.streams.items():
+            self._selector.register(stream, selectors.EVENT_READ, rank)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Which ranks these are."""
+        return tuple(self.streams)
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """The harness's own processes around these ranks, see `RunningWorld`."""
+        daemon = self.forked.netfault_daemon
+        return WorldProcesses(
+            servers=frozenset({self.server.pid}),
+            reaper=self.server.pid,
+            companions=frozenset(self.server.clones) | ({daemon} if daemon is not None else set()),
+            socket_tables=self.socket_tables,
+        )
+
+    @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the ranks."""
+        return sum(stream.moved_bytes for stream in self.streams.values())
+
+    # What a composite world polls
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `wait` would not block."""
+        epoll: Any = self._selector
+        return int(epoll.fileno())
+
+    @property
+    def poll_events(self) -> int:
+        """The poll events to wait for on that descriptor."""
+        return select.POLLIN
+
+    @property
+    def has_events(self) -> bool:
+        """Whether `wait` has something to return at once."""
+        return not self._is_announced
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened, waiting at most `timeout_s` seconds for the first event."""
+        if not self._is_announced:
+            self._is_announced = True
+            pids = zip(self.streams, self.forked.pids, strict=True)
+            return [Event(self.forked.at_s, rank, Forked(pid)) for rank, pid in pids]
+        events: list[Event] = []
+        from_server: list[Event] = []
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                from_server.append(self.server.receive(RankEvent).message.event)
+            else:
+                events += self._read(key.data)
+        for event in from_server:  # the last frames of a rank arrived before it died
+            events += self._read(event.rank)
+        return events + from_server
+
+    def _read(self, rank: int) -> list[Event]:
+        stream = self.streams[rank]
+        if stream.fileno() < 0:
+            return []
+        stream.flush()
+        events, is_garbled = [], False
+        for frame in stream.receive():
+            try:
+                events.append(read_event(rank, frame.message, frame.payload))
+            except JsonError:
+                is_garbled = True
+                break
+        if stream.ended is None and not is_garbled:
+            self._watch(rank)
+            return events
+        self._selector.unregister(stream)
+        stream.close()
+        if is_garbled or stream.is_garbled:
+            message = "something else than this package wrote into the rank's connection to pytest"
+            error = RaisedError(
+                type="GarbledError", message=message, text=message, is_harness_error=True
+            )
+            events.append(Event(time.monotonic(), rank, Interrupted(error)))
+        return events
+
+    def _watch(self, rank: int) -> None:
+        stream = self.streams[rank]
+        more = selectors.EVENT_WRITE if stream.has_more_to_send else 0
+        self._selector.modify(stream, selectors.EVENT_READ | more, rank)
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here.
+
+        Never blocks: what a slow or stopped rank does not read now is sent during `wait`.
+        """
+        if self.streams[rank].fileno() >= 0:
+            self.streams[rank].send(frame)
+            self._watch(rank)
+
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have every rank of `ranks` write a dump to its file."""
+        self.server.send(RequestDumps(tuple(ranks), kind))
+
+    def collect_dumps(self) -> None:
+        """Do nothing: the ranks write into the controller's directory."""
+
+    def request(self, message: FaultRequest) -> None:
+        """Have the server perform a part of a fault, see `RankControl`."""
+        self.server.send(message)
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End all remaining processes, in any state, and return what was found."""
+        try:
+            self.begin_end(grace_s=grace_s)
+            return self.finish_end()
+        finally:
+            self.close()
+
+    def begin_end(self, *, grace_s: float) -> None:
+        """Have the server start ending the ranks."""
+        self.server.send(EndWorld(grace_s))
+
+    def finish_end(self) -> Ending:
+        """Wait until the server has ended everything, and return what was found."""
+        from_server: list[Event] = []
+        while True:
+            packet: Packet[RankEvent | WorldEnded] = self.server.receive(RankEvent, WorldEnded)
+            if isinstance(packet.message, WorldEnded):
+                break
+            from_server.append(packet.message.event)
+        events = [event for rank in self.streams for event in self._read(rank)]
+        return Ending((*events, *from_server), packet.message.leftovers)
+
+    def close(self) -> None:
+        """Close the streams."""
+        self._selector.close()
+        for stream in self.streams.values():
+            stream.close()
+        for table in self.socket_tables.values():
+            table.close()
+
+
+PREPARE_S = 600.0
+"""Timeout for a new server's collection and the project's preloads."""
+
+_LOG_TAIL = 4_000
+
+
+def reap_child(server: int) -> None:
+    """Wait for the end of the server, kill it after a timeout, and reap it."""
+    wait_for_exit(server)
+    os.waitpid(server, 0)
+
+
+@dataclass(slots=True)
+class ServerConnection:
+    """A server that has been started.
+
+    Attributes:
+        control: The controller's end of the control connection.
+        pid: The server's process id; a child of this process, unless `reap` is replaced.
+        log: The file with its output, if that is not the terminal.
+        reap: Waits for its end, kills it after a timeout, and removes what is left.
+        clones: The servers that were forked from it.
+    """
+
+    control: socket.socket
+    pid: int
+    log: Path | None = None
+    reap: Callable[[int], None] = reap_child
+    clones: set[int] = field(default_factory=set)
+    is_closed: bool = False
+
+    def await_serving(self) -> None:
+        """Wait until a new server is ready: it may be collecting, or importing torch.
+
+        Raises:
+            UnsoundForkError: It must not fork ranks.
+            LaunchError: It failed to start.
+        """
+        self.control.settimeout(PREPARE_S)
+        self.receive(Serving)
+        self.control.settimeout(ANSWER_S)
+
+    def clone(self, control: int, controller: int) -> int:
+        """Have the server fork itself into another one, and return that one's process id.
+
+        Args:
+            control: Descriptor of its end of its control connection.
+            controller: The process at the other end.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        self.send(CloneServer(controller), [control])
+        pid = self.receive(ServerCloned).message.pid
+        self.clones.add(pid)
+        return pid
+
+    def close(self) -> None:
+        """End the server, and with it every rank that is left.
+
+        Sends a request to end: closing the connection would not reach the server if a child forked
+        by a test still holds a copy.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        with contextlib.suppress(OSError):
+            send_packet(self.control, Quit())
+        self.control.close()
+        self.reap(self.pid)
+
+    def send(self, message: ToServer, descriptors: Sequence[int] = ()) -> None:
+        """Send a request to the server.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        try:
+            send_packet(self.control, message, descriptors)
+        except OSError as error:
+            raise self._lost(str(error)) from error
+
+    def receive(self, *wanted: type[M]) -> Packet[M]:
+        """Return the server's next message, of a class in `wanted`, with its descriptors.
+
+        Raises:
+            UnsoundForkError: It must not fork ranks.
+            LaunchError: The server is gone, does not answer, or the request failed.
+        """
+        try:
+            packet: Packet[Any] | None = receive_packet(self.control, FromServer)
+        except (OSError, GarbledError) as error:
+            raise self._lost(str(error)) from error
+        if packet is None:
+            raise self._lost("it closed its connection")
+        match packet.message:
+            case Unsound(problems):
+                self.close()
+                raise UnsoundForkError(
+                    "the server cannot be forked into ranks: a rank would hang, not fail",
+                    seen=problems,
+                )
+            case Failed(why, remedy):
+                raise LaunchError("the ranks could not be started", seen=why, remedy=remedy)
+            case message if not isinstance(message, wanted):
+                raise LaunchError(f"the server said {type(message).__name__} at the wrong time")
+        return packet
+
+    def _lost(self, seen: str) -> LaunchError:
+        """Reap the server; the next world gets a new one."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.close()
+        kill_strays()
+        return LaunchError(
+            "the server that starts the ranks is gone", seen=seen + self.last_words(self.log)
+        )
+
+    @staticmethod
+    def last_words(log: Path | None) -> str:
+        """Return the end of a server's log, for a message; empty if there is nothing in it."""
+        try:
+            text = log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if log else ""
+        except OSError:
+            return ""
+        return f"\nIts last words, from {log}:\n{text}" if text.strip() else ""

@@ -1,0 +1,483 @@
+"""Events: observations about the ranks of a world, each kind a frozen dataclass.
+
+A world's history is a sequence of `Event`: a time, a rank, and a body. Most bodies are sent by the
+ranks themselves, as the header of a frame; `read_event` checks that header, because a test may
+write anything into the rank's connection. The harness makes the others. To find out what an event
+is, match on its body::
+
+    match event.body:
+        case PhaseEntered(phase):
+            ...
+        case Exited(signal=signal) if signal is not None:
+            ...
+
+A body's `kind` is its name in JSON: in frames, in facts.json and in history.jsonl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from time import CLOCK_MONOTONIC, clock_gettime, clock_gettime_ns
+from typing import Any, ClassVar, Literal, get_args
+
+from pytest_multihost.core.model.fault import START, UNKNOWN_PATH, ErrorPath, Point, PointKind
+from pytest_multihost.core.model.json_values import Json, from_json, to_json
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.model.verdict import Phase, Place, RankError
+
+Gate = Literal["go", "teardown", "exit"]
+"""The gates that every rank waits at, in the order in which the controller opens them."""
+
+# Bound calls: freezegun and similar packages replace `time.monotonic` in every module that holds
+# it, but not these.
+now = partial(clock_gettime, CLOCK_MONOTONIC)
+"""Returns seconds on the machine's monotonic clock, which all of its processes share."""
+
+now_ns = partial(clock_gettime_ns, CLOCK_MONOTONIC)
+"""Returns the same in nanoseconds."""
+
+SerializedReport = Mapping[str, Any]
+"""A report as `pytest_report_to_serializable` returns it; only pytest reads it."""
+
+BROKEN = 70
+"""Exit code of a rank that could not send its result (EX_SOFTWARE of sysexits.h)."""
+
+
+# What events carry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedError:
+    """An exception that was raised in a rank, as text: its object never leaves the rank.
+
+    Attributes, beside those of a `RankError`:
+        library: Where it was raised, if in an installed package: a line, and its absolute file.
+        causes: The exceptions that it was raised from or while handling, last first, one line each.
+        is_harness_symptom: Whether the harness raised it because another rank is lost.
+        is_harness_error: Whether the harness itself failed.
+    """
+
+    type: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    text: str = ""
+    library: Place | None = None
+    causes: tuple[str, ...] = ()
+    is_harness_symptom: bool = False
+    is_harness_error: bool = False
+
+    @property
+    def rank_error(self) -> RankError:
+        """The part of it that the verdict contains."""
+        return RankError(
+            self.type, self.message, self.file, self.line, self.text, function=self.function
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class XfailMark:
+    """The xfail mark in force; `is_plain`: it expects any exception."""
+
+    reason: str
+    is_plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WarningText:
+    """A Python warning as text."""
+
+    module: str
+    category: str
+    message: str
+    filename: str
+    lineno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How the server stops and continues a rank: alternately, until a given time.
+
+    It is stopped for `stopped_s` (None: for ever), then runs for `running_s`. That ends at
+    `until_s` on the monotonic clock (None: when it is resumed).
+    """
+
+    stopped_s: float | None = None
+    running_s: float | None = None
+    until_s: float | None = None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the rank runs between two stops."""
+        return bool(self.running_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a rank waits at a point for the controller to let it go on.
+
+    Attributes:
+        min_s: The least time.
+        max_s: The longest; None: the controller's own limit.
+    """
+
+    min_s: float = 0.0
+    max_s: float | None = None
+
+
+ReleaseReason = Literal[
+    "others wait",  # nothing in the world can move but the rank that is held
+    "others poll",  # they look again and again, and do nothing else
+    "others have left",  # the test's body
+    "max_s",  # the longest time is over
+]
+"""Why a rank was held no longer."""
+
+
+# Sent by ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The rank's process runs this package's code and answers requests for its stacks."""
+
+    kind: ClassVar = "hello"
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Its backend is up."""
+
+    kind: ClassVar = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEntered:
+    """It has entered setup, call, teardown or shutdown."""
+
+    kind: ClassVar = "phase"
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportMade:
+    """pytest has made a report in it.
+
+    Attributes:
+        when: The phase: ``setup``, ``call`` or ``teardown``.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        wasxfail: pytest's own attribute: why it was expected to fail, where it did or should have.
+        is_strict_xpass: Whether it failed because a strict xfail mark was not met.
+        error: What was raised, unless that is a skip.
+    """
+
+    kind: ClassVar = "report"
+    when: str
+    outcome: str
+    wasxfail: str | None = None
+    is_strict_xpass: bool = False
+    xfail: XfailMark | None = None
+    duration_s: float = 0.0
+    error: RaisedError | None = None
+    report: SerializedReport = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtestEnded:
+    """One of the user's subtests has ended in it; `report` is pytest's, serialised."""
+
+    kind: ClassVar = "subtest"
+    outcome: str
+    report: SerializedReport = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningRecorded:
+    """A warning was recorded in it; arguments as in the hook `pytest_warning_recorded`."""
+
+    kind: ClassVar = "warning"
+    when: str
+    nodeid: str
+    location: tuple[str, int, str] | None
+    warning: WarningText
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Its test body is over; runtime and sockets stay open."""
+
+    kind: ClassVar = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEntered:
+    """It has entered a barrier, gather or broadcast of the harness.
+
+    Attributes:
+        name: The name that the test gave it.
+        nth: How often the rank has entered this one before.
+        alone: Whether it has no other thread that could still enter another.
+    """
+
+    kind: ClassVar = "exchange"
+    operation: str
+    name: str = ""
+    nth: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPointPassed:
+    """It has passed a named point of the test."""
+
+    kind: ClassVar = "sync_point"
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Its teardown is over."""
+
+    kind: ClassVar = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """An exception that pytest does not report has ended its test; `is_expected`: by xfail."""
+
+    kind: ClassVar = "interrupted"
+    error: RaisedError
+    is_expected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultChanged:
+    """A fault waits for its moment in the rank, has begun, or has ended.
+
+    Attributes:
+        index: Its place among the world's faults.
+        fault: Its kind.
+        until_s: When it ends by itself, on the monotonic clock.
+        pause: How the server is to stop and continue the rank.
+        resume: Whether the server is to end that pause.
+        kills: Whether it is about to end the rank.
+        network: Whether the server is to disturb the network; "before": it already has.
+        hold: How long the controller is to hold the rank.
+        rules: Numbers of the I/O rules whose counters show whether it has happened.
+        note: A remark for the reader on how it is performed.
+    """
+
+    kind: ClassVar = "fault"
+    index: int
+    fault: str
+    at: Point = START
+    phase: Literal["armed", "begun", "ended"]
+    until_s: float | None = None
+    pause: Pause | None = None
+    resume: bool = False
+    kills: bool = False
+    network: bool | Literal["before"] = False
+    hold: Hold | None = None
+    rules: tuple[int, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointSite:
+    """A point, and where in the user's code it is passed.
+
+    Attributes:
+        point: The point; its `nth` is not counted here.
+        frame: The user's innermost line; its file is relative to pytest's rootdir where below it.
+        is_main: Whether the main thread passes it.
+        is_inner: Whether another point stands for it: a collective inside `all_gather_object`.
+        other: Of a rename or link the other path, whose point it is as well.
+        makes: Whether the call may make or empty the file.
+        meets_all: Whether it is over only once every rank of the world has entered it.
+        error_path: The way of an exception that is raised there.
+        frames: The user's lines from there out to the test, innermost first.
+    """
+
+    omits_defaults: ClassVar = True
+    point: Point
+    frame: Frame | None = None
+    is_main: bool = True
+    is_inner: bool = False
+    other: str = ""
+    makes: bool = False
+    meets_all: bool = False
+    error_path: ErrorPath = UNKNOWN_PATH
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PointsRecorded:
+    """It has passed points to which faults can be bound.
+
+    Attributes:
+        sites: Those not sent before; sites are numbered on from the last event's.
+        passed: The numbers of the sites passed, in order.
+        beyond: At the end: how many more it has passed, which were only counted.
+        is_all: Whether it records no more.
+        unused: At the end: of ``clock`` and ``hashes``, what the test's code certainly does not
+            look at.
+    """
+
+    kind: ClassVar = "record"
+    sites: tuple[PointSite, ...] = ()
+    passed: tuple[int, ...] = ()
+    beyond: int = 0
+    is_all: bool = False
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PointsPassed:
+    """All points that it has passed: kind, name, call on a file, and how often."""
+
+    kind: ClassVar = "points"
+    passed: tuple[tuple[PointKind, str, str, int], ...]
+
+
+# Made by the harness
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The rank's process exists."""
+
+    kind: ClassVar = "forked"
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkChanged:
+    """The network of the hosts was changed, or could not be changed: then `error` says why.
+
+    The fault `index` of the world has begun, or, if that is None, all have ended.
+    """
+
+    kind: ClassVar = "network"
+    index: int | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Its process has ended.
+
+    Attributes:
+        code: Exit code, None when a signal ended it.
+        signal: Signal number, None when it exited.
+        cpu_s: User and system seconds of it and its reaped children.
+        peak_rss_bytes: Largest resident set.
+        by_harness: Whether the harness had already begun to end the world.
+    """
+
+    kind: ClassVar = "exited"
+    code: int | None = None
+    signal: int | None = None
+    cpu_s: float = 0.0
+    peak_rss_bytes: int = 0
+    by_harness: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The controller has opened a gate for it."""
+
+    kind: ClassVar = "released"
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True)
+class HoldEnded:
+    """The controller has told the rank, which the world's fault `index` has held, to go on.
+
+    Attributes:
+        index: Which fault of the world's.
+        reason: Why now.
+        is_pressed: Whether another rank was in an operation with a timeout of seconds.
+    """
+
+    kind: ClassVar = "hold_ended"
+    index: int
+    reason: ReleaseReason
+    is_pressed: bool = False
+
+
+RankEventBody = (
+    Hello
+    | Ready
+    | PhaseEntered
+    | ReportMade
+    | SubtestEnded
+    | WarningRecorded
+    | Parked
+    | ExchangeEntered
+    | SyncPointPassed
+    | Done
+    | Interrupted
+    | FaultChanged
+    | PointsRecorded
+    | PointsPassed
+)
+"""The bodies of events that ranks send."""
+
+EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released | HoldEnded
+
+SENT_BY_RANKS = frozenset(each.kind for each in get_args(RankEventBody))
+"""The kinds of frames that a rank may send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One observed fact about one rank.
+
+    Attributes:
+        at_s: Seconds on the machine's monotonic clock.
+        rank: Which rank.
+        body: What happened.
+        payload: Bytes sent with it; never written to artifacts, never unpickled here.
+    """
+
+    at_s: float
+    rank: int
+    body: EventBody
+    payload: bytes = b""
+
+    @property
+    def kind(self) -> str:
+        """The name of the event's kind."""
+        return self.body.kind
+
+    def record(self, *, origin_s: float) -> dict[str, Json]:
+        """Return its line in history.jsonl: time relative to `origin_s`, without the payload."""
+        detail = to_json(self.body)
+        kind = detail.pop("kind")
+        at_s = round(self.at_s - origin_s, 6)
+        return {"at_s": at_s, "rank": self.rank, "kind": kind, "detail": detail}
+
+
+def event_header(body: RankEventBody, at_s: float) -> dict[str, Json]:
+    """Return the header of the frame in which a rank sends an event."""
+    return {**to_json(body), "at_s": at_s}
+
+
+def read_event(rank: int, header: Mapping[str, object], payload: bytes) -> Event:
+    """Return the event that a rank has sent.
+
+    Args:
+        rank: Which rank.
+        header: The frame's header, as `event_header` makes it; not trusted.
+        payload: The frame's payload.
+
+    Raises:
+        JsonError: The header is not that of an event.
+    """
+    at_s = from_json(float, header.get("at_s"))
+    return Event(at_s, rank, from_json(RankEventBody, header), payload)

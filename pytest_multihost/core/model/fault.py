@@ -1,0 +1,378 @@
+"""Descriptions of faults: what disturbs which ranks, and at which point of the test.
+
+Making a fault performs nothing. A fault may be invalid: all problems are reported together when the
+test is planned, with the test's name, so a list of faults never fails halfway.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from pytest_multihost.core.model.errors import shown
+
+PointKind = Literal[
+    "start",  # before the first fixture of the test is set up
+    "call",  # a call of a Python function
+    "batch",  # an item that is drawn from a data loader
+    "collective",  # an operation of the runtime under test
+    "sync_point",  # `world.sync_point(name)`
+    "io",  # a call on a file or folder whose path matches
+    "rendezvous",  # the rank is about to start its backend; faults of the network alone
+]
+
+When = Literal["before", "after"]
+
+IoCall = Literal[
+    "open",
+    "read",
+    "write",
+    "fsync",
+    "stat",  # also of what only asks whether a file exists
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "listdir",
+]
+"""Calls on files that are points."""
+
+IO_CALLS: frozenset[str] = frozenset(get_args(IoCall))
+DATA_CALLS: frozenset[str] = frozenset({"open", "read", "write", "fsync"})
+"""Calls that `at.io` counts where it names none."""
+
+FIELD_ERRORS: Mapping[str, str] = {
+    "open": "EIO",
+    "read": "EIO",
+    "write": "ENOSPC",
+    "fsync": "EIO",
+    "stat": "ESTALE",
+    "rename": "ESTALE",
+    "link": "EPERM",
+    "unlink": "EACCES",
+    "mkdir": "ENOSPC",
+    "rmdir": "ENOTEMPTY",
+    "listdir": "ESTALE",
+}
+"""What a call on a file usually fails with in the field: a full disk, a network file system."""
+
+FaultParams = Mapping[str, Any]
+"""Parameters of a kind of fault, by name: JSON values, which the kind itself checks."""
+
+MAX_HASH_SEED = 4_294_967_295
+"""The valid range of PYTHONHASHSEED."""
+
+MAX_SECONDS = 1e9
+"""The longest time that can be given: 30 years. C libraries cannot count much further."""
+
+RANK_WORDS = ("primary", "others", "one", "first", "all")
+"""Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
+
+NETWORK_KINDS = frozenset(
+    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
+)
+"""Kinds that disturb the network between hosts, not the rank that passes their point."""
+
+NOT_AT_POINTS = frozenset({"hash_seed", "start_skew"})
+"""Kinds performed before the test, whose points are never passed."""
+
+BUILT_IN = NETWORK_KINDS | {
+    "clock_skew",
+    "cpu_throttle",
+    "delay",
+    "empty_data",
+    "fails",
+    "fd_pressure",
+    "freeze",
+    "hash_seed",
+    "hold",
+    "kill",
+    "memory_pressure",
+    "raise_at",
+    "returns",
+    "short_data",
+    "shuffled_listing",
+    "slow_io",
+    "stale_files",
+    "start_skew",
+    "stream_order",
+}
+"""Kinds with a constructor of their own name in `pytest_multihost.faults`."""
+
+_MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
+"""Lists within lists, and the size of a number, of a fault's parameters."""
+
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Point:
+    """A point that a rank passes.
+
+    Attributes:
+        point: The kind of point.
+        name: Which: ``module:function``, ``module:loader``, the name of a sync point, a glob of
+            paths, or the name of an operation ("" is any).
+        nth: At which passage; 1 is the first. Each rank counts for itself.
+        when: Whether the call or operation is about to begin or is over.
+        call: Which call on a file; "" is any of `DATA_CALLS`.
+        onwards: Whether each later passage counts as well.
+    """
+
+    omits_defaults: ClassVar = True
+    point: PointKind
+    name: str = ""
+    nth: int = 1
+    when: When = "before"
+    call: str = ""
+    onwards: bool = False
+
+    @property
+    def io_calls(self) -> frozenset[str]:
+        """The calls on files that it counts."""
+        return frozenset({self.call}) if self.call else DATA_CALLS
+
+    def __repr__(self) -> str:
+        """Return the expression that makes this point."""
+        parts = []
+        if self.name:
+            parts.append(f"op={self.name!r}" if self.point == "collective" else repr(self.name))
+        if self.call:
+            parts.append(f"call={self.call!r}")
+        if self.nth != 1:
+            parts.append(f"nth={self.nth!r}")
+        if self.onwards:
+            parts.append("onwards=True")
+        if self.when != "before":
+            parts.append(f"when={self.when!r}")
+        return f"at.{self.point}({', '.join(parts)})"
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        found = []
+        if self.point not in get_args(PointKind):
+            found.append(f"at.{self.point}() is no point")
+        if not _is_whole(self.nth) or not 1 <= self.nth < _MAX_NUMBER:
+            found.append(f"nth must be a whole number of at least 1, not {shown(self.nth)}")
+        if self.when not in get_args(When):
+            found.append(f"when must be 'before' or 'after', not {shown(self.when)}")
+        if not isinstance(self.onwards, bool):
+            found.append(f"onwards must be True or False, not {shown(self.onwards)}")
+        if not isinstance(self.name, str):
+            found.append(f"at.{self.point} takes a text, not {shown(self.name)}")
+        elif self.point in ("batch", "call") and not _TARGET.fullmatch(self.name):
+            wanted = "'module:function' or 'module:Class.method'"
+            if self.point == "batch":
+                wanted = "'module:name' of a data loader, its class, or a function that returns it"
+            found.append(f"at.{self.point} takes {wanted}: {shown(self.name)}")
+        elif self.point in ("sync_point", "io") and not self.name:
+            found.append(f"at.{self.point} needs {'a path' if self.point == 'io' else 'a name'}")
+        if self.call and self.call not in get_args(IoCall):
+            known = ", ".join(get_args(IoCall))
+            found.append(f"call must be one of {known}, not {shown(self.call)}")
+        return found
+
+
+START = Point("start")
+
+UNHANDLED = "test"
+"""The handler of an exception that nothing handles: it fails the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPath:
+    """The way of an exception out of a call: equal for two calls if the same follows from both.
+
+    As text, in records: the parts, with a bar after each library, and "+" before `at`.
+
+    Attributes:
+        libraries: Functions of libraries that the user has called and that it leaves, innermost
+            first.
+        handler: The function whose handler is the first that may end it; `UNHANDLED` if there is
+            none, empty if it is not known.
+        at: Which of its handlers that is, and at which instructions all frames further out are.
+    """
+
+    libraries: tuple[str, ...] = ()
+    handler: str = ""
+    at: str = ""
+
+    @property
+    def is_handled(self) -> bool:
+        """Whether something may handle it, as far as known."""
+        return self.handler != UNHANDLED or bool(self.at)
+
+    @property
+    def asks(self) -> str:
+        """The name of the handler's function, without its class: `exists` takes an error for no."""
+        return self.handler.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        last = f"{self.handler}+{self.at}" if self.at else self.handler
+        return "|".join((*self.libraries, last))
+
+    @classmethod
+    def parse(cls, text: str) -> ErrorPath:
+        """Return what a text of `str` stands for."""
+        *libraries, last = text.split("|")
+        handler, _, at = last.partition("+")
+        return cls(tuple(libraries), handler, at)
+
+
+UNKNOWN_PATH = ErrorPath()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fault:
+    """One disturbance. Made by the functions of `pytest_multihost.faults`.
+
+    Attributes:
+        kind: Which: ``delay``, ``kill``, ...
+        ranks: The affected ranks: numbers, or a word resolved with the world's size and seed.
+        at: From which point on.
+        params: The kind's parameters, by name; JSON values.
+        must_fire: Whether the test fails if the fault did not happen.
+        is_first: Whether it happens to one rank, that of `ranks` which is the first at the point.
+    """
+
+    kind: str
+    ranks: tuple[int, ...] | str
+    at: Point = START
+    params: FaultParams = field(default_factory=dict, hash=False)
+    must_fire: bool = True
+    is_first: bool = False
+
+    def __repr__(self) -> str:
+        """Return the expression that makes this fault."""
+        is_built_in = isinstance(self.kind, str) and self.kind in BUILT_IN
+        parts = [] if is_built_in else [repr(self.kind)]
+        parts.append(f"rank={('first' if self.is_first else _plain(self.ranks))!r}")
+        parts += [f"{name}={_literal(value)}" for name, value in self.params.items()]
+        if self.at != START:
+            parts.append(f"at={self.at!r}")
+        if not self.must_fire:
+            parts.append("must_fire=False")
+        return f"faults.{self.kind if is_built_in else 'other'}({', '.join(parts)})"
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it, except what depends on its kind or the world's size."""
+        found = _rank_problems(self.ranks)
+        if not isinstance(self.kind, str):
+            found.append(f"the kind of a fault must be a text, not {shown(self.kind)}")
+        if isinstance(self.at, Point):
+            found += self.at.problems()
+        else:
+            found.append(f"at must be a point of pytest_multihost.at, not {shown(self.at)}")
+        found += [
+            f"{name} must be a number, a text, a truth value or a list of these, not {shown(value)}"
+            for name, value in self.params.items()
+            if not _is_json(value)
+        ]
+        if not isinstance(self.must_fire, bool):
+            found.append(f"must_fire must be True or False, not {shown(self.must_fire)}")
+        return found
+
+
+def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ...]:
+    """Return `faults` with words for ranks replaced by numbers.
+
+    Args:
+        faults: Without problems of their own.
+        size: Ranks of the world.
+        seed: Selects the rank for "one", separately for each fault of the list.
+    """
+    found = []
+    for index, fault in enumerate(faults):
+        ranks_of = {
+            "primary": (0,),
+            "others": tuple(range(1, size)),
+            "one": (random.Random(f"{seed}/{index}").randrange(size),),
+            "first": tuple(range(size)),
+            "all": tuple(range(size)),
+        }
+        ranks = ranks_of[fault.ranks] if isinstance(fault.ranks, str) else fault.ranks
+        is_first = fault.is_first or fault.ranks == "first"
+        found.append(replace(fault, ranks=ranks, is_first=is_first))
+    return tuple(found)
+
+
+def size_problems(fault: Fault, size: int) -> list[str]:
+    """Return why a world of `size` ranks cannot have `fault`."""
+    if fault.ranks == "others" and size == 1:
+        return ["rank='others' of a world of 1 rank is nobody"]
+    if isinstance(fault.ranks, str):
+        return []
+    beyond = [rank for rank in fault.ranks if _is_whole(rank) and rank >= size]
+    last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
+    return [f"rank {shown(rank)} is out of range: {last}" for rank in beyond]
+
+
+def disturbs_network(faults: Sequence[Fault]) -> bool:
+    """Tell whether any of `faults` disturbs the network between hosts."""
+    return any(each.kind in NETWORK_KINDS for each in faults)
+
+
+def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
+    """Return the PYTHONHASHSEED of a rank, None if no fault changes any.
+
+    The ranks that no fault names have one seed in common, as if they were forked from one process:
+    fresh interpreters would each draw another one, and no run would repeat what another has shown.
+
+    Args:
+        faults: The world's faults; ranks are numbers.
+        rank: The rank.
+        seed: The world's seed.
+    """
+    found = [each for each in faults if each.kind == "hash_seed"]
+    if not found:
+        return None
+    mine = next((each for each in found if rank in each.ranks), None)
+    whose = "others" if mine is None else rank
+    drawn = random.Random(f"{seed}/hash/{whose}").randint(1, MAX_HASH_SEED)
+    return drawn if mine is None else int(mine.params.get("seed", drawn))
+
+
+def _rank_problems(ranks: object) -> list[str]:
+    if isinstance(ranks, str) and ranks in RANK_WORDS:
+        return []
+    if isinstance(ranks, tuple) and ranks and all(_is_whole(each) and each >= 0 for each in ranks):
+        return (
+            [] if len(set(ranks)) == len(ranks) else [f"rank names one twice: {shown(list(ranks))}"]
+        )
+    words = ", ".join(map(repr, RANK_WORDS))
+    return [f"rank must be an index, a list of them, or one of {words}, not {shown(_plain(ranks))}"]
+
+
+def _plain(ranks: object) -> object:
+    """Return ranks in the form in which a user writes them."""
+    if isinstance(ranks, tuple):
+        return ranks[0] if len(ranks) == 1 else list(ranks)
+    return ranks
+
+
+def _literal(value: object) -> str:
+    """Return the expression of a parameter; NaN and infinity have no literal."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return repr(value) if is_finite else f"float('{value}')"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_json(value: object, depth: int = 0) -> bool:
+    if isinstance(value, list | tuple):
+        return depth < _MAX_DEPTH and all(_is_json(each, depth + 1) for each in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    if isinstance(value, int | float):
+        return abs(value) < _MAX_NUMBER
+    return value is None or isinstance(value, str)

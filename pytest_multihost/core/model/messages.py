@@ -1,0 +1,414 @@
+"""Messages between the processes of the harness: one frozen class for each.
+
+Three kinds of connections carry them, all in the frames of `launch.wire`:
+
+* controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
+* controller and peer (a process that a launcher such as torchrun has started, with its own
+  server): TCP, authenticated. The same requests as to a server, and some that a server on the same
+  machine does not need. Processes that look at a running job together have such a connection, too;
+* controller and rank: a socket pair. A rank sends the events of `model.event`.
+
+A field holds a JSON value; bytes are sent as the frame's payload, with the message.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+from pytest_multihost.core.model.event import Event, Gate, Pause
+from pytest_multihost.core.model.json_values import JsonObject, message
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.spec import WorldSpec
+
+DumpKind = Literal[
+    "threads",  # the stacks of all threads
+    "outside",  # the same, read by py-spy
+    "main",  # the stack of the main thread only
+    "tasks",  # the waits of asyncio's tasks
+]
+"""The kinds of dumps that a rank writes on a signal, and one that it has no part in."""
+
+CollectiveKey = tuple[str, str, int]
+"""Operation of the harness, its name, and how often the rank had entered it before."""
+
+# Controller to rank
+
+
+@message
+class Release:
+    """The gate is open: the rank may continue."""
+
+    gate: Gate
+
+
+@message
+class FaultPerformed:
+    """The server performed the world's fault `index`; `error` is empty if it succeeded."""
+
+    index: int
+    error: str
+
+
+@message
+class CollectiveComplete:
+    """All ranks have entered; the payload holds each rank's contribution, with these sizes."""
+
+    key: CollectiveKey
+    sizes: tuple[int, ...]
+
+    def contributions(self, payload: bytes) -> list[bytes]:
+        """Return the contributions that the payload holds, in order of rank."""
+        ends = list(itertools.accumulate(self.sizes, initial=0))
+        return [payload[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@message
+class CollectiveBroken:
+    """Another rank will never enter the collective that this rank waits in."""
+
+    key: CollectiveKey
+    error: str
+
+
+ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken
+
+# Controller to server, and to peers
+
+
+@message
+class Fork:
+    """Start ranks of a world; the message carries one socket for each.
+
+    Attributes:
+        directory: Where logs and stacks go. None for a peer that does not see the controller's
+            files: it makes its own directories.
+        scratch: The world's directory for everything else.
+        ports: The world's ports, if another server holds them.
+    """
+
+    spec: WorldSpec
+    directory: str | None
+    scratch: str | None
+    ranks: tuple[int, ...]
+    ports: tuple[int, int] | None = None
+
+
+@message
+class RequestDumps:
+    """Have ranks write something to their files.
+
+    The server sends the signal, not the controller: only their parent knows that a process id
+    still belongs to the rank.
+    """
+
+    ranks: tuple[int, ...]
+    what: DumpKind
+
+
+@message
+class PauseRank:
+    """Stop a rank, once or repeatedly, and continue it at set times; None: continue it for good."""
+
+    rank: int
+    pause: Pause | None = None
+
+
+@message
+class Disturb:
+    """Perform a network fault; a rank has passed its point."""
+
+    rank: int
+    index: int
+
+
+@message
+class Calm:
+    """End all network faults."""
+
+
+@message
+class ProbeHosts:
+    """Find out whether hosts can be made from namespaces here; creates the directory."""
+
+    scratch: str
+
+
+@message
+class CloneServer:
+    """Fork the server into another one; the message carries its control connection.
+
+    Attributes:
+        controller: The process at the other end of that connection: the clone ends when it does.
+    """
+
+    controller: int
+
+
+@message
+class EndWorld:
+    """End the remaining ranks: SIGTERM, and SIGKILL to those still alive after `grace_s`."""
+
+    grace_s: float
+
+
+@message
+class Quit:
+    """End the world and the server process; a peer ends with this exit status."""
+
+    status: int = 0
+
+
+# Controller to peer alone
+
+
+@message
+class Welcome:
+    """The peer is accepted; it answers with `PeerHello`."""
+
+
+@message
+class Refused:
+    """The peer knows the secret, but is rejected for another reason."""
+
+    why: str
+
+
+@message
+class ReadProbe:
+    """Send the content of a file, to find out whether both see the same files."""
+
+    path: str
+
+
+@message
+class Ping:
+    """Send the time on the peer's clock."""
+
+
+@message
+class SendToRank:
+    """Forward a message and its payload to a rank."""
+
+    rank: int
+    message: ToRank
+
+
+@message
+class TakeSnapshot:
+    """Take a snapshot of the ranks; `is_deep`: with all threads and descriptors."""
+
+    is_deep: bool
+
+
+@message
+class DescribeRanks:
+    """Say which ranks of a running job were found on the peer's machine."""
+
+
+@message
+class ReadStacks:
+    """Read the stacks of these ranks from outside.
+
+    Attributes:
+        reads_native: Whether their threads may be stopped for a moment, to read native frames.
+    """
+
+    reads_native: bool
+
+
+# Server to controller, and peer to controller
+
+
+@message
+class Serving:
+    """The server has loaded everything and is ready."""
+
+
+@message
+class Unsound:
+    """The server cannot fork ranks safely: they would hang."""
+
+    problems: str
+
+
+@message
+class Failed:
+    """A request failed, or the server ends: what was seen, and what to do."""
+
+    error: str
+    remedy: str = ""
+
+
+@message
+class WorldForked:
+    """The ranks exist; the message carries descriptors of their namespaces' socket tables.
+
+    Attributes:
+        pids: Their process ids, in the order in which the ranks were named.
+        netfault_daemon: The process that disturbs the network, if there is one.
+        namespaces: The kernel's names of the ranks' network namespaces, as in
+            "net:[4026532840]".
+    """
+
+    pids: tuple[int, ...]
+    ports: tuple[int, int]
+    at_s: float
+    netfault_daemon: int | None = None
+    namespaces: tuple[str, ...] = ()
+
+
+@message
+class ServerCloned:
+    """The clone exists; it says by itself when it serves."""
+
+    pid: int
+
+
+@message
+class RankEvent:
+    """An event of a rank; its payload is sent with the message."""
+
+    event: Event
+
+
+@message
+class HostsProbed:
+    """Why hosts cannot be made: what happened, what was seen, the remedy. Empty if they can."""
+
+    happened: str = ""
+    seen: str = ""
+    remedy: str = ""
+
+
+@message
+class WorldEnded:
+    """All processes of the world have ended; exits not reported before came as events.
+
+    From a peer whose files the controller does not see, these are in the payload, a zip archive.
+
+    Attributes:
+        leftovers: Command lines of other processes that had to be killed.
+    """
+
+    leftovers: tuple[str, ...]
+
+
+# Peer to controller alone
+
+
+CollectedTest = tuple[str, int, str]
+"""Of each world: its test's node id, number of ranks, and backend."""
+
+
+@message
+class PeerHello:
+    """A peer's description of itself.
+
+    Attributes:
+        host: Name of its machine.
+        kernel: Identifies its kernel, clock and process ids.
+        address: Its own address of the connection; that of `interface`.
+        tests: Its worlds, in order.
+        problems: Why it cannot take part.
+    """
+
+    host: str
+    pid: int | None = None
+    kernel: tuple[str, str, str] = ("", "", "")
+    address: str = ""
+    interface: str = ""
+    tests: tuple[CollectedTest, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@message
+class Pong:
+    """The time on the peer's clock."""
+
+    now_s: float
+
+
+@message
+class ProbeRead:
+    """The file's content; None if it cannot be read."""
+
+    text: str | None
+
+
+@message
+class DumpsWritten:
+    """The ranks' dump files are in the payload, a zip archive."""
+
+
+@message
+class SnapshotTaken:
+    """The snapshot; the ranks' slot pages are in the payload, a zip archive."""
+
+    snapshot: KernelSnapshot
+
+
+@message
+class RanksDescribed:
+    """The ranks, as `live` describes a job; None if there are none, and why."""
+
+    job: JsonObject | None
+    why: str = ""
+
+
+@message
+class StacksRead:
+    """What the stacks show, as `live` has it."""
+
+    stacks: JsonObject
+
+
+@message
+class Signalled:
+    """The peer has received a signal that ends a run; the controller is to end it."""
+
+    signal: str
+
+
+@message
+class RanksLost:
+    """The peer is alive, but its server and ranks are gone."""
+
+    error: str
+
+
+FaultRequest = PauseRank | Disturb | Calm
+"""What a rank cannot perform of its faults."""
+
+_ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
+
+ToServer = _ToBoth | CloneServer | Disturb | Calm | ProbeHosts
+
+ToPeer = (
+    _ToBoth
+    | Welcome
+    | Refused
+    | ReadProbe
+    | Ping
+    | SendToRank
+    | TakeSnapshot
+    | DescribeRanks
+    | ReadStacks
+)
+
+_FromBoth = Failed | WorldForked | RankEvent | WorldEnded
+
+FromServer = _FromBoth | Serving | ServerCloned | Unsound | HostsProbed
+
+FromPeer = (
+    _FromBoth
+    | PeerHello
+    | ProbeRead
+    | Pong
+    | DumpsWritten
+    | SnapshotTaken
+    | RanksDescribed
+    | StacksRead
+    | RanksLost
+    | Signalled
+)

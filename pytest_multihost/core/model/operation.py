@@ -1,0 +1,470 @@
+"""Operations that involve other ranks: collectives, transfers, barriers, waits for a store.
+
+Also the text form of groups of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal, TypeVar
+
+from pytest_multihost.core.model.stack import Frame, innermost_user_frame
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+OperationKind = Literal[
+    "collective",  # every member of the group must enter it
+    "transfer",  # one other rank must do its part: send, receive
+    "wait",  # an unknown rank must provide something: a key of a store
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A namespace of groups: operations match only within one; in JSON it is its text.
+
+    Attributes:
+        kind: Empty for the groups of the runtime under test. Else ``harness``, ``operation`` (the
+            user's own), ``program``, ``socket``, ``flight-recorder``, or another word for
+            operations that never match others, such as a coordination service's barriers.
+        name: Which of its kind: the operation's name, the barrier's id, the program's line.
+    """
+
+    kind: str = ""
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """Return the scope with this text."""
+        kind, _, name = text.partition(" ")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        """Return its text."""
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+
+RUNTIME_SCOPE = Scope()
+HARNESS_SCOPE = Scope("harness")
+
+SOCKET_SCOPE = Scope("socket")
+"""The scope of a wait for a connection, perhaps from a process that is not a rank."""
+
+CALLEE_SCOPE = Scope("rpc-callee")
+"""The scope of a function that a rank runs for another one, in a thread of its own."""
+
+FLIGHT_SCOPE = Scope("flight-recorder")
+"""The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
+also counts operations that the slot page does not record."""
+
+GroupKey = tuple[tuple[int, ...], int, Scope]
+"""Members, ordinal and scope of a group."""
+
+WORLD_GROUP = "world group"
+
+PROGRAM_START = "a jitted function"
+"""Name of the operation in which a rank starts a program on the devices of several ranks."""
+
+
+def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
+    """Return what the reader calls a group of ranks: ``world group``, ``2nd group 0,2``.
+
+    Args:
+        group: Its members.
+        world_size: Ranks of the world.
+        ordinal: How many groups of the same members were made before it.
+    """
+    if ordinal == 0 and tuple(group) == tuple(range(world_size)):
+        return WORLD_GROUP
+    which = f"{nth(ordinal + 1)} " if ordinal else ""
+    return f"{which}group {','.join(map(str, group))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of one rank.
+
+    Two ranks are in the same collective when `scope`, `group`, `ordinal` and `sequence` agree.
+
+    Attributes:
+        name: The runtime's name for it: ``all_reduce``, ``send``, ``store.wait``.
+        kind: Which ranks must act for it to end.
+        group: Ranks that take part, ascending; of a wait, all ranks of the world.
+        ordinal: Which of the groups with these members: 0 for the first that was made. It
+            distinguishes the default group from another with the same members.
+        group_title: What the program calls the group; for the reader only, and mostly empty.
+        has_members: Whether all of `group` is known to take part, not only a part of it.
+        scope: Namespace of the groups.
+        sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
+            if unknown.
+        peer: The other rank of a transfer.
+        tag: Of a transfer: it matches only a transfer with the same tag.
+        root: The rank that sends or receives for all, where the collective has one.
+        detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Never
+            used as evidence.
+        since_s: When it began, on the monotonic clock.
+        ended_s: When it was over; None while it is open.
+        waited_s: Since when a thread waits for its end; None for work that only runs beside.
+        failed: Whether it ended with an exception.
+        error: That exception, in one line; empty if unknown.
+        timeout_s: Its timeout in seconds, as its caller has set it; None: unknown.
+        fails_test: Whether an error of it certainly fails the test: its caller has set no timeout,
+            and nothing in the test handles an exception there.
+        is_handed_on: Whether its end may have been noticed where nobody records it: by a future,
+            in C++, by asking whether it is complete.
+        is_batched: Whether it is one of a batch of transfers, which have no order.
+        is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
+        thread: Native id of the thread that began it, or waits for it.
+        frame: The user's line that began it, or waits for it.
+        source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
+            ``harness``, or the kernel: ``proc``.
+    """
+
+    name: str
+    kind: OperationKind
+    group: tuple[int, ...]
+    sequence: int
+    since_s: float
+    ordinal: int = 0
+    group_title: str = ""
+    has_members: bool = True
+    scope: Scope = RUNTIME_SCOPE
+    peer: int | None = None
+    tag: int = 0
+    root: int | None = None
+    detail: str = ""
+    ended_s: float | None = None
+    waited_s: float | None = None
+    failed: bool = False
+    error: str = ""
+    timeout_s: float | None = None
+    fails_test: bool = False
+    is_handed_on: bool = False
+    is_batched: bool = False
+    is_for_cpu: bool = False
+    thread: int = 0
+    frame: Frame | None = None
+    source: str = "recorder"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended_s is None
+
+    @property
+    def group_key(self) -> GroupKey:
+        """The identity of its group, equal on all members."""
+        return self.group, self.ordinal, self.scope
+
+    @property
+    def place(self) -> tuple[GroupKey, int]:
+        """Its position in the sequence of its group, equal on all members."""
+        return self.group_key, self.sequence
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user declared it: what it does besides waiting is unknown."""
+        return self.scope.kind == "operation"
+
+    @property
+    def gives_up_s(self) -> float:
+        """When its timeout expires, on the monotonic clock."""
+        return math.inf if self.timeout_s is None else self.since_s + self.timeout_s
+
+    @property
+    def title(self) -> str:
+        """Its text for the reader, without its group: ``all_reduce #3``."""
+        if self.scope == HARNESS_SCOPE:
+            return f"{self.name} {self.detail!r}" if self.detail else self.name
+        is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
+        if self.kind == "wait" or not is_numbered:
+            return f"{self.name} {self.detail}".rstrip()
+        return f"{self.name} #{self.sequence}" if self.sequence else self.name
+
+    def group_name(self, world_size: int) -> str:
+        """Return what the reader calls its group, empty for an operation that has none."""
+        has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
+        if has_none:
+            return ""
+        if self.group_title:
+            return f"{self.group_title} {rank_numbers(self.group)}"
+        return group_name(self.group, world_size, self.ordinal)
+
+    def describe(self, world_size: int, *, names_world: bool = True) -> str:
+        """Return its text for the reader: ``all_reduce #3 (world group)``.
+
+        Args:
+            world_size: Ranks of the world; the members of a group of all ranks are not listed.
+            names_world: Whether to name the group if it is the world's.
+        """
+        group = self.group_name(world_size)
+        is_named = group and (names_world or group != WORLD_GROUP)
+        return f"{self.title} ({group})" if is_named else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What a rank's slot page holds at one instant.
+
+    Attributes:
+        rank: The rank whose page it is.
+        recent: The last operations that began, oldest first, the open ones among them.
+        entered: For each group the sequence of the last collective that the rank has entered; 0
+            for a group that it has made and not used.
+    """
+
+    rank: int
+    recent: tuple[Operation, ...] = ()
+    entered: Mapping[GroupKey, int] = field(default_factory=dict)
+
+    @property
+    def open(self) -> tuple[Operation, ...]:
+        """The operations that have not ended."""
+        return tuple(each for each in self.recent if each.is_open)
+
+
+RPC_KINDS = ("sync", "async", "async_jit", "remote")
+"""How torch.distributed.rpc calls functions (RPCExecMode)."""
+
+
+def rpc_name(kind: str, function: str) -> str:
+    """Return the name of the operation that calls a function of another rank.
+
+    Args:
+        kind: One of `RPC_KINDS`.
+        function: The function's name.
+    """
+    return f"rpc_{kind}({function})"
+
+
+@cache  # a rank asks for it at each start of a program, from the same few lines
+def program_scope(file: str, line: int) -> Scope:
+    """Return the scope under which a rank records the devices of jax programs, by the user's line.
+
+    No operation is entered there: the count identifies the program that was started last.
+    """
+    return Scope("program", f"{file}:{line}")
+
+
+_TICKS_PER_S = 10_000
+_TICKS = 1 << 31
+
+
+def start_number(now_s: float, last: int, *, is_main: bool) -> int:
+    """Return the count of a program that is started: later ones have higher counts.
+
+    Args:
+        now_s: The time.
+        last: The count of the one before; 0 if there is none.
+        is_main: Whether the main thread starts it.
+    """
+    ticks = max(int(now_s * _TICKS_PER_S) % _TICKS, (last >> 1) + 1)
+    return ticks << 1 | is_main
+
+
+def read_start_number(number: int, near_s: float) -> tuple[float, bool]:
+    """Return when a program was started, and whether by the main thread.
+
+    Args:
+        number: Its count.
+        near_s: A time within a day of it: counts begin again after two days.
+    """
+    near = int(near_s * _TICKS_PER_S)
+    apart = ((number >> 1) - near + _TICKS // 2) % _TICKS - _TICKS // 2
+    return (near + apart) / _TICKS_PER_S, bool(number & 1)
+
+
+def rank_set(ranks: Iterable[int]) -> str:
+    """Return the text for ranks: "rank 3", "ranks 0-2,5"."""
+    numbers = sorted(set(ranks))
+    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
+
+
+def rank_numbers(ranks: Iterable[int]) -> str:
+    """Return the numbers alone: "3", "0-2,5"."""
+    parts: list[str] = []
+    for first, last in spans(sorted(set(ranks))):
+        parts += [f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1))
+    return ",".join(parts)
+
+
+def spans(ranks: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranks as spans of first and last rank."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return values grouped by key, in the order of the keys' first occurrence.
+
+    Mostly used for ranks to which the same applies, so that it is reported once.
+    """
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def nth(number: int) -> str:
+    """Return ``1st``, ``2nd``, ``3rd``, ``11th``."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
+
+
+# What each rank has entered in a group of ranks, in order, and where these orders part.
+
+
+Evidence = Literal[
+    "operations",  # they entered operations that cannot match
+    "lines",  # they entered one operation from lines that belong to different ways
+    "counts",  # some did not enter what others did
+    "details",  # they entered one operation with different details
+]
+"""What shows that ranks have parted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A collective as one line of a rank enters it; see `Operation`.
+
+    Attributes:
+        frames: Whence it was called, innermost first; of a slot page the user's line alone.
+    """
+
+    name: str
+    root: int | None = None
+    detail: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def frame(self) -> Frame | None:
+        """The user's line; None if a library calls it in a thread of its own."""
+        return innermost_user_frame(self.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last collectives that a rank has entered in a group, without gaps.
+
+    Attributes:
+        rank: The rank.
+        group: The group.
+        first: The sequence of the oldest one that is known.
+        sites: From where they were entered, each once.
+        order: For each collective, the index of its site.
+        times_s: For each, when it began, on the monotonic clock.
+    """
+
+    rank: int
+    group: GroupKey
+    first: int = 1
+    sites: tuple[CallSite, ...] = ()
+    order: tuple[int, ...] = ()
+    times_s: tuple[float, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last one; 0 if the rank has entered none."""
+        return self.first + len(self.order) - 1
+
+    def site(self, sequence: int) -> CallSite | None:
+        """Return from where a collective was entered; None if it was not, or is not known."""
+        is_known = self.first <= sequence <= self.last
+        return self.sites[self.order[sequence - self.first]] if is_known else None
+
+    def time_s(self, sequence: int) -> float:
+        """Return when a collective that is known began."""
+        return self.times_s[sequence - self.first]
+
+    def operation(self, sequence: int) -> Operation | None:
+        """Return a collective as an operation that is over; None as for `site`."""
+        site = self.site(sequence)
+        if site is None:
+            return None
+        since_s = self.time_s(sequence)
+        ranks, ordinal, scope = self.group
+        return Operation(
+            name=site.name,
+            kind="collective",
+            group=ranks,
+            ordinal=ordinal,
+            scope=scope,
+            sequence=sequence,
+            root=site.root,
+            detail=site.detail,
+            since_s=since_s,
+            ended_s=since_s,
+            frame=site.frame,
+        )
+
+    def count(self, until: int, is_alike: Callable[[CallSite], bool]) -> int | None:
+        """Return how many of the collectives up to `until` are alike; None if not all are known."""
+        if self.first > 1:
+            return None
+        alike = [is_alike(site) for site in self.sites]
+        return sum(alike[index] for index in self.order[:until])
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks that did the same where ranks parted.
+
+    Attributes:
+        ranks: The ranks.
+        operation: What they entered; None: they did not enter this collective of the group.
+        frame: The user's line.
+        through: Where that line is the same on another side, the outermost line that differs.
+        count: How often they had entered it from there, this time included; of ranks that did not
+            enter it, how often they had entered what the others did. None if unknown.
+    """
+
+    ranks: tuple[int, ...]
+    operation: Operation | None = None
+    frame: Frame | None = None
+    through: Frame | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where the histories of a group's ranks part.
+
+    Attributes:
+        group: The group.
+        common: How many collectives its ranks have in common before.
+        evidence: What shows it.
+        at_s: When the first rank entered what the others did not, on the monotonic clock.
+        sides: What the ranks did there, the smallest side first.
+        lasts: What ranks have entered at the places where histories end.
+    """
+
+    group: GroupKey
+    common: int
+    evidence: Evidence
+    at_s: float
+    sides: tuple[Side, ...]
+    lasts: tuple[Side, ...] = field(default=())
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """All ranks but those of the largest side; none if two sides are as large."""
+        if not self.sides:
+            return ()
+        *fewer, most = sorted(self.sides, key=lambda each: len(each.ranks))
+        if not fewer or len(fewer[-1].ranks) == len(most.ranks):
+            return ()
+        return tuple(sorted(rank for each in fewer for rank in each.ranks))
+
+    def operations(self, rank: int) -> tuple[Operation, ...]:
+        """Return what is told here of a rank."""
+        sides = (each for each in (*self.sides, *self.lasts) if rank in each.ranks)
+        return tuple(each.operation for each in sides if each.operation is not None)

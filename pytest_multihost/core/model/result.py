@@ -1,0 +1,332 @@
+"""Observations of one world: facts only, no judgement.
+
+A snapshot records what its ranks were doing at one instant. It is read from the slot pages and
+/proc, without disturbing the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from pytest_multihost.core.model.errors import shown
+from pytest_multihost.core.model.event import (
+    Event,
+    FaultChanged,
+    HoldEnded,
+    NetworkChanged,
+    Released,
+)
+from pytest_multihost.core.model.fault import size_problems
+from pytest_multihost.core.model.operation import GroupKey, Operation, Operations, Parting
+from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
+from pytest_multihost.core.model.stack import Dump, NativeThread
+
+Label = Literal[
+    "BLOCKED",  # waits for another thread or process
+    "SLEEPING",  # waits for a timer
+    "IO",  # reads or writes a file, a pipe, a terminal, or a socket that leaves the world
+    "RUNNING",  # uses the processor
+    "CHILD",  # waits for a child process
+    "STOPPED",  # SIGSTOP, a debugger
+    "DISK",  # uninterruptible: the kernel waits for a device
+    "EXITED",  # its process has ended
+]
+"""What a rank's main thread is doing."""
+
+_MAX_S = 1e12
+"""More seconds than any clock shows."""
+
+SnapshotReason = Literal["tick", "trouble", "end"]
+"""Why a snapshot was taken: periodically, after a rank raised or died, or at the world's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a rank's main thread does at one instant, according to the kernel.
+
+    Attributes:
+        name: The system call that it waits in, ``sleep`` for any that only waits for a timer;
+            ``runs``, ``stopped`` and the like for a thread that waits in none.
+        target: The object of the call: a path, a pipe, a socket, a child process.
+        ends_in_s: After how many seconds a timeout ends the wait; None if there is none or it is
+            unknown.
+        has_unknown_timeout: Whether the wait may have a timeout that could not be read.
+    """
+
+    name: str
+    target: str = ""
+    ends_in_s: float | None = None
+    has_unknown_timeout: bool = False
+
+    @property
+    def call(self) -> str:
+        """The call and its object: ``read(/data/ckpt)``."""
+        return f"{self.name}({self.target})" if self.target else self.name
+
+    @property
+    def until(self) -> str:
+        """The end of its timeout, to append to the call: `` until +2.5 s``; empty without one."""
+        if self.has_unknown_timeout:
+            return " for some time"
+        return "" if self.ends_in_s is None else f" until +{self.ends_in_s:.1f} s"
+
+    def __str__(self) -> str:
+        """Return call and timeout: ``epoll_wait until +2.5 s``."""
+        return f"{self.call}{self.until}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSnapshot:
+    """One rank at one instant.
+
+    Attributes:
+        rank: Its index.
+        label: What its main thread is doing; None if nothing could be read.
+        activity: The same in detail; None if nothing could be read.
+        operations: Its open operations.
+        entered: For each of its groups, the sequence of the last collective it entered.
+        lock_holders: Ranks that hold a file lock it waits for.
+        tries_lock: Whether it waits for that lock by trying again and again.
+        has_run: Whether its main thread has run since the previous snapshot, even briefly.
+        recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
+        holds_gil: Whether native code on its main thread holds the GIL.
+        native: Native frames of the main thread, and of a thread in an operation, if read.
+    """
+
+    rank: int
+    label: Label | None = None
+    activity: Activity | None = None
+    operations: tuple[Operation, ...] = ()
+    entered: tuple[tuple[GroupKey, int], ...] = ()
+    lock_holders: tuple[int, ...] = ()
+    tries_lock: bool = False
+    has_run: bool = False
+    recent_runs: tuple[bool, ...] = ()
+    holds_gil: bool = False
+    native: tuple[NativeThread, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSnapshot:
+    """A world at one instant.
+
+    Attributes:
+        at_s: When it was taken, on the monotonic clock.
+        reason: Why it was taken.
+        ranks: All of them, in order.
+        blockers: Why a hang cannot be proven: what may end a wait before the deadline, one
+            sentence each.
+        unobserved: What could not be read, why, and the remedy: one sentence each.
+        notes: Remarks for the reader on how and when it was taken: one sentence each.
+    """
+
+    at_s: float
+    reason: SnapshotReason
+    ranks: tuple[RankSnapshot, ...]
+    blockers: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDoubt:
+    """A reason for which the clock of a world went on as the machine's does for a while.
+
+    Attributes:
+        why: What could have ended a wait of the world before its next timer, as a sentence.
+        since_s: When that was first so, in the world's time.
+        until_s: When it was last so.
+        for_s: For how long in sum, in seconds.
+    """
+
+    why: str
+    since_s: float
+    until_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """What a clock that jumps has done.
+
+    Attributes:
+        jumps: How often it has jumped.
+        jumped_s: How far in sum, in seconds.
+        doubts: Why it could not jump at times, those that lasted longest first.
+    """
+
+    jumps: int
+    jumped_s: float
+    doubts: tuple[ClockDoubt, ...] = ()
+
+
+Ending = Literal[
+    "self",  # every rank exited when its gate opened
+    "overrun",  # the test's deadline passed
+    "startup-overrun",  # not all ranks were ready in time
+    "settled",  # the grace after a rank's failure or death has passed
+    "proof",  # no wait in the world could end before the deadline
+    "mismatch",  # ranks were in operations that can never match
+    "stopped",  # a process outside the harness stopped a rank
+    "lost",  # the harness itself broke: no server, no ranks
+    "interrupted",  # Ctrl-C in the controller
+    "seen",  # it was looked at once, and not ended
+    "dumps",  # it was not watched: what its ranks have dumped of themselves was read later
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldResult:
+    """The observations of one attempt of one test.
+
+    Attributes:
+        spec: The world's spec.
+        launch: How the ranks were launched.
+        started_at: UTC time, ISO 8601.
+        started_s: The same moment on the monotonic clock that the history uses.
+        ended_s: When all of its processes had ended.
+        history: All events, in the order of arrival.
+        ending: Why it ended.
+        reason: Why the harness ended the world, in words; None if it did not.
+        dumps: Stacks of the ranks, taken before they were ended.
+        snapshots: The snapshots at the first trouble and at the end.
+        operations: The final content of each rank's slot page.
+        partings: Where the histories of a group's ranks part, for each group where they do.
+        progress_s: When a rank last made observable progress, on the monotonic clock.
+        detected_s: When the harness decided to end the world, if it did.
+        is_quiescent: Whether a world with a failure was ended because no rank could go on, by what
+            was seen of it; false if only because none had for a time.
+        leftovers: Command lines of processes that ranks had left behind.
+        last_words: For ranks that died, the end of their log.
+        clock: What its clock has done, if that jumps. Then all times are the world's.
+    """
+
+    spec: WorldSpec
+    launch: str
+    started_at: str
+    started_s: float
+    ended_s: float
+    history: tuple[Event, ...]
+    ending: Ending
+    reason: str | None = None
+    dumps: tuple[Dump, ...] = ()
+    snapshots: tuple[WorldSnapshot, ...] = ()
+    operations: tuple[Operations, ...] = ()
+    partings: tuple[Parting, ...] = ()
+    progress_s: float | None = None
+    detected_s: float | None = None
+    is_quiescent: bool = False
+    leftovers: tuple[str, ...] = ()
+    last_words: Mapping[int, str] = field(default_factory=dict)
+    clock: ClockRecord | None = None
+
+    def with_events(self, events: Iterable[Event]) -> WorldResult:
+        """Return the result with more events, sorted by time among the events of their rank."""
+        history = list(self.history)
+        for new in events:
+            later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
+            history.insert(next(later, len(history)), new)
+        return replace(self, history=tuple(history))
+
+    def us(self, at_s: float) -> int:
+        """Convert a time of the monotonic clock to microseconds from the world's start."""
+        return max(0, round((at_s - self.started_s) * 1e6))
+
+    @property
+    def go_s(self) -> float | None:
+        """When all ranks were ready and the test began, on the monotonic clock."""
+        return next((each.at_s for each in self.history if each.body == Released("go")), None)
+
+    @property
+    def last_snapshot(self) -> WorldSnapshot | None:
+        """The last snapshot of the world."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def last_seen(self) -> Mapping[int, RankSnapshot]:
+        """The last snapshot of each rank; empty if there is none."""
+        return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
+
+    def last_operations(self, rank: int) -> Operations:
+        """Return the final content of a rank's slot page; empty if it had none."""
+        return next((each for each in self.operations if each.rank == rank), Operations(rank))
+
+
+def utc_text(at: datetime | None = None) -> str:
+    """Return an instant in UTC as all records have it, "2026-01-31T23:59:58Z".
+
+    Args:
+        at: The instant, with its time zone; now if not given.
+    """
+    utc = (at or datetime.now(UTC)).astimezone(UTC)
+    return utc.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
+
+
+def implausible(result: WorldResult) -> Iterator[str]:
+    """Yield what no world can have shown, one sentence each: what was read back was damaged."""
+    spec = result.spec
+    if not 1 <= spec.size <= MAX_RANKS:
+        yield f"spec: a world of {spec.size} ranks"
+        return
+    counts = [count for *_, count in spec.sites] or [len(each.ranks) for each in spec.all_hosts]
+    if min(counts) < 1 or sum(counts) != spec.size:
+        yield f"spec: its hosts are not for {spec.size} ranks"
+    for where, ranks in {
+        "history": {each.rank for each in result.history},
+        "dumps": {each.rank for each in result.dumps},
+        "operations": {each.rank for each in result.operations},
+        "last_words": set(result.last_words),
+        "partings": {
+            rank
+            for each in result.partings
+            for side in (*each.sides, *each.lasts)
+            for rank in side.ranks
+        },
+    }.items():
+        if beyond := ranks - set(range(spec.size)):
+            yield f"{where}: there is no rank {beyond.pop()}: the ranks are 0 to {spec.size - 1}"
+    for each in result.partings:
+        if not all(side.ranks for side in (*each.sides, *each.lasts)) or not each.sides:
+            yield f"partings: sides without ranks in group {each.group[0]}"
+    for index, snapshot in enumerate(result.snapshots):
+        if [each.rank for each in snapshot.ranks] != list(range(spec.size)):
+            yield f"snapshots: {index}: it does not have each rank once, in order"
+    yield from _implausible_faults(result)
+    yield from (f"{where}: {value} is no time" for where, value in _endless_numbers(result, ""))
+
+
+def _implausible_faults(result: WorldResult) -> Iterator[str]:
+    spec = result.spec
+    for each in spec.faults:
+        if isinstance(each.ranks, str) or each.problems() or size_problems(each, spec.size):
+            yield f"spec: faults: {shown(each)} is none for {spec.size} ranks"
+        elif each.kind == "partition" and not _are_groups(each.params.get("groups"), spec.size):
+            yield f"spec: faults: {shown(each)} has no groups of ranks"
+    bodies = (each.body for each in result.history)
+    of_faults = FaultChanged | HoldEnded | NetworkChanged
+    indices = {each.index for each in bodies if isinstance(each, of_faults)}
+    if beyond := indices - {None, *range(len(spec.faults))}:
+        yield f"history: there is no fault {beyond.pop()}: the world has {len(spec.faults)}"
+
+
+def _are_groups(value: object, size: int) -> bool:
+    """Return whether a value is what `partition` has as groups."""
+    sides = value if isinstance(value, list) else []
+    ranks = [rank for side in sides if isinstance(side, list) for rank in side]
+    is_form = len(sides) > 1 and all(isinstance(side, list) and side for side in sides)
+    return is_form and all(type(rank) is int and 0 <= rank < size for rank in ranks)
+
+
+def _endless_numbers(value: object, where: str) -> Iterator[tuple[str, float]]:
+    """Yield the floats in a value that are infinite or beyond all times, with their paths."""
+    if is_dataclass(value):
+        for each in fields(value):
+            yield from _endless_numbers(getattr(value, each.name), f"{where}: {each.name}")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _endless_numbers(item, f"{where}: {index}")
+    elif isinstance(value, float) and not abs(value) < _MAX_S:
+        yield where.removeprefix(": "), value

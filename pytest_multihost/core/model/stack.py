@@ -1,0 +1,228 @@
+"""Stacks of a rank's threads, and which of their frames are the user's code."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
+from pathlib import Path, PurePath
+
+from pytest_multihost.core.model.verdict import Place
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_ANY_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d\.\d+/")
+"""That of another Python, which a job may run with that is looked at from outside."""
+
+_OURSELVES = str(Path(__file__).parents[2])
+_RUNNER = "_pytest/runner.py"
+_SERVER = "pytest_multihost/core/launch/server/serve.py"
+_FILES = 4096
+"""Size of the cache of files: stacks name the same few files thousands of times."""
+
+_OUR_PARENT = Path(__file__).parents[3]
+
+SourceOf = Callable[[str, int], str]
+"""Returns the text of a line of a file, empty if it cannot be read."""
+
+
+def source_line(file: str, line: int) -> str:
+    """Return the text of a line of a file; empty if it cannot be read."""
+    try:
+        return linecache.getline(file, line).strip()
+    except ValueError:  # no file can have this name
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame. `line` is 0 if the dumper does not know it."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Frames of one thread, innermost first.
+
+    Attributes:
+        name: The thread's name if the dumper knows it, else its identifier.
+        current: Whether this thread held the GIL when the dump was taken.
+    """
+
+    name: str
+    frames: tuple[Frame, ...] = ()
+    current: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All stacks of one rank at one instant.
+
+    Attributes:
+        source: The dumper, e.g. ``faulthandler``.
+        threads: In the dumper's order; empty if the rank did not answer.
+        lacks_main: Whether the dumper omitted threads: the oldest first, so also the main thread.
+        has_moved: Whether the main thread was elsewhere at the first of two requests.
+        tasks: What asyncio's tasks wait for: a line for each, outermost first.
+        is_deaf: Whether the main thread did not return from native code to report its tasks.
+    """
+
+    rank: int
+    source: str
+    threads: tuple[ThreadStack, ...]
+    lacks_main: bool = False
+    has_moved: bool = False
+    tasks: tuple[str, ...] = ()
+    is_deaf: bool = False
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread: the oldest, which faulthandler prints last; None if it was omitted."""
+        return self.threads[-1] if self.threads and not self.lacks_main else None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeThread:
+    """Native frames of one thread at one instant, whether or not it is a Python thread.
+
+    Attributes:
+        thread: Its native id; that of the main thread is the process id.
+        symbols: Demangled names of the functions, innermost first.
+    """
+
+    thread: int
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads have the same stack. Frames are innermost first."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[Frame, ...]
+
+
+def group_by_main_stack(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
+    """Return groups of ranks with equal main-thread stacks, the smallest group first.
+
+    The smallest group is usually the culprit's. A rank that did not answer has no frames.
+    """
+    groups: dict[tuple[Frame, ...], list[int]] = {}
+    for dump in dumps:
+        frames = dump.main.frames if dump.main else ()
+        groups.setdefault(frames, []).append(dump.rank)
+    found = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in groups.items()]
+    return tuple(sorted(found, key=lambda group: (len(group.ranks), group.ranks)))
+
+
+@lru_cache(maxsize=_FILES)
+def is_library(file: str) -> bool:
+    """Return whether `file` belongs to Python, an installed package, or this one."""
+    path = PurePath(file)
+    if file.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
+        return True
+    if _ANY_STANDARD_LIBRARY.search(file):
+        return True
+    return any(path.is_relative_to(base) for base in (*_STANDARD_LIBRARY, _OURSELVES))
+
+
+@lru_cache(maxsize=_FILES)
+def is_ours(file: str) -> bool:
+    """Return whether `file` belongs to this package."""
+    return PurePath(file).is_relative_to(_OURSELVES)
+
+
+def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
+    """Return the first of `frames`, innermost first, that is the user's own code."""
+    return next((frame for frame in frames if not is_library(frame.file)), None)
+
+
+def innermost_package_frame(frames: Iterable[Frame]) -> Frame | None:
+    """Return the first of `frames`, innermost first, of an installed package.
+
+    None if the user's own code is before it: that has called Python's library itself.
+    """
+    for frame in frames:
+        if not is_library(frame.file):
+            return None
+        if not _INSTALLED.isdisjoint(PurePath(frame.file).parts) and not is_ours(frame.file):
+            return frame
+    return None
+
+
+def called_in_threads(dump: Dump) -> tuple[Frame, ...]:
+    """Return where other threads are in code of the user's that a library has called in them.
+
+    Only if the main thread waits in a library, which may wait for them: a loader that reads ahead,
+    a remote call, a pool. A thread that the user has started may do anything else meanwhile.
+    """
+    main = dump.main
+    if main is None or not main.frames or not is_library(main.frames[0].file):
+        return ()
+    found = []
+    for thread in dump.threads:
+        users = [index for index, frame in enumerate(thread.frames) if not is_library(frame.file)]
+        outside = thread.frames[users[-1] + 1 :] if users else ()
+        callers = [each for each in outside if PurePath(each.file).name != "threading.py"]
+        if thread is not main and callers:
+            found.append(thread.frames[users[0]])
+    return tuple(dict.fromkeys(found))
+
+
+def inside_the_test(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames of the user's test or fixture and its calls, innermost first.
+
+    Frames outside pytest's runner belong to the caller of pytest, say a script of the user, not to
+    the test. If no user code is left, as during start-up, the stack ends at the server that the
+    rank was forked from.
+    """
+    inside = list(takewhile(lambda frame: not frame.file.endswith((_RUNNER, _SERVER)), frames))
+    users = [index for index, frame in enumerate(inside) if not is_library(frame.file)]
+    return inside[: users[-1] + 1] if users else inside
+
+
+def relative_to(root: str, file: str) -> str:
+    """Return `file` relative to `root` in POSIX form where it is below it, else unchanged."""
+    path = PurePath(file)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
+
+
+@lru_cache(maxsize=_FILES)
+def short_path(root: str, file: str) -> str:
+    """Return `file` relative to rootdir, to its package, or to Python's library."""
+    if not is_library(file):
+        return relative_to(root, file)
+    path = PurePath(file)
+    for base in (*(parent for parent in path.parents if parent.name in _INSTALLED), _OUR_PARENT):
+        if path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    return path.name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """Converts frames into places in source files.
+
+    Attributes:
+        root: pytest's rootdir; files below it are named relative to it.
+        source_of: Reads a line of a file.
+    """
+
+    root: str
+    source_of: SourceOf = source_line
+
+    def place(self, frame: Frame) -> Place:
+        """Return the place of a frame, with the text of its line.
+
+        The frame's file may be absolute, or relative to the root.
+        """
+        path = frame.file if frame.file.startswith(("/", "<")) else f"{self.root}/{frame.file}"
+        source = self.source_of(path, frame.line)
+        return Place(short_path(self.root, frame.file), frame.line, frame.function, source)

@@ -1,0 +1,330 @@
+"""A sweep of one test: the points it passed, how each was disturbed, and what came of that.
+
+A sweep runs a passing test again and again, each time with one disturbance: one fault at one point
+of one rank. `SweepResult` is the content of sweep.json; its contract is docs/sweep-json.md. Fields
+are added, never renamed; a change of meaning raises `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final, Literal
+
+from pytest_multihost.core.model.fault import UNKNOWN_PATH, ErrorPath, Fault, Point
+from pytest_multihost.core.model.spec import DEFAULT_FAMILIES, Family
+from pytest_multihost.core.model.verdict import OperationName, Place
+
+SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
+
+RunOutcome = Literal[
+    "survived",  # the world passed
+    "told",  # it failed, and every rank ended by itself
+    "left waiting",  # ranks waited for one that had failed
+    "hung",
+    "timed out",  # a timeout of the runtime or of the program ended a wait
+    "split",  # ranks passed and others failed, and nobody was left waiting
+    "not reached",  # the disturbance did not happen
+]
+"""What a disturbance has brought about."""
+
+WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
+"""Outcomes that show a weakness: somebody waits for what never comes."""
+
+ASKS: Final = frozenset(
+    {
+        *("exists", "is_dir", "is_file", "is_mount", "is_symlink", "isdir", "isfile", "islink"),
+        *("ismount", "lexists"),
+    }
+)
+"""Functions of Python's that only ask about a file, and take an error for a no."""
+
+STORE_READS: Final = frozenset(
+    {"store.get", "store.wait", "blocking_key_value_get", "blocking_key_value_get_bytes"}
+)
+"""Operations that read what another rank provides, and fail after a time if it does not."""
+
+SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPoint:
+    """A point that a rank has passed in the undisturbed run.
+
+    Attributes:
+        rank: The rank.
+        point: The point; its `nth` is how often the rank had passed it, this time included.
+        span: Number of operations that the rank had begun before.
+        is_main: Whether its main thread has passed it.
+        where: The user's innermost line; None if the user's code is not on the stack.
+        other: Of a rename or link, the other path.
+        makes: Whether the call on a file may make or empty it.
+        meets_all: Whether the operation is over only once every rank has entered it.
+        error_path: The way of an exception that is raised there.
+    """
+
+    rank: int
+    point: Point
+    span: int
+    is_main: bool = True
+    where: Place | None = None
+    other: str = ""
+    makes: bool = False
+    meets_all: bool = False
+    error_path: ErrorPath = UNKNOWN_PATH
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """One fault at one point of one rank.
+
+    Attributes:
+        family: What it does.
+        fault: The fault; its `ranks` is one number.
+        role: The ranks that pass the same points: disturbing any of them should show the same.
+        passed: The point, as it was passed in the undisturbed run.
+        class_: Number of its class: what is done at all points of one likely shows the same.
+        alike: Other lines at which its class is passed; not each is tried.
+    """
+
+    family: Family
+    fault: Fault
+    role: tuple[int, ...]
+    passed: RecordedPoint
+    class_: int
+    alike: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """What a sweep will do, likeliest to find something first.
+
+    Attributes:
+        roles: The ranks of each role.
+        point_count: Number of points that all ranks have passed.
+        disturbances: What to run, in this order, as long as the budget lasts.
+        brute_force: How many runs all points of all ranks with all faults would take.
+    """
+
+    roles: tuple[tuple[int, ...], ...]
+    point_count: int
+    disturbances: tuple[Disturbance, ...]
+    brute_force: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisturbedRun:
+    """A run with one disturbance, judged.
+
+    Attributes:
+        disturbance: What was done.
+        outcome: What came of it.
+        culprit: The line of user code at which the rank is that the others wait for: where it was
+            disturbed and failed, or where it waits itself.
+        library: The line of an installed package at which the culprit has failed, if it has: user
+            code calls much of a library by one line.
+        waiting: The line of user code at which ranks wait; None if nobody does.
+        waiting_ranks: Who waits.
+        culprits: Whom they wait for; several if these wait for each other.
+        operation: What they wait in.
+        kind: The kind of hang, of docs/verdict.md; None if nobody waits.
+        summary: One sentence: the diagnosis of the verdict, or the error.
+        error: The error of the disturbed rank, as text of one line; None if it has none.
+        again: Whether the disturbed rank has passed the point again afterwards; None: not known.
+        is_pressed: Whether, when a rank was held, others were polling or had timeouts of seconds;
+            None: not known.
+        detected_by: What showed that the world hangs; None if it does not.
+        is_proven: Whether it was seen that nobody could go on, which does not depend on how slow
+            the machine was.
+        seconds: Duration of the run.
+        token: Repeats the run: --multihost-replay.
+        directory: Its artifacts, relative to the artifacts directory; None if they are not kept.
+    """
+
+    disturbance: Disturbance
+    outcome: RunOutcome
+    culprit: Place | None = None
+    library: Place | None = None
+    waiting: Place | None = None
+    waiting_ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    operation: OperationName | None = None
+    kind: str | None = None
+    summary: str = ""
+    error: str | None = None
+    again: bool | None = None
+    is_pressed: bool | None = None
+    detected_by: str | None = None
+    is_proven: bool = False
+    seconds: float = 0.0
+    token: str = ""
+    directory: str | None = None
+
+    @property
+    def weakness_key(self) -> tuple[object, ...]:
+        """What is equal for runs that show the same weakness; the operation's number may differ."""
+        lines = (self.culprit, self.library, self.waiting)
+        operation = self.operation.name if self.operation is not None else None
+        return (*((each.file, each.line) if each else None for each in lines), operation)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsteadyRun:
+    """A run that showed a weakness, and whose repeats did not show it each time.
+
+    Attributes:
+        run: Its index in `runs`.
+        repeated: How often it was repeated, and how often that showed the weakness again.
+    """
+
+    run: int
+    repeated: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weakness:
+    """Runs that show the same: one culprit line, one waiting line, one operation.
+
+    Attributes:
+        witness: The run with the mildest disturbance of those whose repeats show it each time; if
+            none does, the one whose repeats show it most often.
+        shown_by: All runs that show it, the witness among them, by their index in `runs`.
+        repeated: How often the witness was repeated, and how often it showed the weakness again.
+        unsteady: Other runs that were repeated, and did not show it each time.
+        accepted: Why the project accepts it; None if it does not.
+    """
+
+    witness: DisturbedRun
+    shown_by: tuple[int, ...]
+    repeated: tuple[int, int] = (0, 0)
+    unsteady: tuple[UnsteadyRun, ...] = ()
+    accepted: str | None = None
+
+    @property
+    def is_confirmed(self) -> bool | None:
+        """Whether a repeat has shown it again; None if nothing was repeated."""
+        counts = [self.repeated, *(each.repeated for each in self.unsteady)]
+        if not any(times for times, _ in counts):
+            return None
+        return any(shown for _, shown in counts)
+
+    @property
+    def fails_test(self) -> bool:
+        """Whether it makes the test fail: it is not accepted, and not only seen by chance."""
+        return self.accepted is None and self.is_confirmed is not False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A weakness that the project accepts: an entry of the checked-in file.
+
+    A line is told as ``file:function`` or ``file:text of the line``, because numbers of lines
+    change; the file may be the end of a path.
+
+    Attributes:
+        test: A glob for node ids.
+        culprit: The line that the others wait for.
+        waiting: The line at which they wait; None for any.
+        reason: Why it is accepted.
+        hazard: For a hazard its rule; the lines are two of those that it names, in any order.
+    """
+
+    test: str
+    culprit: str
+    waiting: str | None = None
+    reason: str
+    hazard: str | None = None
+
+    def is_for(self, nodeid: str) -> bool:
+        """Return whether it is for a test; a name without parameters is for all of them.
+
+        The brackets of parameters are no glob, so an exact node id is compared first.
+        """
+        names = (nodeid, nodeid.partition("[")[0])
+        return self.test in names or any(fnmatchcase(each, self.test) for each in names)
+
+    def fits(self, culprit: Place | None, waiting: Place | None) -> bool:
+        """Return whether it names these lines."""
+        return _is_at(self.culprit, culprit) and (
+            self.waiting is None or _is_at(self.waiting, waiting)
+        )
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        waiting = f", waiting at {self.waiting}" if self.waiting else ""
+        return f"{self.test}: {self.culprit}{waiting} ({self.reason})"
+
+
+def _is_at(line: str, place: Place | None) -> bool:
+    """Return whether ``file:function`` or ``file:text of the line`` names a place."""
+    if place is None:
+        return False
+    file, _, text = line.partition(":")
+    wanted = " ".join(text.split())
+    names = (place.function, place.function.rpartition(".")[2], " ".join(place.source.split()))
+    return _is_end_of_path(file.strip(), place.file) and wanted in names
+
+
+def _is_end_of_path(end: str, path: str) -> bool:
+    """Return whether a path ends with whole parts of another."""
+    parts = PurePosixPath(end).parts
+    return bool(parts) and PurePosixPath(path).parts[-len(parts) :] == parts
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Disturbances that were planned and not run.
+
+    Attributes:
+        reason: ``budget``, ``known``, ``shard``, ...: all are in docs/sweep-json.md.
+        family: Their family.
+        count: How many.
+    """
+
+    reason: str
+    family: Family
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """The sweep of one test; see docs/sweep-json.md for the fields.
+
+    Attributes:
+        status: ``failed`` if there is a weakness that is not accepted.
+        reason: Why the test was not swept, or what ended the sweep; None otherwise.
+        points: How many points each rank passed, by kind of point.
+        shard: Which part of the plan was run, and of how many; None for all of it.
+        lanes: How many worlds ran at a time.
+        started_at: UTC, when the sweep began; empty if unknown.
+        environment: Versions by package name; None for packages that are not installed.
+        unmet_acceptances: Accepted weaknesses that were not found, as texts.
+    """
+
+    schema: Literal["pytest-multihost-hangs/sweep/1"] = SCHEMA
+    run_id: str
+    nodeid: str
+    backend: str
+    world_size: int
+    seed: int
+    status: SweepStatus
+    reason: str | None = None
+    families: tuple[Family, ...] = DEFAULT_FAMILIES
+    points: Mapping[str, tuple[int, ...]]
+    plan: SweepPlan
+    runs: tuple[DisturbedRun, ...] = ()
+    weaknesses: tuple[Weakness, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    unmet_acceptances: tuple[str, ...] = ()
+    budget_s: float
+    duration_s: float
+    shard: tuple[int, int] | None = None
+    lanes: int = 1
+    started_at: str = ""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def count(self, *outcomes: RunOutcome) -> int:
+        """Return the number of runs with one of these outcomes."""
+        return sum(each.outcome in outcomes for each in self.runs)

@@ -1,0 +1,316 @@
+"""The verdict on one attempt, with its diagnosis: the content of verdict.json.
+
+The contract is docs/verdict.md. Fields are added, never renamed; a change of meaning raises
+`SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
+from pytest_multihost.core.model.spec import ClockMode
+
+SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
+
+JsonVerdict = Mapping[str, Any]
+"""A line of verdicts.jsonl; docs/verdict.md describes its fields."""
+
+Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
+"""What pytest reports."""
+
+Outcome = Literal["crashed", "failed", "error", "hung", "passed", "skipped"]
+"""What happened to the world, causes first."""
+
+RankOutcome = Literal[
+    "hung",
+    "crashed",
+    "error",
+    "failed",
+    "collateral",  # it failed or was ended only because of another rank
+    "killed_as_planned",  # its `kill` fault ended it
+    "skipped",
+    "passed",
+]
+"""What happened to one rank."""
+
+Phase = Literal["startup", "setup", "call", "teardown", "shutdown"]
+"""How far a rank got."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """The exception that ended a rank's test.
+
+    Attributes:
+        type: Name of the exception's class, with its module unless that is `builtins`.
+        message: Its text, first line first.
+        file: The user's innermost frame, relative to pytest's rootdir where below it.
+        line: Line in that file.
+        text: pytest's representation.
+        function: The function in which that line is.
+    """
+
+    type: str
+    message: str
+    file: str | None
+    line: int | None
+    text: str
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """The result of one rank; see docs/verdict.md for the fields."""
+
+    rank: int
+    host: str
+    pid: int | None
+    phase: Phase
+    outcome: RankOutcome
+    exit_code: int | None
+    signal: int | None
+    duration_s: float
+    cpu_s: float
+    peak_rss_bytes: int
+    label: str | None
+    operations: tuple[JsonObject, ...]
+    log: str
+    error: RankError | None
+
+
+Kind = Literal[
+    "died",
+    "raised",
+    "stopped",
+    "gil_held",
+    "mismatch",
+    "deadlock",
+    "finished",
+    "straggler",
+    "livelock",
+    "transport",
+    "stuck",
+    "unknown",
+]
+"""The kind of hang, by precedence; docs/verdict.md describes each."""
+
+Confidence = Literal["certain", "likely", "unknown"]
+
+DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline", "dumps", "attach"]
+"""What showed that the world hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of source code.
+
+    Attributes:
+        file: Relative to pytest's rootdir where below it.
+        line: Line in it.
+        function: The function it is in.
+        source: The line's text; empty if the file cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The line of user code at which a rank is, or which it should have reached."""
+
+    rank: int
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationName:
+    """The identity of an operation on all of its members; `sequence` is 0 if unknown."""
+
+    name: str
+    sequence: int
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """One rank's wait: its operation, and the ranks it waits for. A file lock has no operation."""
+
+    rank: int
+    operation: OperationName | None
+    for_: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A fact about a rank, with its source.
+
+    Attributes:
+        rank: The rank.
+        fact: The fact: ``entered all_reduce #3``.
+        source: Its source: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
+        at_s: When it happened, in seconds from the world's start; None for a fact without a time.
+    """
+
+    rank: int
+    fact: str
+    source: str
+    at_s: float | None = None
+
+    @property
+    def claim(self) -> str:
+        """The fact with its time: ``entered all_reduce #3 at +0.62 s``."""
+        return self.fact if self.at_s is None else f"{self.fact} at +{self.at_s:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceGroup:
+    """Ranks whose threads were at the same place, innermost frame first.
+
+    The main thread; where the diagnosis is about a function that a rank runs for another one, the
+    thread which runs that.
+    """
+
+    ranks: tuple[int, ...]
+    frames: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceSide:
+    """Ranks that did the same where the ranks of a group parted; see docs/verdict.md.
+
+    Attributes:
+        through: The outermost line that differs, where the user's innermost one does not.
+        text: What they did, from which line, for which time.
+    """
+
+    ranks: tuple[int, ...]
+    operation: OperationName | None
+    file: str | None
+    line: int | None
+    function: str | None
+    source: str | None
+    through: Place | None
+    count: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first collective of a group that its ranks did not enter alike; see docs/verdict.md.
+
+    Attributes:
+        lead: The begin of the summary: how much the ranks had in common, and in which group. Pages
+            show it above the sides; verdict.json has no such field.
+    """
+
+    common: int
+    group: tuple[int, ...]
+    evidence: str
+    minority: tuple[int, ...]
+    sides: tuple[DivergenceSide, ...]
+    lead: str
+    summary: str
+
+
+class Span(NamedTuple):
+    """A part of a sentence, and what it names: the culprits, an operation's group, or neither."""
+
+    text: str
+    names: Literal["culprit", "group", ""] = ""
+
+
+Sentence = tuple[Span, ...]
+
+
+def sentence(*parts: str | Sentence) -> Sentence:
+    """Join texts and sentences to one."""
+    return tuple(
+        span
+        for part in parts
+        for span in ((Span(part),) if isinstance(part, str) else part)
+        if span.text
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a world hung or broke; see docs/verdict.md for the fields."""
+
+    kind: Kind
+    confidence: Confidence
+    phase: Phase
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    cycle: tuple[int, ...]
+    waits_for: tuple[WaitsFor, ...]
+    operation: OperationName | None
+    where: RankPlace | None
+    silent_s: float
+    detected_after_s: float
+    detected_by: DetectedBy
+    headline: Sentence
+    places: tuple[RankPlace, ...] = ()
+    evidence: tuple[Evidence, ...]
+    groups: tuple[PlaceGroup, ...]
+    notes: tuple[str, ...]
+    divergence: Divergence | None = None
+
+    @property
+    def summary(self) -> str:
+        """The headline as text."""
+        return "".join(span.text for span in self.headline)
+
+    def record(self) -> dict[str, Json]:
+        """Return its JSON for verdict.json, where sentences are texts."""
+        evidence = [{**to_json(each), "claim": each.claim} for each in self.evidence]
+        found = {**to_json(self), "summary": self.summary, "evidence": evidence}
+        del found["headline"]
+        if self.divergence is not None:
+            divergence = to_json(self.divergence)
+            del divergence["lead"]
+            found["divergence"] = divergence
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One attempt of one multihost test; see docs/verdict.md for the fields.
+
+    Faults and the diagnosis are already JSON objects: their formats are contracts, too.
+    """
+
+    schema: Literal["pytest-multihost-hangs/verdict/1"] = SCHEMA
+    run_id: str
+    nodeid: str
+    attempt: int
+    worker: str | None
+    dir: str
+    backend: str
+    world_size: int
+    launch: str
+    clock: ClockMode = "real"
+    seed: int
+    replay: str | None
+    status: Status
+    expected: bool | None
+    outcome: Outcome
+    ended_by: Literal["self", "harness"]
+    reason: str | None
+    started_at: str
+    startup_s: float | None
+    duration_s: float
+    environment: Mapping[str, str | None]
+    faults: tuple[JsonObject, ...]
+    rank_results: tuple[RankResult, ...]
+    diagnosis: JsonObject | None
+    hazards: JsonObject | None = None
+    clock_jumps: JsonObject | None = None

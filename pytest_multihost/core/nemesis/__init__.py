@@ -1,0 +1,30 @@
+"""Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
+
+`kind` says what a kind of fault is; `process_faults`, `slow_io` and `views` are the built-in kinds,
+with those of the network in `validation`. Most are performed in the rank that they are meant for,
+by the thread that passes the fault's point; those of the network by `launch.netns`.
+
+`validation` also reads faults from text, and checks them; `slow_io` cleans up what ranks leave.
+`interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the
+functions that points name; `object_store` and `object_store_server` are an S3 endpoint.
+"""
+
+from pytest_multihost.core.nemesis.kind import FaultKind, Strike
+from pytest_multihost.core.nemesis.slow_io import clean_up_faults, heal_files
+from pytest_multihost.core.nemesis.validation import (
+    BUILT_IN_KINDS,
+    kinds_by_name,
+    parse_fault,
+    resolve_faults,
+)
+
+__all__ = [
+    "BUILT_IN_KINDS",
+    "FaultKind",
+    "Strike",
+    "clean_up_faults",
+    "heal_files",
+    "kinds_by_name",
+    "parse_fault",
+    "resolve_faults",
+]

@@ -1,0 +1,405 @@
+"""Intercept what Python code does with files and folders.
+
+Nothing is replaced before there is an observer, and everything is put back after the last. For an
+observed path, `open` returns a file object that reports its calls, and the functions of `os` that
+take a descriptor look up its path (/proc/self/fd). Files that C and C++ code opens, maps or reads
+are not seen, but for those that `reported` tells of: that takes the preloaded shim.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import fnmatch
+import glob
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import PurePath
+from typing import Any, Self
+
+from pytest_multihost.core.model.fault import DATA_CALLS, IoCall
+from pytest_multihost.core.nemesis.targets import replace_names
+
+Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
+File = Any  # a path, a descriptor, or an object that has one
+Buffer = Any  # bytes, or an object with the buffer protocol
+Result = Any  # what the function that is intercepted returns
+Function = Callable[..., Result]
+
+SYSTEM_FILES = (
+    *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
+    *("*/????-packages/*", "*.py", "*.pyc", "*/.pytest_multihost/*", "*/.pytest_cache/*"),
+)
+"""Globs of what ``*`` alone leaves out: files of the kernel, Python and installed packages."""
+
+_OS_CALLS: Mapping[str, IoCall] = {
+    "open": "open",
+    "read": "read",
+    "pread": "read",
+    "write": "write",
+    "pwrite": "write",
+    "fsync": "fsync",
+    "fdatasync": "fsync",
+    "stat": "stat",
+    "lstat": "stat",
+    "access": "stat",
+    "rename": "rename",
+    "replace": "rename",
+    "link": "link",
+    "symlink": "link",
+    "unlink": "unlink",
+    "remove": "unlink",
+    "mkdir": "mkdir",
+    "rmdir": "rmdir",
+    "listdir": "listdir",
+    "scandir": "listdir",
+}
+"""Functions of `os` that are intercepted, and as what calls they are reported."""
+
+_MAKING = frozenset({"link", "mkdir", "rename"})
+
+_SYSTEM_FILE = re.compile("|".join(map(fnmatch.translate, SYSTEM_FILES)))
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """One call on an observed file, before or after it is made.
+
+    Attributes:
+        call: Which call.
+        path: Absolute path of the file; of a rename or link the new path, if that is observed.
+        size: Bytes asked for; afterwards, bytes moved; 0 for what moves none.
+        makes: Whether the call may make the file.
+        other: Of a rename or link, the other path.
+    """
+
+    call: IoCall
+    path: str
+    size: int = 0
+    makes: bool = False
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileObserver:
+    """Callbacks for calls on files.
+
+    Attributes:
+        matches: Whether a path is observed.
+        before: Called before each call; may wait, raise, or return how many bytes to move at most.
+        after: Called after each read and write.
+        calls: The calls that it observes.
+        listed: Gets a folder and the names in it; returns those that its caller sees, in order.
+    """
+
+    matches: Callable[[str], bool]
+    before: Callable[[FileAccess], int | None]
+    after: Callable[[FileAccess], None] = lambda _: None
+    calls: frozenset[str] = DATA_CALLS
+    listed: Callable[[str, Sequence[str]], Sequence[str]] | None = None
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that says whether a path matches a glob; ``*`` matches slashes, too.
+
+    A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone leaves
+    out `SYSTEM_FILES`, the folders of this Python, and those above them.
+    """
+    if pattern == "*":
+        return lambda path: not (_is_of_interpreter(path) or _SYSTEM_FILE.match(path))
+    rooted = pattern if pattern.startswith(("/", "*")) else f"*/{pattern}"
+    fits = re.compile(fnmatch.translate(rooted)).match
+    return lambda path: fits(path) is not None
+
+
+def _is_of_interpreter(path: str) -> bool:
+    """Return whether a path is in a folder of this Python, or is one of the folders above.
+
+    Whoever imports a package looks for its files there: for torch, thousands of calls.
+    """
+    inside, above = _interpreter_folders()
+    return path in above or path.startswith(inside)
+
+
+@cache
+def _interpreter_folders() -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return Python's folders, each with a slash behind, and all folders above them."""
+    found = {sys.base_prefix, sys.prefix} - {"/usr", "/"}
+    above = frozenset(str(each) for path in found for each in PurePath(path).parents)
+    return tuple(f"{each}/" for each in found), above | found
+
+
+_observers: list[FileObserver] = []
+_originals = contextlib.ExitStack()
+"""Puts back what was replaced. One for the process, which has one `open`."""
+
+
+@contextlib.contextmanager
+def observing_files(observer: FileObserver, more_modules: Iterable[object] = ()) -> Iterator[None]:
+    """Report to `observer` the calls on files within the block.
+
+    Args:
+        observer: The observer.
+        more_modules: Modules of the test that are not in `sys.modules`. What the user's own modules
+            have imported by name is replaced there, too.
+    """
+    if not _observers:
+        opened = _make_open(io.open)
+        observed = {name: _observed(getattr(os, name), call) for name, call in _OS_CALLS.items()}
+        globber = getattr(glob, "_StringGlobber", None)  # pathlib's; may hold functions of `os`
+        held = {name for name in observed if getattr(globber, name, None) is getattr(os, name)}
+        replaced: list[tuple[Namespace, str, object]] = [
+            (builtins, "open", opened),
+            (io, "open", opened),
+            *((os, name, function) for name, function in observed.items()),
+            *((globber, name, staticmethod(observed[name])) for name in held),
+        ]
+        pairs = [(getattr(os, name), function) for name, function in observed.items()]
+        back = [(new, old) for old, new in pairs]
+        replace_names(pairs, more_modules, spares=_is_installed)
+        _originals.callback(replace_names, back, more_modules, spares=_is_installed)
+        for module, name, function in replaced:
+            _originals.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, function)
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+        if not _observers:
+            _originals.close()
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a module is built in, Python's or of an installed package: there are thousands."""
+    return file == "None" or "-packages/" in file or "/lib/python3" in file
+
+
+def is_observing() -> bool:
+    """Return whether there is an observer of calls on files."""
+    return bool(_observers)
+
+
+def reported(call: IoCall, path: str) -> None:
+    """Report a call on a file of this rank's that is about to be made where none is intercepted."""
+    __tracebackhide__ = True
+    if _observers and (found := _path_of(path)):
+        _before(call, found, makes=True)
+
+
+def _is_observed(path: str) -> bool:
+    """Whether anything that a file object does is observed."""
+    return any(each.calls & DATA_CALLS and each.matches(path) for each in _observers)
+
+
+def _before(call: IoCall, *paths: str, size: int = 0, makes: bool = False) -> int:
+    """Call the observers of `paths` before a call; return how many bytes to move at most."""
+    __tracebackhide__ = True
+    for each in tuple(_observers):
+        path = next(filter(each.matches, paths), None) if call in each.calls else None
+        if path is None:
+            continue
+        other = next((one for one in paths if one != path), "")
+        limit = each.before(FileAccess(call, path, size, makes, other))
+        if limit is not None:
+            size = min(size, limit) if size >= 0 else limit
+    return size
+
+
+def _after(call: IoCall, path: str, size: int) -> None:
+    """Report to the observers of `path` how many bytes were moved."""
+    access = FileAccess(call, path, size)
+    for each in tuple(_observers):
+        if call in each.calls and each.matches(path):
+            each.after(access)
+
+
+class _ObservedFile(io.FileIO):
+    """A raw file that reports its reads and writes.
+
+    A subclass, because `io`'s buffered classes accept only real raw files.
+    """
+
+    _path = ""
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        size = _before("read", self._path, size=len(view))
+        count = super().readinto(view[:size])
+        _after("read", self._path, count or 0)
+        return count
+
+    def read(self, size: int | None = -1, /) -> Result:
+        # By readinto() or readall(), unlike FileIO's own.
+        return io.RawIOBase.read(self, -1 if size is None else size)
+
+    def readall(self) -> Result:
+        _before("read", self._path, size=-1)
+        data = super().readall()
+        _after("read", self._path, len(data or b""))
+        return data
+
+    def write(self, data: Buffer, /) -> int:
+        view = memoryview(data).cast("B")
+        size = _before("write", self._path, size=len(view))
+        count = super().write(view[:size])
+        _after("write", self._path, count or 0)
+        return count
+
+
+def _path_of(file: object, folder: int | None = None) -> str | None:
+    """Return the absolute path behind a path, a descriptor or an open file; None if it is none.
+
+    Args:
+        file: What a program has given.
+        folder: The descriptor to which a relative path is relative.
+    """
+    try:
+        file = getattr(file, "fileno", lambda: file)()
+        if isinstance(file, int):
+            path = os.readlink(f"/proc/self/fd/{file}")
+            return path if path.startswith("/") else None
+        base = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) else ""
+        return os.path.abspath(os.path.join(base, os.fsdecode(file)))  # type: ignore[arg-type]  # noqa: PTH100, PTH118
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def _make_open(original: Function) -> Function:
+    """Return an `open` whose files report their calls where they are observed."""
+
+    @wraps(original)
+    def open(  # noqa: A001 - it is open
+        file: File,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,  # noqa: FBT001, FBT002 - as the original
+        opener: Callable[[str, int], int] | None = None,
+    ) -> Result:
+        __tracebackhide__ = True
+        path = _path_of(file)
+        for_text = (encoding, errors, newline)
+        is_binary = "b" in mode
+        is_refused = any(each is not None for each in for_text) if is_binary else buffering == 0
+        if path is None or is_refused or not _is_observed(path):
+            return original(file, mode, buffering, *for_text, closefd, opener)
+        _before("open", path, makes="r" not in mode)
+        raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        raw._path = path  # noqa: SLF001 - a class of this module
+        return _buffered(raw, mode, buffering, for_text)
+
+    return open
+
+
+def _buffered(
+    raw: _ObservedFile,
+    mode: str,
+    buffering: int,
+    for_text: tuple[str | None, str | None, str | None],
+) -> Result:
+    """Return what `open` returns for `mode`, over `raw`."""
+    if buffering == 0:
+        return raw
+    kinds = {"+": io.BufferedRandom, "r": io.BufferedReader}
+    kind = next((kinds[sign] for sign in "+r" if sign in mode), io.BufferedWriter)
+    file = kind(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+    if "b" in mode:
+        return file
+    text = io.TextIOWrapper(file, *for_text, line_buffering=buffering == 1)
+    text.mode = mode  # type: ignore[misc] # open sets it as well
+    return text
+
+
+def _observed(original: Function, call: IoCall) -> Function:
+    """Return a function of `os` that reports its calls on files that are observed."""
+
+    @wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Result:  # noqa: ANN401 - as the original
+        __tracebackhide__ = True
+        if not any(call in each.calls for each in _observers):
+            return original(*args, **kwargs)
+        paths = _paths_of(call, args, kwargs)
+        if call not in ("read", "write"):
+            makes = call in _MAKING or (call == "open" and bool(args[1:] and args[1] & os.O_CREAT))
+            _before(call, *paths, makes=makes)
+        elif paths and _is_observed(paths[0]):
+            return _transferred(original, call, paths[0], *args)
+        found = original(*args, **kwargs)
+        return _listing(paths[0], found) if call == "listdir" and paths else found
+
+    return observed
+
+
+def _listing(path: str, found: Result) -> Result:
+    """Return what `listdir` or `scandir` has found as the observers of the folder show it."""
+    changes = [each.listed for each in _observers if each.listed and each.matches(path)]
+    if not changes:
+        return found
+    is_list = isinstance(found, list)
+    by_name = {os.fsdecode(each if is_list else each.name): each for each in found}
+    names: Sequence[str] = tuple(by_name)
+    for change in changes:
+        names = change(path, names)
+    entries = [by_name[name] for name in names]
+    return entries if is_list else _Entries(iter(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What `os.scandir` returns."""
+
+    entries: Iterator[Result]
+
+    def __iter__(self) -> Iterator[Result]:
+        return self.entries
+
+    def __next__(self) -> Result:
+        return next(self.entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: all entries have been read."""
+
+
+def _paths_of(call: IoCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the absolute paths that a function of `os` is about, that of a new name first."""
+    if call in ("rename", "link"):
+        names = {**dict(zip(("src", "dst"), args, strict=False)), **kwargs}
+        folder = names.get("dst_dir_fd", names.get("dir_fd"))
+        given = [(names.get("dst"), folder), (names.get("src"), names.get("src_dir_fd"))]
+    else:
+        file = args[0] if args else kwargs.get("path", kwargs.get("fd", "."))
+        given = [(file, kwargs.get("dir_fd"))]
+    return [path for each in given if (path := _path_of(*each)) is not None]
+
+
+def _transferred(
+    original: Function,
+    call: IoCall,
+    path: str,
+    descriptor: int,
+    what: Buffer,  # of a read: how many bytes
+    *rest: int,
+) -> Result:
+    """Read or write at most as many bytes as the observers allow."""
+    if call == "read":
+        data = original(descriptor, _before(call, path, size=what), *rest)
+        _after(call, path, len(data))
+        return data
+    view = memoryview(what).cast("B")
+    count = original(descriptor, view[: _before(call, path, size=len(view))], *rest)
+    _after(call, path, count)
+    return count

@@ -1,0 +1,157 @@
+"""What a kind of fault is: its parameters, what it does to a rank, and how it is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, TypeGuard
+
+from pytest_multihost.core.model.errors import shown
+from pytest_multihost.core.model.fault import MAX_SECONDS, Fault, FaultParams, Point, PointKind
+from pytest_multihost.core.model.spec import RankSpec
+
+_MAX_NUMBER = 1 << 63
+_MAX_NAME = 100
+
+Check = Callable[[object], str | None]
+"""Returns what a value must be, or None if the value is valid."""
+
+
+class Announcement(TypedDict, total=False):
+    """What a rank reports to the controller about a fault before performing it.
+
+    The rank may not be able to say anything afterwards: it may be stopped, dead, or cut off.
+
+    Attributes:
+        until_s: When it will be over by itself, in monotonic seconds.
+        pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
+        kills: Whether the rank dies of it.
+        network: Whether the server is to disturb the network between hosts.
+        hold: How long the controller is to hold the rank: the fields of `model.event.Hold`.
+    """
+
+    until_s: float
+    pause: Mapping[str, float | None]
+    kills: bool
+    network: bool
+    hold: Mapping[str, float | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Strike:
+    """One fault that happens to this rank now.
+
+    Attributes:
+        fault: The fault.
+        place: The spec of this rank and its world.
+        passed: The point that was passed, with the name and call that it had this time.
+        detail: What was reported to the controller, see `FaultKind.announce`.
+        begun: Tells the controller that the fault has happened; called by kinds that tell so
+            themselves.
+        armed: For such a kind: tells the controller, in JSON values, that it is waiting to happen.
+            `rules` are the numbers of rules in the rank's page of I/O rules: their counters show
+            whether it has happened even if the rank can no longer say so. `note` is a remark for
+            the verdict.
+        healing: Closed when the test's body is over; undoes what it was given, last first.
+        performed: For a kind that is performed outside of the rank: waits until that is done, and
+            returns what went wrong, empty if nothing did.
+        more_modules: Modules of the test that are not in `sys.modules`.
+        ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
+            then; others may have by the time at which this one does.
+    """
+
+    fault: Fault
+    place: RankSpec
+    passed: Point
+    detail: Announcement
+    begun: Callable[[], None]
+    armed: Callable[..., None]
+    healing: contextlib.ExitStack
+    performed: Callable[[], str] = str
+    more_modules: tuple[object, ...] = ()
+    ready_s: float = 0.0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.place.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultKind:
+    """A kind of fault. Third parties offer theirs through the hook `pytest_multihost_faults`.
+
+    Attributes:
+        name: As in ``faults.other(name, ...)``.
+        perform: Performs it, in the rank, in the thread that passes the point. It registers with
+            ``strike.healing`` how to undo what it changes.
+        params: What it takes: a check for each name.
+        required: Names that must be given.
+        announce: From the parameters and the time in monotonic seconds, what the controller is
+            told before the fault is performed.
+        lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
+        tells_itself: Whether `perform` arranges the call of ``strike.begun()`` for the moment when
+            the fault takes effect, say at the first file that it slows down.
+        points: The kinds of points to which it can be bound; empty: to all.
+        lacking: What this machine lacks for it, if anything: the test is skipped.
+    """
+
+    name: str
+    perform: Callable[[Strike], None]
+    params: Mapping[str, Check] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    announce: Callable[[FaultParams, float], Announcement] = lambda _params, _now_s: {}
+    lasts: bool = False
+    tells_itself: bool = False
+    points: frozenset[PointKind] = frozenset()
+    lacking: Callable[[Fault], str | None] = lambda _fault: None
+
+    def problems(self, params: FaultParams) -> list[str]:
+        """Return what is wrong with `params`."""
+        found = [f"takes no {name}" for name in params if name not in self.params]
+        found += [f"needs {name}" for name in sorted(self.required - params.keys())]
+        for name, check in self.params.items():
+            if name in params and (wanted := check(params[name])) is not None:
+                found.append(f"{name} must be {wanted}, not {shown(params[name])}")
+        return found
+
+
+def known_names(names: Iterable[str], wrong: str) -> str:
+    """Return the names that exist as a sentence's end, and which is the nearest to a wrong one."""
+    names = list(names)
+    near = difflib.get_close_matches(wrong[:_MAX_NAME], names, n=1)
+    return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+
+
+def error_number(name: object) -> int:
+    """Return the number of an error of the operating system, 0 where there is none."""
+    found = getattr(errno, name, 0) if isinstance(name, str) and name.startswith("E") else 0
+    return found if isinstance(found, int) else 0
+
+
+def must_be(wanted: str, is_valid: Callable[[Any], bool]) -> Check:
+    """Return a check for values of which `is_valid` is true, and which `wanted` describes."""
+    return lambda value: None if is_valid(value) else wanted
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a number, neither infinite nor too large for the kernel."""
+    is_bool = isinstance(value, bool)
+    return isinstance(value, int | float) and not is_bool and abs(value) < _MAX_NUMBER
+
+
+seconds = must_be(
+    "a number of seconds from 0 to 1e9",
+    lambda each: is_number(each) and 0 <= each <= MAX_SECONDS,
+)
+positive = must_be("a number above 0", lambda each: is_number(each) and each > 0)
+whole = must_be(
+    "a whole number of at least 0",
+    lambda each: is_number(each) and isinstance(each, int) and each >= 0,
+)
+error_name = must_be("the name of an error, as 'EIO'", lambda each: error_number(each) > 0)
+text = must_be("a text", lambda each: isinstance(each, str) and each != "")
+truth = must_be("True or False", lambda each: isinstance(each, bool))

@@ -1,0 +1,300 @@
+"""Faults of a rank's process: it starts late, waits, is stopped, raises an exception, or dies.
+
+Or it has little memory or few file descriptors left, for itself alone.
+
+A stopped process cannot continue itself, so `freeze` and `cpu_throttle` are performed by the
+server, the parent of the ranks, from what the rank announces here. All times are absolute, on the
+machine's monotonic clock: a rank continues when it was meant to, however late a message arrives.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import itertools
+import os
+import pkgutil
+import re
+import resource
+import signal
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from time import sleep  # by name: the test may replace it in its module
+from typing import NoReturn
+
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.fault import MAX_HASH_SEED, Fault, FaultParams
+from pytest_multihost.core.nemesis.kind import (
+    Announcement,
+    FaultKind,
+    Strike,
+    is_number,
+    must_be,
+    positive,
+    seconds,
+    text,
+    truth,
+    whole,
+)
+
+PERIOD_S = 0.1
+"""A throttled rank runs for a part of each period and is stopped for the rest."""
+
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN")
+_EXCEPTION_NAME = re.compile(r"(\w+(\.\w+)*:)?\w+(\.\w+)*")
+_MIB = 1 << 20
+_GROUP_PREFIX = "multihost-"
+_CGROUPS = (
+    # cgroups(7), version 1 and 2: the parent, its file for the limit, and for memory with swap.
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.swap.max"),
+)
+
+
+def _nothing(strike: Strike) -> None:
+    """Do nothing: the server performs it, or it was performed before the test."""
+
+
+def _pause(
+    params: FaultParams, now_s: float, *, stopped_s: float | None, running_s: float
+) -> Announcement:
+    pause = {"stopped_s": stopped_s, "running_s": running_s}
+    if "seconds" not in params:
+        return {"pause": pause}
+    until_s = now_s + params["seconds"]
+    return {"pause": {**pause, "until_s": until_s}, "until_s": until_s}
+
+
+def _announce_throttle(params: FaultParams, now_s: float) -> Announcement:
+    running_s = PERIOD_S * params["percent"] / 100
+    return _pause(params, now_s, stopped_s=PERIOD_S - running_s, running_s=running_s)
+
+
+def _wait(strike: Strike) -> None:
+    """Keep this thread at the point until the fault is over."""
+    if "until_s" not in strike.detail:
+        threading.Event().wait()
+        return
+    while (left_s := strike.detail["until_s"] - now()) > 0:
+        sleep(left_s)
+
+
+def _await_release(strike: Strike) -> None:
+    """Keep this thread at the point until the controller lets it go on."""
+    strike.performed()
+
+
+def _signal_number(name: str) -> int:
+    return int(getattr(signal.Signals, name, 0)) if name.startswith("SIG") else 0
+
+
+def _kill(strike: Strike) -> None:
+    """End this process; a handler that the test has installed must not prevent it."""
+    number = _signal_number(strike.fault.params.get("signal", "SIGKILL"))
+    if number != signal.SIGKILL and threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    while True:  # another thread may receive the signal, a moment later: do not pass the point
+        sleep(1)
+
+
+def _raise(strike: Strike) -> NoReturn:
+    """Raise the exception that the fault names: a built-in one, or ``module:Class``.
+
+    Raises:
+        SettingError: There is no such class, or it is no exception.
+    """
+    __tracebackhide__ = True  # the traceback ends at the line of the test that raises
+    name = strike.fault.params.get("error", "RuntimeError")
+    message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
+    try:
+        found = pkgutil.resolve_name(name if ":" in name else f"builtins:{name}")
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"there is no exception {name!r}", seen=str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise SettingError(f"{name!r} is no class of exceptions", seen=repr(found))
+    raise found(message)
+
+
+def _exception_name(value: object) -> str | None:
+    if isinstance(value, str) and _EXCEPTION_NAME.fullmatch(value):
+        found = getattr(builtins, value, None)
+        is_built_in = isinstance(found, type) and issubclass(found, BaseException)
+        if is_built_in or ":" in value:  # others are imported only in the rank
+            return None
+    return "the name of a built-in exception, or 'module:Class' of another"
+
+
+_share = must_be(
+    "a number above 0 and below 100",
+    lambda each: is_number(each) and 0 < each < 100,  # noqa: PLR2004 - percent
+)
+_hash_seed = must_be(
+    f"a whole number from 0 to {MAX_HASH_SEED}",
+    lambda each: whole(each) is None and each <= MAX_HASH_SEED,
+)
+_deadly_signal = must_be(
+    "the name of a signal that ends a process, as 'SIGKILL'",
+    lambda each: isinstance(each, str) and _signal_number(each) > 0 and each not in _HARMLESS,
+)
+
+PROCESS_FAULTS = (
+    FaultKind(
+        name="delay",
+        perform=_wait,
+        params={"seconds": seconds},
+        required=frozenset({"seconds"}),
+        announce=lambda params, now_s: {"until_s": now_s + params["seconds"]},
+    ),
+    FaultKind(
+        name="hold",
+        perform=_await_release,
+        params={
+            "until": must_be("'others-wait'", lambda each: each == "others-wait"),
+            "min_s": seconds,
+            "max_s": seconds,
+        },
+        required=frozenset({"until"}),
+        announce=lambda params, _now_s: {
+            "hold": {"min_s": params.get("min_s", 0.0), "max_s": params.get("max_s")}
+        },
+    ),
+    FaultKind(
+        name="start_skew",
+        perform=_nothing,
+        params={"seconds": seconds},
+        required=frozenset({"seconds"}),
+    ),
+    FaultKind(
+        name="freeze",
+        perform=_wait,  # until the signal has arrived
+        params={"seconds": seconds},
+        announce=lambda params, now_s: _pause(
+            params, now_s, stopped_s=params.get("seconds"), running_s=0.0
+        ),
+    ),
+    FaultKind(
+        name="kill",
+        perform=_kill,
+        params={"signal": _deadly_signal},
+        announce=lambda _params, _now_s: {"kills": True},
+    ),
+    FaultKind(name="raise_at", perform=_raise, params={"error": _exception_name, "message": text}),
+    FaultKind(
+        name="cpu_throttle",
+        perform=_nothing,
+        params={"percent": _share, "seconds": seconds},
+        required=frozenset({"percent"}),
+        announce=_announce_throttle,
+        lasts=True,
+    ),
+    FaultKind(name="hash_seed", perform=_nothing, params={"seed": _hash_seed}),
+    # The recorder performs it, as each operation is launched.
+    FaultKind(name="stream_order", perform=_nothing, lasts=True, points=frozenset({"start"})),
+)
+
+
+def _limit_memory(strike: Strike) -> None:
+    headroom = int(strike.fault.params["headroom_mb"] * _MIB)
+    if strike.fault.params.get("oom_kill"):
+        _enter_cgroup(headroom, strike)
+        return
+    # RLIMIT_DATA counts what a process allocates. RLIMIT_AS would also count address space that
+    # runtimes reserve and never touch; jax dies of it at start-up. Allocating a ballast instead
+    # would take the memory from the other ranks as well.
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    status = Path("/proc/self/status").read_text()
+    data_bytes = int(status.partition("VmData:")[2].split()[0]) * 1024
+    wanted = (data_bytes + headroom, soft, hard)
+    limits = [limit for limit in wanted if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    strike.healing.callback(resource.setrlimit, resource.RLIMIT_DATA, (soft, hard))
+
+
+def _enter_cgroup(headroom: int, strike: Strike) -> None:
+    """Move this process into a cgroup of its own with a memory limit: the OOM killer ends it."""
+    parent, limit_name, swap_name = _writable_cgroup()
+    home = parent / "cgroup.procs"
+    for stale in parent.glob(f"{_GROUP_PREFIX}*"):  # of a rank whose controller was killed, too
+        with contextlib.suppress(OSError):  # there is a process in it
+            stale.rmdir()
+    group = parent / f"{_GROUP_PREFIX}{os.getpid()}"
+    group.mkdir(exist_ok=True)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    limit = str(resident_pages * resource.getpagesize() + headroom)
+    (group / limit_name).write_text(limit)
+    with contextlib.suppress(OSError):  # without this limit, what does not fit is swapped out
+        (group / swap_name).write_text(limit if "limit" in swap_name else "0")
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    # Undone in reverse: a cgroup can be removed only when no process is left in it.
+    strike.healing.callback(group.rmdir)
+    strike.healing.callback(home.write_text, str(os.getpid()))
+
+
+def _writable_cgroup() -> tuple[Path, str, str]:
+    for parent, limit, swap in _CGROUPS:
+        procs, controllers = parent / "cgroup.procs", parent / "cgroup.subtree_control"
+        has_memory = parent.name == "memory" or (
+            controllers.exists() and "memory" in controllers.read_text().split()
+        )
+        if has_memory and os.access(parent, os.W_OK) and os.access(procs, os.W_OK):
+            return parent, limit, swap
+    raise OSError("no memory cgroup here is writable")
+
+
+def _lacks_cgroup(fault: Fault) -> str | None:
+    try:
+        if fault.params.get("oom_kill"):
+            _writable_cgroup()
+    except OSError as error:
+        return f"memory_pressure(oom_kill=True): {error}"
+    return None
+
+
+def remove_cgroup(pid: int) -> None:
+    """Remove the cgroup of a rank that the OOM killer has ended."""
+    for parent, _, _ in _CGROUPS:
+        with contextlib.suppress(OSError):
+            (parent / f"{_GROUP_PREFIX}{pid}").rmdir()
+
+
+MEMORY_PRESSURE = FaultKind(
+    name="memory_pressure",
+    perform=_limit_memory,
+    params={"headroom_mb": positive, "oom_kill": truth},
+    required=frozenset({"headroom_mb"}),
+    announce=lambda params, _now_s: {"kills": True} if params.get("oom_kill") else {},
+    lasts=True,
+    lacking=_lacks_cgroup,
+)
+
+
+def descriptor_limit(open_descriptors: Collection[int], headroom: int) -> int:
+    """Return the RLIMIT_NOFILE under which `headroom` more descriptors can be opened.
+
+    The kernel hands out the lowest free number, and only numbers below the limit.
+    """
+    free = (number for number in itertools.count() if number not in open_descriptors)
+    return next(itertools.islice(free, headroom, None))
+
+
+def _limit_descriptors(strike: Strike) -> None:
+    # Listing the folder takes a descriptor itself, which is closed by the time that they are
+    # counted: so each is checked again.
+    listed = [int(name) for name in os.listdir("/proc/self/fd")]
+    found = [number for number in listed if os.path.exists(f"/proc/self/fd/{number}")]  # noqa: PTH110
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = descriptor_limit(found, strike.fault.params["headroom"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    strike.healing.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+FD_PRESSURE = FaultKind(
+    name="fd_pressure",
+    perform=_limit_descriptors,
+    params={"headroom": whole},
+    required=frozenset({"headroom"}),
+    lasts=True,
+)

@@ -1,0 +1,209 @@
+"""The fault `slow_io`: slow, failing and short reads and writes of files.
+
+The preloaded shim performs it for every caller of the C library. In a process without the shim only
+Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
+a file in shared memory, show what has happened, also when the rank cannot say so any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from time import sleep  # by name: the test may replace it in its module
+
+from pytest_multihost.core.model.event import Event, FaultChanged, Forked, now
+from pytest_multihost.core.model.fault import FaultParams
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.nemesis.interpose import (
+    SYSTEM_FILES,
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.core.nemesis.io_shim import (
+    IoPage,
+    IoRule,
+    attach,
+    detach,
+    is_loaded,
+    why_missing,
+)
+from pytest_multihost.core.nemesis.kind import (
+    FaultKind,
+    Strike,
+    error_name,
+    error_number,
+    positive,
+    seconds,
+    text,
+    truth,
+)
+from pytest_multihost.core.nemesis.process_faults import MEMORY_PRESSURE, remove_cgroup
+from pytest_multihost.extensions.clock.page import clock_page_path
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""Errors that only a write can end in."""
+
+_MAX_GLOB_BYTES = 512
+
+
+def _slow_down(strike: Strike) -> None:
+    """Slow files down from now on, through the shim where it is loaded.
+
+    Without it only Python's own files are slowed down. The page only counts calls then, also those
+    of children.
+    """
+    rules = io_rules(strike.fault.params, spared(strike.fault.params["path"], strike.place))
+    path, note = page_path(strike.place.scratch, strike.rank), ""
+    if is_loaded():
+        page = attach(path)
+        strike.healing.callback(detach)
+    else:
+        page = IoPage.open(path) if path.exists() else IoPage.create(path)
+        why = why_missing() or "its process was started without the I/O shim"
+        note = f"slow_io works at Python level only: {why}"
+    numbers = [page.add(rule) for rule in rules]
+    for number in numbers:
+        strike.healing.callback(page.remove, number)
+    strike.armed(rules=numbers, **({"note": note} if note else {}))
+
+    def before(access: FileAccess) -> int | None:
+        """Wait, raise, or return how many bytes to move at most, as the shim would."""
+        strike.begun()
+        page.note(numbers[0], round(now() * 1e9))
+        call = "sync" if access.call == "fsync" else access.call
+        for rule in rules:
+            if call in rule.operations and rule.seconds:
+                sleep(rule.seconds)
+            if call in rule.operations and rule.error:
+                raise OSError(rule.error, os.strerror(rule.error), access.path)
+        is_short = rules[0].short_reads and access.call == "read" and access.size > 1
+        return access.size // 2 if is_short else None
+
+    def after(access: FileAccess) -> None:
+        if rules[0].bytes_per_s:
+            sleep(access.size / rules[0].bytes_per_s)
+
+    if note:
+        observer = FileObserver(matcher(strike.fault.params["path"]), before, after)
+        strike.healing.enter_context(observing_files(observer, strike.more_modules))
+
+
+def page_path(scratch: str | Path, rank: int) -> Path:
+    """Return where the page of I/O rules of a rank is."""
+    return Path(scratch, f"rank-{rank}.io")
+
+
+def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
+    """Return what the parameters of a `slow_io` ask for, as rules of the shim.
+
+    A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts
+    longer than the test may take. A thread that woke up again and again would look alive.
+    """
+    error = error_number(params.get("error"))
+    rule = IoRule(
+        path=params["path"],
+        seconds=params.get("seconds", 0.0),
+        bytes_per_s=max(1.0, params["bytes_per_s"]) if "bytes_per_s" in params else None,
+        error=0 if error in _NO_ROOM else error,
+        short_reads=params.get("short_reads", False),
+        spare=spare,
+        is_whole=True,
+    )
+    if error not in _NO_ROOM:
+        return (rule,)
+    failing = IoRule(path=params["path"], operations=("write", "sync"), error=error, spare=spare)
+    has_error_only = not (rule.seconds or rule.bytes_per_s or rule.short_reads)
+    return (failing,) if has_error_only else (rule, failing)
+
+
+def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
+    """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
+    scratch, directory = (glob.escape(each) for each in (spec.scratch, spec.directory))
+    clock = glob.escape(str(clock_page_path(Path(spec.scratch))))
+    own = (f"{directory}/*", f"{scratch}/rank-{spec.rank}.*", f"{scratch}/????-store", clock)
+    fitting = tuple(each for each in own if len(each.encode()) < _MAX_GLOB_BYTES)
+    return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
+
+
+SLOW_IO = FaultKind(
+    name="slow_io",
+    perform=_slow_down,
+    params={
+        "seconds": seconds,
+        "bytes_per_s": positive,
+        "error": error_name,
+        "short_reads": truth,
+        "path": text,
+    },
+    required=frozenset({"path"}),
+    lasts=True,
+    tells_itself=True,
+)
+
+
+# Clean up after faults, and report those that happened unseen.
+#
+# The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
+# was killed can neither report anything nor remove what it has made.
+
+
+def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
+    """Remove all I/O rules of ranks: stacks are to be taken from them, or they are to be ended.
+
+    The shim reads the rules from shared memory, so this works whatever state the rank is in; a
+    thread that it has put to sleep wakes soon, and shows its own stack instead of the shim's.
+    """
+    for rank in ranks:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            contextlib.closing(IoPage.open(page_path(scratch, rank))) as page,
+        ):
+            page.clear()
+
+
+def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
+    """Remove what ranks have left, and return the beginnings of faults that they have not reported.
+
+    Args:
+        history: Of a world that has ended.
+        scratch: The world's directory, which holds the pages of I/O rules.
+    """
+    killed = {
+        event.rank
+        for event in history
+        if isinstance(event.body, FaultChanged)
+        and event.body.kills
+        and event.body.fault == MEMORY_PRESSURE.name
+    }
+    for event in history:
+        if isinstance(event.body, Forked) and event.rank in killed:
+            remove_cgroup(event.body.pid)
+    return list(_unreported_faults(history, scratch))
+
+
+def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
+    """Yield the beginnings of faults that only the counters of their I/O rules show.
+
+    A fault like `slow_io` is armed at its point and happens at the first matching call, perhaps in
+    a forked child or in a rank that could not report it any more.
+    """
+    phases = {
+        (event.rank, event.body.index, event.body.phase): event.body
+        for event in history
+        if isinstance(event.body, FaultChanged)
+    }
+    for (rank, index, phase), armed in phases.items():
+        if phase != "armed" or (rank, index, "begun") in phases:
+            continue
+        with contextlib.suppress(OSError, ValueError):  # the page may be gone or damaged
+            with contextlib.closing(IoPage.open(page_path(scratch, rank))) as page:
+                counts = page.fired()
+            if times_ns := [ns for number in armed.rules if (ns := counts[number].first_ns)]:
+                begun = FaultChanged(index=index, fault=armed.fault, at=armed.at, phase="begun")
+                yield Event(min(times_ns) / 1e9, rank, begun)

@@ -1,0 +1,350 @@
+"""The kinds of faults that exist: how they are parsed and validated.
+
+All problems are reported at once. Nothing that a fault names is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from types import ModuleType
+from typing import Any, TypeVar
+
+from pytest_multihost import at, faults
+from pytest_multihost.core.model.errors import LaunchError, SettingError, shown
+from pytest_multihost.core.model.fault import (
+    NETWORK_KINDS,
+    NOT_AT_POINTS,
+    Fault,
+    FaultParams,
+    Point,
+    resolve,
+    size_problems,
+)
+from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.nemesis.kind import (
+    Announcement,
+    Check,
+    FaultKind,
+    Strike,
+    is_number,
+    known_names,
+    must_be,
+    positive,
+    seconds,
+    truth,
+)
+from pytest_multihost.core.nemesis.process_faults import (
+    FD_PRESSURE,
+    MEMORY_PRESSURE,
+    PROCESS_FAULTS,
+)
+from pytest_multihost.core.nemesis.slow_io import SLOW_IO
+from pytest_multihost.core.nemesis.targets import target_problem
+from pytest_multihost.core.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
+
+# Faults of the network between hosts: their parameters, and what is wrong with those.
+#
+# Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
+# `launch.netns`) when the controller reports that a rank has passed the point; the rank waits at
+# the point until that is done.
+
+
+_TWO = 2
+
+
+def _announce(params: FaultParams, now_s: float) -> Announcement:
+    """Ask the server to perform it."""
+    if "heals_after" in params:
+        return {"network": True, "until_s": now_s + params["heals_after"]}
+    return {"network": True}
+
+
+def _await_server(strike: Strike) -> None:
+    """Keep this thread at the point until the network is disturbed."""
+    if error := strike.performed():
+        raise LaunchError(f"{strike.fault!r} could not be performed", seen=error)
+
+
+def _groups(value: object) -> str | None:
+    groups = value if isinstance(value, list) else []
+    ranks = [rank for group in groups if isinstance(group, list) for rank in group]
+    is_form = all(isinstance(group, list) and group for group in groups)
+    if len(groups) < _TWO or not is_form or any(type(rank) is not int for rank in ranks):
+        return "a list of at least two lists of ranks"
+    return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
+
+
+def network_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
+    """Return why the hosts of a test cannot have its faults of the network.
+
+    Args:
+        faults: Of the test, without other problems; ranks are numbers.
+        hosts: What its hosts are made from, as the marker has it.
+        size: Ranks of its world.
+    """
+    of_network = [each for each in faults if each.kind in NETWORK_KINDS]
+    if of_network and hosts.kind != "netns":
+        needs = 'disturbs the network between hosts, which needs hosts="netns"'
+        return [f"{each!r} {needs}; the test has hosts={str(hosts)!r}" for each in of_network]
+    found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
+    for one, two in combinations(of_network, 2):  # a host has one of each kind
+        if one.kind != two.kind or one.kind in ("partition", "reset"):
+            continue
+        first, second = (
+            {rank // hosts.ranks_each for rank in each.ranks if isinstance(rank, int)}
+            for each in (one, two)
+        )
+        if shared := first & second:
+            host = f"host-{min(shared)}"
+            found.append(
+                f"{one!r} and {two!r} exclude each other on {host}: a host has one of them"
+            )
+    return found
+
+
+def _partition_problems(fault: Fault, hosts: Hosts, size: int) -> Iterator[str]:
+    if fault.kind != "partition":
+        return
+    groups = fault.params["groups"]
+    if beyond := [rank for group in groups for rank in group if not 0 <= rank < size]:
+        yield f"{fault!r}: groups name rank {beyond[0]}, and the ranks are 0 to {size - 1}"
+        return
+    if fault.params.get("one_way") and len(groups) != _TWO:
+        yield f"{fault!r}: one_way takes two groups: the first does not reach the second"
+    sides = [{rank // hosts.ranks_each for rank in group} for group in groups]
+    for one, two in combinations(sides, 2):
+        if shared := one & two:
+            yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
+
+
+def _kind(name: str, *required: str, **params: Check) -> FaultKind:
+    return FaultKind(
+        name=name,
+        perform=_await_server,
+        params=params,
+        required=frozenset(required),
+        announce=_announce,
+        lasts=True,
+    )
+
+
+_percent = must_be(
+    "a number above 0, at most 100",
+    lambda each: is_number(each) and 0 < each <= 100,  # noqa: PLR2004 - percent
+)
+
+NETWORK_FAULTS = (
+    _kind("partition", "groups", groups=_groups, one_way=truth, heals_after=seconds),
+    _kind("net_delay", "seconds", seconds=seconds, heals_after=seconds),
+    _kind("net_loss", "percent", percent=_percent, heals_after=seconds),
+    _kind("net_rate", "bytes_per_s", bytes_per_s=positive, heals_after=seconds),
+    _kind("reset"),
+    _kind("dns_failure", heals_after=seconds),
+)
+
+
+# Parse faults from text, as on the command line; the text is never evaluated.
+
+
+T = TypeVar("T", Fault, Point)
+_MAX_TEXT = 200
+_NO_LITERALS = {
+    text: name for name in ("nan", "inf", "-inf") for text in (name, f"float('{name}')")
+}
+"""Expressions of numbers that Python has no literals for."""
+
+
+def parse_fault(text: str) -> Fault:
+    """Parse a fault, as ``kill(rank=1, at=at.sync_point("before-commit"))``.
+
+    Raises:
+        SettingError: It is no fault; the message has the nearest constructor or argument.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return _call(tree, faults, Fault)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        happened = f"{shown(text)} is no expression"
+        remedy = "Write it as slow_io(rank=0, seconds=2)."
+        raise SettingError(happened, seen=f"{error}.", remedy=remedy) from error
+
+
+def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
+    """Call the constructor in `module` that `tree` calls."""
+    prefix = module.__name__.rpartition(".")[2]
+    if not isinstance(tree, ast.Call):
+        raise SettingError(f"{_text(tree)} is no call of a function of {prefix}")
+    name = _text(tree.func).removeprefix(f"{prefix}.")
+    if name not in module.__all__:
+        known = known_names(module.__all__, name)
+        raise SettingError(f"there is no {prefix}.{name}; there are: {known}")
+    make = getattr(module, name)
+    args = [_value(each) for each in tree.args]
+    kwargs = {each.arg or "**": _value(each.value) for each in tree.keywords}
+    if "**" in kwargs or len(kwargs) < len(tree.keywords):
+        raise SettingError(f"{name}: name each argument, and each only once")
+    signature = inspect.signature(make)
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    unknown = [each for each in kwargs if each not in signature.parameters]
+    if unknown and not takes_any:
+        known = known_names(signature.parameters, unknown[0])
+        raise SettingError(f"{name} takes no {shown(unknown[0])}; it takes: {known}")
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise SettingError(f"{name}: {error}") from error
+    made = make(*args, **kwargs)
+    assert isinstance(made, kind)  # noqa: S101 - the modules make nothing else
+    return made
+
+
+def _value(tree: ast.expr) -> Any:  # noqa: ANN401 - a literal or a point
+    if ast.unparse(tree) in _NO_LITERALS:
+        return float(_NO_LITERALS[ast.unparse(tree)])
+    if isinstance(tree, ast.Call):
+        return _call(tree, at, Point)
+    try:
+        return ast.literal_eval(tree)
+    except (ValueError, TypeError) as error:
+        happened = f"{_text(tree)} is neither a number, a text, a list nor a point"
+        raise SettingError(happened) from error
+
+
+def _text(tree: ast.expr) -> str:
+    """Return the text of an expression for a message."""
+    text = ast.unparse(tree)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
+
+
+BUILT_IN_KINDS: tuple[FaultKind, ...] = (
+    *PROCESS_FAULTS,
+    SLOW_IO,
+    MEMORY_PRESSURE,
+    FD_PRESSURE,
+    *VALUE_FAULTS,
+    *FILE_VIEWS,
+    CLOCK_SKEW,
+    *NETWORK_FAULTS,
+)
+
+_EXCLUSIVE_AT_POINT = frozenset({"fails", "freeze", "kill", "raise_at", "returns"})
+_STOPPING = frozenset({"cpu_throttle", "freeze"})
+_ONE_PER_RANK = frozenset({"clock_skew", "cpu_throttle", "hash_seed"})
+_ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
+
+
+def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
+    """Return the kinds by name; of two with one name the first counts.
+
+    Args:
+        groups: What each plugin offers, that of the plugin registered last first.
+    """
+    kinds = [kind for group in groups for kind in group]
+    return {kind.name: kind for kind in reversed(kinds)}
+
+
+def resolve_faults(
+    faults: Sequence[Fault], *, size: int, seed: int, hosts: Hosts, kinds: Mapping[str, FaultKind]
+) -> tuple[tuple[Fault, ...], list[str]]:
+    """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
+
+    Args:
+        faults: As the test has them.
+        size: Ranks of its world.
+        seed: Decides which rank is "one".
+        hosts: What its hosts are made from, as the marker has it.
+        kinds: The kinds that exist, by name.
+    """
+    if problems := fault_problems(faults, size=size, kinds=kinds):
+        return (), problems
+    resolved = resolve(faults, size=size, seed=seed)
+    return resolved, resolved_problems(resolved, hosts=hosts, size=size)
+
+
+def fault_problems(
+    faults: Sequence[Fault], *, size: int, kinds: Mapping[str, FaultKind]
+) -> list[str]:
+    """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is.
+
+    Args:
+        faults: As the test has them.
+        size: Ranks of the world.
+        kinds: The kinds that exist, by name.
+    """
+    return [
+        f"{shown(each)}: {problem}" for each in faults for problem in _problems(each, size, kinds)
+    ]
+
+
+def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterator[str]:
+    yield from fault.problems()
+    yield from size_problems(fault, size)
+    if not isinstance(fault.kind, str):
+        return
+    if fault.kind in kinds:
+        yield from kinds[fault.kind].problems(fault.params)
+        yield from _point_problems(fault, kinds[fault.kind])
+    else:
+        known = known_names(sorted(kinds), fault.kind)
+        yield f"there is no fault {shown(fault.kind)}; there are: {known}"
+    if not isinstance(fault.at, Point) or fault.at.problems():
+        return
+    is_loader = fault.at.point == "batch"
+    if is_loader or fault.at.point == "call":
+        problem = target_problem(fault.at.name, is_loader=is_loader)
+        yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
+    if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
+        yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
+
+
+def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
+    """Yield why a kind of fault cannot happen at the fault's point."""
+    if not isinstance(fault.at, Point):
+        return
+    if kind.points and fault.at.point not in kind.points:
+        known = " or ".join(f"at.{each}(...)" for each in sorted(kind.points))
+        yield f"{kind.name} happens at {known}, not at {fault.at!r}"
+    if fault.kind == "fails" and fault.at.point == "collective" and "error" in fault.params:
+        yield "error is that of a call on a file; raise_at raises any exception"
+    if fault.at.onwards and kind.lasts:
+        yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
+    if fault.ranks == "first" and fault.kind in NETWORK_KINDS | NOT_AT_POINTS:
+        yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
+
+
+def resolved_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
+    """Return which of `faults` exclude each other, and which the test's hosts cannot have.
+
+    Args:
+        faults: Without problems of their own; ranks are numbers.
+        hosts: What the test's hosts are made from, as the marker has it.
+        size: Ranks of its world.
+    """
+    found = []
+    for first, second in combinations(faults, 2):
+        shared = [rank for rank in first.ranks if rank in second.ranks]
+        if shared and (why := _exclusion(first, second)):
+            both = f"{shown(first)} and {shown(second)}"
+            found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
+    return [*found, *network_problems(faults, hosts=hosts, size=size)]
+
+
+def _exclusion(first: Fault, second: Fault) -> str:
+    """Return why a rank cannot have both faults, empty if it can."""
+    kinds = {first.kind, second.kind}
+    if kinds <= _EXCLUSIVE_AT_POINT and first.at == second.at:
+        return "only one of them can happen at one point"
+    if kinds == _STOPPING:
+        return "each would continue what the other has stopped"
+    if first.kind != second.kind:
+        return ""
+    if first.kind in _ONE_PER_RANK:
+        return "a rank has one of them"
+    if first.kind in _ONE_PER_POINT and first.at == second.at:
+        return "two of them at one point are one"
+    if first.kind == "slow_io" and first.params.get("path") == second.params.get("path"):
+        return "both are about the same files"
+    return ""

@@ -1,0 +1,382 @@
+"""Faults of what one rank sees otherwise than the others: its clock, files, results of calls."""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import datetime
+import errno
+import os
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePath
+from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may replace them
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.fault import FIELD_ERRORS, MAX_SECONDS, START
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.nemesis.interpose import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.core.nemesis.kind import (
+    FaultKind,
+    Strike,
+    error_name,
+    error_number,
+    is_number,
+    must_be,
+    seconds,
+    text,
+)
+from pytest_multihost.core.nemesis.targets import Replaced, replace_names
+from pytest_multihost.extensions.clock.page import ClockPage, clock_page_path
+
+# The fault `clock_skew`: this rank's wall clock shows another time, as Python code reads it.
+#
+# `time.monotonic` and waits, the times of files, and the clocks that C++ reads are as before.
+
+
+Function = Callable[..., Any]
+"""A function of `time`, or what stands for one."""
+
+
+def _skew(strike: Strike) -> None:
+    """Replace what tells the time, wherever it has been imported."""
+    seconds = strike.fault.params["seconds"]
+    dates = [(datetime.datetime, _datetime(seconds)), (datetime.date, _date(seconds))]
+    times = [(getattr(time, each.__name__), each) for each in _functions(seconds)]
+    replace_names((*dates, *times), strike.more_modules)
+    back = [(new, old) for old, new in (*dates, *times)]
+    strike.healing.callback(replace_names, back, strike.more_modules)
+    for real, _ in dates:
+        copyreg.pickle(real, _reduced)
+        strike.healing.callback(copyreg.dispatch_table.pop, real)
+
+
+def _reduced(date: Any) -> tuple[Function, tuple[object, ...]]:  # noqa: ANN401 - of either class
+    """Return how pickle makes a date again: not by its class, which has no name for the moment."""
+    return _date_of, (type(date).__name__, *date.__reduce__()[1])
+
+
+def _date_of(name: str, *state: object) -> object:
+    return getattr(datetime, name)(*state)
+
+
+def _functions(by_s: float) -> Iterator[Function]:
+    """Yield functions for those of the module `time`, under their names."""
+    real: Any = SimpleNamespace(**vars(time))
+    by_ns = round(by_s * 1e9)
+
+    def now() -> float:
+        return float(real.time() + by_s)
+
+    def time_ns() -> int:
+        return int(real.time_ns() + by_ns)
+
+    def clock(read: Function, by: float, number: int) -> object:
+        return read(number) + (by if number == time.CLOCK_REALTIME else 0)
+
+    def convert(function: Function, seconds: float | None = None) -> object:
+        return function(now() if seconds is None else seconds)
+
+    def asctime(given: object = None) -> object:
+        return real.asctime(real.localtime(now()) if given is None else given)
+
+    def strftime(text: str, given: object = None) -> object:
+        return real.strftime(text, real.localtime(now()) if given is None else given)
+
+    yield _named("time", now)
+    yield time_ns
+    yield _named("clock_gettime", partial(clock, real.clock_gettime, by_s))
+    yield _named("clock_gettime_ns", partial(clock, real.clock_gettime_ns, by_ns))
+    for name in ("localtime", "gmtime", "ctime"):
+        yield _named(name, partial(convert, getattr(real, name)))
+    yield from (asctime, strftime)
+
+
+def _named(name: str, function: Function) -> Function:
+    function.__name__ = name  # a partial one has none
+    return function
+
+
+def _stand_in(real: type, members: dict[str, object]) -> type:
+    """Return a class that stands for a class of dates; what it makes are real ones."""
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, real)
+
+    def new(_: type, *args: object, **kwargs: object) -> object:
+        return real(*args, **kwargs)
+
+    return Meta(real.__name__, (real,), {"__new__": new, **members})
+
+
+def _datetime(by_s: float) -> type:
+    real, by = datetime.datetime, datetime.timedelta(seconds=by_s)
+
+    def now(tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        later = real.now(datetime.UTC) + by
+        return later.astimezone(tz) if tz else later.astimezone().replace(tzinfo=None)
+
+    def utcnow() -> datetime.datetime:
+        return now(datetime.UTC).replace(tzinfo=None)
+
+    members = {"now": now, "utcnow": utcnow, "today": now}
+    return _stand_in(real, {name: staticmethod(each) for name, each in members.items()})
+
+
+def _date(by_s: float) -> type:
+    real, now = datetime.date, _datetime(by_s).now  # type: ignore[attr-defined]
+    return _stand_in(real, {"today": staticmethod(lambda: now().date())})
+
+
+CLOCK_SKEW = FaultKind(
+    name="clock_skew",
+    perform=_skew,
+    params={
+        "seconds": must_be(
+            "a number of seconds from -1e9 to 1e9",
+            lambda each: is_number(each) and abs(each) <= MAX_SECONDS,
+        )
+    },
+    required=frozenset({"seconds"}),
+    lasts=True,
+)
+
+
+# Faults of how this rank sees files: folders listed in another order, files of others not yet.
+
+
+CLOCK_REALTIME_COARSE = 5
+"""The clock of the times of files (linux/time.h); Python has no name for it."""
+
+_TICK_S = 0.01
+"""How far that clock may be behind the others."""
+
+_AT_FDCWD, _STATX_BYTES, _STATX_CTIME, _STATX_BTIME = -100, 256, 0x80, 0x800
+
+
+def _shuffle(strike: Strike) -> None:
+    """List matching folders in reverse: so two names suffice for another order."""
+    fits = matcher(strike.fault.params["path"])
+
+    def listed(_path: str, names: Sequence[str]) -> Sequence[str]:
+        strike.begun()
+        return names[::-1]
+
+    observer = FileObserver(
+        lambda path: fits(path) or fits(f"{path}/"),
+        before=lambda _: None,
+        calls=frozenset({"listdir"}),
+        listed=listed,
+    )
+    strike.armed()
+    strike.healing.enter_context(observing_files(observer, strike.more_modules))
+
+
+@dataclass(slots=True)
+class _StaleView:
+    """What this rank sees of the files and folders that other ranks make from now on.
+
+    Attributes:
+        strike: The fault.
+        fits: Whether a path is meant.
+        since_s: Since when, on the wall clock of file systems.
+        ahead_s: Returns how far the world's wall clock is ahead of that one.
+        known: Paths that this rank has made or seen.
+        moved: Folders and files that it has moved, with all that is in them.
+        made_ahead_s: Hidden paths, each with `ahead_s` when this rank looked for it first: about
+            what it was when that was made.
+    """
+
+    strike: Strike
+    fits: Callable[[str], bool]
+    since_s: float
+    ahead_s: Callable[[], float]
+    known: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    made_ahead_s: dict[str, float] = field(default_factory=dict)
+
+    def before(self, access: FileAccess) -> None:
+        """Fail where a file is not seen yet; remember what this rank makes itself."""
+        if access.call == "rename":
+            self.moved.add(access.path)
+        elif access.makes:
+            self.known.add(access.path)
+        elif self.is_hidden(access.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), access.path)
+
+    def listed(self, folder: str, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of what is seen in a folder."""
+        return [name for name in names if not self.is_hidden(str(PurePath(folder, name)))]
+
+    def is_hidden(self, path: str) -> bool:
+        """Whether another rank has made it since, and has changed it too short a time ago."""
+        above = (path, *map(str, PurePath(path).parents))
+        if not self.fits(path) or path in self.known or not self.moved.isdisjoint(above):
+            return False
+        times = born_and_changed_s(path)
+        if times is None:
+            return False
+        made_ahead_s = self.made_ahead_s.setdefault(path, self.ahead_s())
+        seen_s = times[1] + made_ahead_s + self.strike.fault.params["seconds"]
+        if times[0] >= self.since_s and clock_gettime(CLOCK_REALTIME) < seen_s:
+            self.strike.begun()
+            return True
+        self.known.add(path)
+        return False
+
+
+def _next_tick_s() -> float:
+    """Wait until the clock of files has moved, and return its time: what exists now is older."""
+    before_s = clock_gettime(CLOCK_REALTIME_COARSE)
+    while (since_s := clock_gettime(CLOCK_REALTIME_COARSE)) == before_s:
+        sleep(0.001)
+    return since_s
+
+
+def _ahead_s(place: RankSpec) -> Callable[[], float]:
+    """Return a function that tells how far the world's clocks are ahead of the times of files."""
+    if place.world.clock == "real":
+        return float
+    page = ClockPage.open(clock_page_path(Path(place.scratch)))
+    return lambda: page.offset_s
+
+
+def _hide_new(strike: Strike) -> None:
+    ahead_s = _ahead_s(strike.place)
+    if strike.fault.at == START:  # of the test, which others may have begun before this rank
+        since_s = clock_gettime(CLOCK_REALTIME_COARSE) - (now() - strike.ready_s) - _TICK_S
+    else:
+        since_s = _next_tick_s()
+    view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s - ahead_s(), ahead_s)
+    observer = FileObserver(
+        matcher("*"),  # also the folders that matching files are in
+        before=view.before,
+        calls=frozenset({"link", "listdir", "mkdir", "open", "rename", "stat"}),
+        listed=view.listed,
+    )
+    strike.armed()
+    strike.healing.enter_context(observing_files(observer, strike.more_modules))
+
+
+def born_and_changed_s(path: str) -> tuple[float, float] | None:
+    """Return when a file was made and last changed or moved, by statx(2); None if there is none.
+
+    Python knows no time of birth. On a file system without one, that of a file is when it was
+    changed, and folders are as old as can be.
+    """
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    wanted = _STATX_CTIME | _STATX_BTIME
+    if ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(path), 0, wanted, buffer):
+        return None
+    [filled], [mode] = struct.unpack_from("I", buffer), struct.unpack_from("H", buffer, 28)
+    born, changed = (
+        whole_s + part_ns / 1e9
+        for whole_s, part_ns in (struct.unpack_from("qI", buffer, place) for place in (80, 96))
+    )
+    if not filled & _STATX_BTIME:
+        born = 0.0 if stat.S_ISDIR(mode) else changed
+    return born, changed
+
+
+FILE_VIEWS = (
+    FaultKind(
+        name="shuffled_listing",
+        perform=_shuffle,
+        params={"path": text},
+        required=frozenset({"path"}),
+        lasts=True,
+        tells_itself=True,
+    ),
+    FaultKind(
+        name="stale_files",
+        perform=_hide_new,
+        params={"seconds": seconds, "path": text},
+        required=frozenset({"path", "seconds"}),
+        lasts=True,
+        tells_itself=True,
+    ),
+)
+
+
+# Faults of what a call gives to this rank alone: an error, the end of the data, another value.
+
+
+_JAX = frozenset(
+    {
+        *("assert_equal", "blocking_key_value_get", "blocking_key_value_get_bytes"),
+        *("block_until_ready", "broadcast_one_to_all", "get_live_nodes", "process_allgather"),
+        *("sync_global_devices", "wait_at_barrier"),
+    }
+)
+"""Operations of jax's."""
+
+
+def error_class(operation: str, backend: str) -> type[Exception]:
+    """Return what an operation of a runtime raises when it fails.
+
+    Args:
+        operation: Its name, as its users call it.
+        backend: The world's backend.
+    """
+    module, name = "torch.distributed", ""
+    if operation in _JAX or operation.startswith(("jax.", "key_value_")):
+        module, name = "jax.errors", "JaxRuntimeError"
+    elif operation.startswith("store.") or operation == "TCPStore":
+        name = "DistStoreError"
+    elif backend == "nccl" and not operation.startswith("world."):
+        name = "DistBackendError"
+    found = getattr(sys.modules.get(module), name, RuntimeError) if name else RuntimeError
+    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+
+
+def _fail(strike: Strike) -> NoReturn:
+    __tracebackhide__ = True
+    if strike.passed.point == "collective":
+        error = error_class(strike.passed.name, strike.place.world.backend)
+        raise error(f"{strike.passed.name}: planned by {strike.fault!r}")
+    number = error_number(strike.fault.params.get("error", FIELD_ERRORS[strike.passed.call]))
+    raise OSError(number, os.strerror(number), strike.passed.name)
+
+
+def _end_data(_strike: Strike) -> NoReturn:
+    __tracebackhide__ = True
+    raise StopIteration
+
+
+def _return(strike: Strike) -> NoReturn:
+    __tracebackhide__ = True
+    raise Replaced(strike.fault.params.get("value"))
+
+
+VALUE_FAULTS = (
+    FaultKind(
+        name="fails",
+        perform=_fail,
+        params={"error": error_name},
+        points=frozenset({"collective", "io"}),
+    ),
+    FaultKind(name="short_data", perform=_end_data, points=frozenset({"batch"})),
+    FaultKind(name="empty_data", perform=_end_data, points=frozenset({"batch"})),
+    FaultKind(
+        name="returns",
+        perform=_return,
+        params={"value": lambda _: None},
+        points=frozenset({"call"}),
+    ),
+)

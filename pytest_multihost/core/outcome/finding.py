@@ -1,0 +1,510 @@
+"""What happened to a world, cause first.
+
+The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed` (in
+setup or teardown `error`); a world without such an event that did not end is `hung`. An event that
+only follows from another rank's failure - a lost connection, a broken barrier, a runtime's own
+timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
+2 is killed, and 0.1 s later rank 0 raises "Connection closed by peer". Rank 2 crashed, rank 0 is
+collateral, the world `crashed`.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pytest_multihost.core.model.event import (
+    BROKEN,
+    Exited,
+    Interrupted,
+    RaisedError,
+    ReportMade,
+    SerializedReport,
+)
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.spec import Subject, phase_name
+from pytest_multihost.core.model.verdict import Diagnosis, Outcome, RankError, RankOutcome, Status
+from pytest_multihost.core.outcome.rank_facts import (
+    RankFacts,
+    Symptoms,
+    describe_exit,
+    fold_history,
+    is_closed_connection,
+    is_unanswered,
+)
+
+DEATH_SEEN_LATE_S = 0.05
+"""How much earlier than observed a death counts when it is compared with a raise: the kernel closes
+the sockets of a dying process first and reports its end last, so the exception of a rank that has
+lost its connection can have an earlier time than the death that caused it."""
+
+_DEATH_SEEN_LAST_S = 0.5
+"""The same for an exception that says that a connection was closed, on a busy machine."""
+
+_CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+")
+
+_LAST_WORDS = re.compile(
+    r"^(?: *what\(\): +|F\d{4} [^\]\n]+\] )(?:\[[^\]\n]*\] )?(.+)"  # an exception of C++, glog
+    r"|^((?:corrupted|double free|free\(\)|malloc\(\)|munmap_chunk\(\)|realloc\(\)).*"  # glibc
+    r"|.*: Assertion `.*' failed\.)$",
+    re.MULTILINE,
+)
+"""Why native code ended its process, as it says in the log; the first part names its source."""
+
+_MAX_LAST_WORDS = 160
+
+_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFinding:
+    """What happened to one rank.
+
+    Attributes:
+        facts: What is known about the rank.
+        outcome: What happened.
+        at_s: When, on the monotonic clock; None if nothing went wrong.
+        summary: One line: what went wrong, why it was skipped, or how it ended.
+        error: The exception, if known.
+        report: pytest's own report, serialised, if there is one.
+        last_words: What a rank that has aborted had written last: its runtime says why.
+    """
+
+    facts: RankFacts
+    outcome: RankOutcome
+    at_s: float | None
+    summary: str
+    error: RankError | None = None
+    report: SerializedReport | None = None
+    last_words: str = ""
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether the rank raised or died only because another failed or was missing."""
+        return self.outcome == "collateral" and self.at_s is not None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The key by which findings are the same for the reader: outcome, line and message.
+
+        Addresses and ports differ between processes, so they are ignored.
+        """
+        line = (self.error.file, self.error.line) if self.error else None
+        return (self.outcome, line, _ADDRESS.sub("…", self.summary))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What happened to a world.
+
+    Attributes:
+        outcome: What happened, cause first.
+        status: What pytest is to report.
+        reason: One line for the short summary: which ranks, and what happened to them.
+        headline: The rank that decided, if one did.
+        when: The phase that pytest is to report it in.
+        call: Status and reason that pytest is to report of the call if only the teardown failed.
+        ranks: One finding each.
+        symptoms: The backend's patterns of failures that follow from another rank's.
+    """
+
+    outcome: Outcome
+    status: Status
+    reason: str
+    headline: int | None
+    when: Literal["setup", "call", "teardown"]
+    call: tuple[Status, str] | None
+    ranks: tuple[RankFinding, ...]
+    symptoms: Symptoms = field(default_factory=Symptoms)
+
+
+def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = "") -> Finding:
+    """Return that a world hangs of which only one moment is known; `blame` says if any rank waits.
+
+    Args:
+        ranks: What is known of each.
+        reason: What was read of the world.
+        summary: The same of each rank.
+    """
+    return Finding(
+        outcome="hung",
+        status="failed",
+        reason=reason,
+        headline=None,
+        when="call",
+        call=None,
+        ranks=tuple(RankFinding(each, "hung", None, summary) for each in ranks),
+    )
+
+
+def judge(
+    result: WorldResult, symptoms: Symptoms, masked: Collection[int] = frozenset()
+) -> Finding:
+    """Return what happened to a world.
+
+    Args:
+        result: What was observed of it.
+        symptoms: The backend's patterns of failures that follow from another rank's.
+        masked: Ranks whose exception masks a symptom and counts as one, whatever its text.
+    """
+    facts = fold_history(result.history, result.spec.size)
+    ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
+    deaths_s = [each.at_s for each in ranks if each.outcome == "crashed" and each.at_s is not None]
+    if deaths_s:
+        died_s = min(deaths_s) - _DEATH_SEEN_LAST_S
+        ranks = tuple(
+            replace(each, outcome="collateral") if _lost_a_peer(each, died_s) else each
+            for each in ranks
+        )
+    if result.ending not in _HANGS and any(each.is_killed_as_planned for each in facts):
+        # The test is about the survivors: their failures decide, though the death caused them.
+        ranks = tuple(
+            replace(each, outcome="crashed" if each.facts.has_died else "failed")
+            if each.has_given_up
+            else each
+            for each in ranks
+        )
+    first = _first(ranks, _CAUSES)
+    if first is not None:  # the cause is known: ranks that had not ended were ended because of it
+        ranks = tuple(
+            replace(each, outcome="collateral") if each.outcome == "hung" else each
+            for each in ranks
+        )
+    outcome = _outcome(ranks, first, result)
+    status = _status(outcome, ranks)
+    decisive = _decisive(status, outcome, ranks, first)
+    when, call = _when(status, ranks), None
+    if when == "teardown":
+        bodies = {_body_status(each) for each in ranks if each.outcome not in _NEUTRAL}
+        call = _worst(bodies), next((each.skip_reason for each in facts if each.is_skipped), "")
+    return Finding(
+        outcome=outcome,
+        status=status,
+        reason=_reason(outcome, status, ranks, decisive, result),
+        headline=decisive.facts.rank if decisive else None,
+        when=when if call is None or call[0] != "failed" else "call",  # some skipped alone
+        call=call,
+        ranks=ranks,
+        symptoms=symptoms,
+    )
+
+
+def _judge_rank(
+    facts: RankFacts, result: WorldResult, symptoms: Symptoms, masked: Collection[int]
+) -> RankFinding:
+    failure = facts.failure
+    if failure is not None:
+        found = _raised(facts, failure, symptoms)
+        return replace(found, outcome="collateral") if facts.rank in masked else found
+    if facts.exit is not None and facts.has_died:
+        last_words = result.last_words.get(facts.rank, "")
+        return _died(facts, facts.exit, last_words, symptoms, result.spec.subject)
+    if facts.failed_subtests_s and (facts.waits_at_gate or not facts.was_ended):
+        # In a rank that has left the test they do not explain why others did not end.
+        at_s = None if facts.waits_at_gate else facts.failed_subtests_s[0]
+        return RankFinding(facts, "failed", at_s, describe_subtests(facts))
+    if facts.is_killed_as_planned:
+        return RankFinding(facts, "killed_as_planned", None, "killed as planned")
+    if not facts.is_gone or facts.was_ended:
+        return _unfinished(facts, result)
+    if facts.is_skipped:
+        return RankFinding(facts, "skipped", None, facts.skip_reason)
+    return RankFinding(facts, "passed", None, "passed")
+
+
+def _lost_a_peer(finding: RankFinding, died_s: float) -> bool:
+    """Return whether a rank raised because of a closed connection, not before another died."""
+    failure = finding.facts.failure
+    error = failure.error if failure is not None and finding.outcome != "collateral" else None
+    is_after = finding.at_s is not None and finding.at_s >= died_s
+    return is_after and error is not None and is_closed_connection(error)
+
+
+def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:
+    error = failure.error
+    text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
+    is_follow_up = error is not None and symptoms.is_symptom(error, text)
+    outcome: RankOutcome = "failed"
+    match failure:
+        case Interrupted(error=raised) if facts.ready_s is None or raised.is_harness_error:
+            outcome = "error"
+        case ReportMade(when="setup" | "teardown"):
+            outcome = "error"
+    own_report = failure.report if isinstance(failure, ReportMade) else None
+    longrepr = own_report.get("longrepr") if own_report is not None else None
+    return RankFinding(
+        facts=facts,
+        outcome="collateral" if is_follow_up else outcome,
+        at_s=facts.failed_s,
+        summary=first_line(text) or first_line(longrepr if isinstance(longrepr, str) else "failed"),
+        error=error.rank_error if error is not None else None,
+        report=own_report,
+    )
+
+
+def _died(
+    facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms, subject: Subject
+) -> RankFinding:
+    phase = phase_name(facts.phase, subject)
+    summary, said = f"{describe_exit(status)} in {phase}", ""
+    if status.code == 0 and facts.done_s is None:
+        summary += ", before it had reported"
+    if status.code == BROKEN:
+        controller = "pytest" if subject == "test" else "multihost"
+        summary = f"lost its connection to {controller} in {phase}, exit code {BROKEN}"
+    elif status.signal == signal.SIGABRT and (found := _LAST_WORDS.findall(last_words)):
+        said = "".join(found[-1]).strip()[:_MAX_LAST_WORDS]
+        summary += f": {said}"
+    is_follow_up = symptoms.is_in_log(last_words)
+    outcome: RankOutcome = "collateral" if is_follow_up else "crashed"
+    return RankFinding(facts, outcome, facts.exited_s, summary, last_words=said)
+
+
+def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
+    """Return what happened to a rank that the harness ended, or that never ran.
+
+    A rank that ran is hung if the world ended as a hang or had settled, else it is collateral.
+    """
+    if facts.waits_at_gate:
+        outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
+        return RankFinding(facts, outcome, None, f"had left the {result.spec.subject}")
+    if facts.pid is None:
+        return RankFinding(facts, "error", None, "was not started")
+    # `judge` makes this collateral if a cause is known; else the others raised only symptoms.
+    is_hung = result.ending in (*_HANGS, "settled")
+    phase = phase_name(facts.phase, result.spec.subject)
+    return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {phase}")
+
+
+def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
+    """Return the earliest finding with one of `outcomes`."""
+    found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
+    late_s = {"crashed": DEATH_SEEN_LATE_S}
+    return min(
+        found, key=lambda each: (each.at_s or 0.0) - late_s.get(each.outcome, 0.0), default=None
+    )
+
+
+def _outcome(
+    ranks: Iterable[RankFinding], first: RankFinding | None, result: WorldResult
+) -> Outcome:
+    outcomes = {each.outcome for each in ranks} - {"killed_as_planned"}
+    if result.ending in ("lost", "interrupted"):
+        return "error"
+    if first is not None:
+        return _CAUSES[first.outcome]
+    if result.ending in _HANGS or outcomes & {"hung", "collateral"}:
+        return "hung"
+    if outcomes == {"skipped"}:
+        return "skipped"
+    return "failed" if "skipped" in outcomes else "passed"
+
+
+def _decisive(
+    status: Status, outcome: Outcome, ranks: Iterable[RankFinding], first: RankFinding | None
+) -> RankFinding | None:
+    """Return the finding whose text is shown: the cause's, else a symptom's, else a lone skip's.
+
+    A failure that xfail expects is never the reason why a test failed.
+    """
+    if outcome == "hung":
+        return _first(ranks, {"collateral"})
+    if status in ("failed", "error") and first is not None:
+        unexpected = [each for each in ranks if rank_status(each) != "xfailed"]
+        first = _first(unexpected, _CAUSES)
+    if first is None and status == "failed":
+        return next((each for each in ranks if each.outcome == "skipped"), None)
+    return first
+
+
+def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
+    """Return pytest's status for an outcome: xfail applied, then the worst rank's."""
+    ranks = list(ranks)
+    if outcome in ("hung", "crashed"):  # to be expected, every mark must expect any failure
+        marks = [each.facts.xfail for each in ranks if each.facts.reports]
+        is_expected = bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
+        return "xfailed" if is_expected else "failed"
+    if outcome == "error" and not any(each.outcome == "error" for each in ranks):
+        return "error"  # the harness's own
+    return _worst({rank_status(each) for each in ranks if each.outcome not in _NEUTRAL})
+
+
+def _worst(statuses: set[str]) -> Status:
+    """Return pytest's status for the statuses of the ranks."""
+    return next(status for status, applies in _WORST_FIRST if applies(statuses))
+
+
+_NEUTRAL = ("collateral", "killed_as_planned")
+"""Outcomes of ranks that do not count for the test's status."""
+
+_WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
+    ("failed", lambda found: "crashed" in found),
+    ("error", lambda found: "error" in found),
+    ("failed", lambda found: "failed" in found),
+    ("skipped", lambda found: found == {"skipped"}),
+    ("failed", lambda found: "skipped" in found),
+    ("failed", lambda found: "strict-xpassed" in found and "xfailed" not in found),
+    ("passed", lambda found: not found),
+    ("xpassed", lambda found: found <= {"xpassed", "strict-xpassed"}),
+    ("xfailed", lambda found: "xfailed" in found),
+    ("passed", lambda _: True),
+)
+"""pytest's status for a set of rank statuses: the first that applies."""
+
+
+def rank_status(finding: RankFinding) -> str:
+    """Return a rank's part in pytest's status: its outcome, with xfail applied."""
+    reports = finding.facts.reports
+    if any(each.outcome == "failed" and not each.is_strict_xpass for each in reports):
+        return finding.outcome
+    return _body_status(finding)
+
+
+def _body_status(finding: RankFinding) -> str:
+    """Return the status of a rank's setup and call, whatever its teardown did."""
+    for report in finding.facts.reports:
+        if report.is_strict_xpass:
+            return "strict-xpassed"
+        if report.wasxfail is not None:
+            return "xfailed" if report.outcome == "skipped" else "xpassed"
+    interrupted = finding.facts.interrupted
+    if interrupted is not None and interrupted.is_expected:
+        return "xfailed"
+    match finding.facts.failure:
+        case ReportMade(when="teardown", outcome="failed"):
+            return "skipped" if finding.facts.is_skipped else "passed"
+    return finding.outcome
+
+
+def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
+    """Return the phase of pytest's report: a failure only in teardown is an error at teardown."""
+    if status != "error":
+        return "call"
+    ranks = list(ranks)
+    if any(each.outcome == "failed" and rank_status(each) != "xfailed" for each in ranks):
+        return "call"  # it failed as well
+    failures = [each.facts.failure for each in ranks if each.outcome == "error"]
+    phases = {each.when if isinstance(each, ReportMade) else "setup" for each in failures}
+    return "teardown" if phases == {"teardown"} else "setup"
+
+
+def _reason(
+    outcome: Outcome,
+    status: Status,
+    ranks: tuple[RankFinding, ...],
+    decisive: RankFinding | None,
+    result: WorldResult,
+) -> str:
+    if result.ending in ("lost", "interrupted"):
+        return first_line(result.reason or "the harness failed")
+    if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
+        return ranks[0].summary
+    if outcome == "passed":
+        return next((each.facts.xfail.reason for each in ranks if each.facts.xfail), "")
+    if outcome == "hung" and result.ending == "settled":
+        late = [each.facts for each in ranks if each.outcome == "hung"]
+        if late:
+            names = rank_set(each.rank for each in late)
+            phase = phase_name(late[0].phase, result.spec.subject)
+            return f"{names} still in {phase}, the others gave up waiting"
+    if outcome == "hung" or decisive is None:
+        hit = _first(ranks, {"collateral"})
+        lost = f"{_name_all(ranks, hit)} lost the others: {hit.summary}" if hit else ""
+        return result.reason or lost or "the world did not end"
+    if decisive.outcome == "skipped":
+        others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
+        return f"{_name_all(ranks, decisive)} skipped alone: {decisive.summary} ({others} did not)"
+    return f"{_name_all(ranks, decisive)}: {decisive.summary}"
+
+
+def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
+    """Return the names of all ranks with the same finding."""
+    same = (finding.identity, rank_status(finding))
+    return rank_set(each.facts.rank for each in ranks if (each.identity, rank_status(each)) == same)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not blank, cut to a readable length."""
+    return next((line for line in text.splitlines() if line.strip()), "")[:300]
+
+
+def describe_subtests(facts: RankFacts) -> str:
+    """Return how many of a rank's subtests failed, in pytest's words."""
+    count = len(facts.failed_subtests_s)
+    return f"contains {count} failed subtest{'s' * (count > 1)}"
+
+
+# Failures of the test's own code, which the end of its world does not explain.
+#
+# A test may expect that its world hangs, or that a rank dies or raises. What such an end brings
+# about in other ranks is harmless: lost connections, timeouts, aborted operations. Any other
+# failure is the test's own: an assertion, a failed subtest, an error of a fixture, a rank that
+# skipped alone.
+
+
+def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, str]]:
+    """Return the failures that the end of a world does not explain, with what happened.
+
+    Args:
+        finding: What happened to the world.
+        end: How it ended. The exceptions of culprits that raised are part of it.
+    """
+    culprits = [finding.ranks[rank] for rank in end.culprits]
+    began_s = min((each.at_s for each in culprits if each.at_s is not None), default=0.0)
+    found = []
+    for each in finding.ranks:
+        facts, is_culprit = each.facts, each.facts.rank in end.culprits
+        is_end = is_culprit and end.kind in ("raised", "transport")
+        is_failure = each.outcome in ("failed", "error") and facts.failure is not None
+        is_early = each.at_s is not None and each.at_s <= began_s - DEATH_SEEN_LATE_S
+        error = facts.failure.error if facts.failure is not None else None
+        is_own = is_early or error is None or not _is_harmless(error, finding.symptoms)
+        if is_failure and is_own and not is_end and rank_status(each) != "xfailed":
+            found.append((each, each.summary))
+        for phase, later in later_failures(each, finding.symptoms):
+            found.append((each, f"{later.type}: {first_line(later.message)} in {phase}"))
+        if facts.failed_subtests_s:
+            found.append((each, describe_subtests(facts)))
+        if each.outcome == "skipped" and not is_culprit:
+            found.append((each, f"skipped alone: {facts.skip_reason}"))
+    return found
+
+
+def has_xfailed(finding: Finding, end: Diagnosis) -> bool:
+    """Return whether a rank failed as xfail expects, and not only as part of the end."""
+    return any(
+        rank_status(each) == "xfailed" and each.facts.rank not in end.culprits
+        for each in finding.ranks
+        if each.outcome in ("failed", "error")
+    )
+
+
+def later_failures(finding: RankFinding, symptoms: Symptoms) -> Iterator[tuple[str, RaisedError]]:
+    """Yield the own failures of a rank after its first one, with their phases.
+
+    Example: the connection to a dead rank is lost in the call, and then a fixture's teardown
+    asserts.
+    """
+    facts = finding.facts
+    for each in (*facts.reports, facts.interrupted):
+        if each is None or each is facts.failure or each.error is None:
+            continue
+        if isinstance(each, ReportMade) and each.outcome != "failed":
+            continue
+        if isinstance(each, Interrupted) and each.is_expected:
+            continue
+        if not _is_harmless(each.error, symptoms):
+            yield (each.when if isinstance(each, ReportMade) else facts.phase), each.error
+
+
+def _is_harmless(error: RaisedError, symptoms: Symptoms) -> bool:
+    """Return whether an exception, or one that it was raised from, says that a peer is gone."""
+    text = f"{error.type}: {error.message}"
+    is_symptom = symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
+    return is_symptom or is_closed_connection(error) or is_unanswered(error)

@@ -1,0 +1,292 @@
+"""The facts about one rank: a fold over the world's history, event by event."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.model.event import (
+    Done,
+    Event,
+    Exited,
+    FaultChanged,
+    Forked,
+    Hello,
+    Interrupted,
+    Parked,
+    PhaseEntered,
+    RaisedError,
+    RankEventBody,
+    Ready,
+    Released,
+    ReportMade,
+    SubtestEnded,
+    XfailMark,
+)
+from pytest_multihost.core.model.verdict import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """The facts about one rank. Times are seconds on the monotonic clock.
+
+    Attributes:
+        rank: Its index.
+        pid: Its process.
+        phase: The last phase that it reached.
+        ready_s: When its backend was up.
+        parked_s: When its test body was over.
+        done_s: When its teardown was over.
+        exited_s: When its process ended.
+        exit: How its process ended.
+        was_ended: Whether the harness ended its process.
+        failed_subtests_s: When subtests of the user's failed.
+        reports: pytest's reports: setup, call, teardown.
+        interrupted: An exception that left the test without a report, or the backend's failure.
+        failure: The first report of a raise, one that xfail expects only if there is no other, or
+            `interrupted`.
+        failed_s: When `failure` happened.
+        released: Gates that were opened for it.
+        is_being_killed: Whether a fault that ends its process has begun.
+        active_faults: The "begun" changes of faults that are not over.
+        last_event_s: When the rank itself last sent an event.
+        can_dump: Whether it runs the plugin's code and can be asked for its stacks.
+    """
+
+    rank: int
+    pid: int | None = None
+    phase: Phase = "startup"
+    can_dump: bool = False
+    ready_s: float | None = None
+    parked_s: float | None = None
+    done_s: float | None = None
+    exited_s: float | None = None
+    exit: Exited | None = None
+    was_ended: bool = False
+    failed_subtests_s: tuple[float, ...] = ()
+    reports: tuple[ReportMade, ...] = ()
+    interrupted: Interrupted | None = None
+    failure: ReportMade | Interrupted | None = None
+    failed_s: float | None = None
+    released: frozenset[str] = frozenset()
+    is_being_killed: bool = False
+    active_faults: tuple[Event, ...] = ()
+    last_event_s: float = 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended."""
+        return self.exit is not None
+
+    @property
+    def is_past_body(self) -> bool:
+        """Whether it will not take part in the test body any more."""
+        return self.is_gone or self.parked_s is not None or self.interrupted is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its process has ended or only has to exit."""
+        return self.is_gone or self.done_s is not None or self.interrupted is not None
+
+    @property
+    def waits_at_gate(self) -> bool:
+        """Whether it is past its test body and waits for the controller to open the next gate."""
+        if self.done_s is not None:
+            return "exit" not in self.released
+        return self.parked_s is not None and "teardown" not in self.released
+
+    @property
+    def is_killed_as_planned(self) -> bool:
+        """Whether a `kill` fault has ended its process."""
+        by_signal = self.exit is not None and self.exit.signal is not None
+        return by_signal and self.is_being_killed and not self.was_ended
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process ended neither regularly after its release nor by the harness."""
+        if self.exit is None or self.was_ended or self.is_killed_as_planned:
+            return False
+        is_over = self.done_s is not None or self.interrupted is not None
+        return not ("exit" in self.released and is_over and self.exit.code == 0)
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether pytest skipped it, by mark or at run time."""
+        return any(each.outcome == "skipped" and each.wasxfail is None for each in self.reports)
+
+    @property
+    def skip_reason(self) -> str:
+        """Why it was skipped."""
+        for each in self.reports:
+            longrepr = each.report["longrepr"]
+            if each.outcome == "skipped" and isinstance(longrepr, list):
+                return str(longrepr[2]).removeprefix("Skipped: ")
+        return "skipped"
+
+    @property
+    def xfail(self) -> XfailMark | None:
+        """The xfail mark in force, if the rank has reported one."""
+        return next((each.xfail for each in self.reports if each.xfail is not None), None)
+
+
+def advance(facts: RankFacts, event: Event) -> RankFacts:
+    """Return `facts` after `event` of the same rank."""
+    if isinstance(event.body, RankEventBody):
+        facts = replace(facts, last_event_s=event.at_s)
+    match event.body:
+        case Forked(pid):
+            return replace(facts, pid=pid)
+        case Released(gate):
+            return replace(facts, released=facts.released | {gate})
+        case Exited(by_harness=ended) as status:
+            return replace(facts, exited_s=event.at_s, exit=status, was_ended=ended)
+        case ReportMade() | Interrupted() | SubtestEnded() as result:
+            return _with_result(facts, result, event.at_s)
+        case FaultChanged() as change:
+            return _with_fault(facts, event, change)
+    return _with_progress(facts, event)
+
+
+def _with_progress(facts: RankFacts, event: Event) -> RankFacts:
+    match event.body:
+        case Hello():
+            return replace(facts, can_dump=True)
+        case Ready():
+            return replace(facts, ready_s=event.at_s)
+        case PhaseEntered(phase):
+            return replace(facts, phase=phase)
+        case Parked():
+            return replace(facts, parked_s=event.at_s)
+        case Done():
+            return replace(facts, done_s=event.at_s, phase="shutdown")
+    return facts
+
+
+def _with_result(
+    facts: RankFacts, result: ReportMade | Interrupted | SubtestEnded, at_s: float
+) -> RankFacts:
+    match result:
+        case SubtestEnded("failed"):
+            return replace(facts, failed_subtests_s=(*facts.failed_subtests_s, at_s))
+        case Interrupted():
+            facts = replace(facts, interrupted=result)
+            is_failure = facts.failure is None
+        case ReportMade(outcome=outcome, error=error):
+            facts = replace(facts, reports=(*facts.reports, result))
+            is_failure = outcome == "failed" or error is not None
+            if isinstance(facts.failure, ReportMade):  # later ones only in place of an expected one
+                is_failure = outcome == "failed" != facts.failure.outcome
+        case _:
+            return facts
+    return replace(facts, failure=result, failed_s=at_s) if is_failure else facts
+
+
+def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFacts:
+    others = tuple(
+        each
+        for each in facts.active_faults
+        if not (isinstance(each.body, FaultChanged) and each.body.index == change.index)
+    )
+    if change.phase != "begun":
+        return replace(facts, active_faults=others)
+    return replace(
+        facts,
+        is_being_killed=facts.is_being_killed or change.kills,
+        active_faults=(*others, event),
+    )
+
+
+def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
+    """Return the facts about each rank after `history`."""
+    facts = [RankFacts(rank) for rank in range(size)]
+    for event in history:
+        facts[event.rank] = advance(facts[event.rank], event)
+    return tuple(facts)
+
+
+def describe_exit(status: Exited) -> str:
+    """Return as words how a process ended, as in "was killed by SIGKILL"."""
+    if status.signal is None:
+        return f"exited with code {status.code}"
+    try:
+        return f"was killed by {signal.Signals(status.signal).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {status.signal}"
+
+
+# Patterns by which a rank's failure is known to follow only from another's.
+
+
+_RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
+"""Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
+symptom, whatever text they quote."""
+
+_CLOSED = re.compile(
+    r"(BrokenPipe|ConnectionAborted|ConnectionReset|EOF|IncompleteRead)Error\b"
+    r"|connection.*(abort|clos|lost|reset)|broken pipe|socket closed",
+    re.IGNORECASE,
+)
+"""Exceptions of a rank whose peer has closed the connection, from whatever library they come."""
+
+_UNANSWERED = re.compile(
+    r"(Connection|ConnectionRefused|Timeout)Error\b|connection.*refused|timed out", re.IGNORECASE
+)
+
+
+def is_closed_connection(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, is of a closed connection.
+
+    Whatever library it comes from. It follows from another rank's failure only if one has failed.
+    """
+    return _matches_chain(_CLOSED, error)
+
+
+def is_unanswered(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, says that no answer came."""
+    return _matches_chain(_UNANSWERED, error)
+
+
+def _matches_chain(pattern: re.Pattern[str], error: RaisedError) -> bool:
+    texts = (f"{error.type}: {error.message}", *error.causes)
+    return error.type not in _RAISED_BY_TESTS and any(map(pattern.search, texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Symptoms:
+    """A backend's patterns of failures that follow from another rank's.
+
+    Attributes:
+        raised: Regular expressions for the text of an exception.
+        fatal: Regular expressions for the log of a rank whose runtime ended it.
+    """
+
+    raised: tuple[str, ...] = ()
+    fatal: tuple[str, ...] = ()
+
+    def is_in_error(self, text: str) -> bool:
+        """Return whether the text of an exception matches a symptom."""
+        return _matches(self.raised, text)
+
+    def is_in_log(self, text: str) -> bool:
+        """Return whether the end of a rank's log matches a symptom."""
+        return _matches(self.fatal, text)
+
+    def is_symptom(self, error: RaisedError, text: str) -> bool:
+        """Return whether an exception follows from another rank's failure.
+
+        Args:
+            error: The exception as its rank has sent it.
+            text: Its type and message.
+        """
+        is_symptom = error.is_harness_symptom or self.is_in_error(text)
+        return is_symptom and error.type not in _RAISED_BY_TESTS
+
+    def is_raised_from_symptom(self, error: RaisedError) -> bool:
+        """Return whether an exception was raised from a symptom, or while handling one."""
+        return error.type not in _RAISED_BY_TESTS and any(map(self.is_in_error, error.causes))
+
+
+def _matches(patterns: Iterable[str], text: str) -> bool:
+    return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)

@@ -1,0 +1,187 @@
+"""The input of a proof: snapshots of a world, and one process between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.model.operation import (
+    PROGRAM_START,
+    Operation,
+    Operations,
+    program_scope,
+)
+from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.result import Activity
+from pytest_multihost.core.proof.threads import activity_of
+
+_BUSY = 0.02
+"""Share of a processor above which a thread does more than wake up and poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A world at one instant.
+
+    Attributes:
+        kernel: Its processes, as the kernel shows them.
+        operations: The contents of its ranks' slot pages.
+        severed: Pairs of addresses: frames of the first never arrive at the second, as no plan
+            heals the cut.
+        is_disturbed: Whether network faults are or were active. Then unacknowledged data may be
+            lost, and retransmitted after any time.
+    """
+
+    kernel: KernelSnapshot
+    operations: tuple[Operations, ...] = ()
+    severed: frozenset[tuple[str, ...]] = frozenset()
+    is_disturbed: bool = False
+
+    def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
+        """Return the open operations whose end a thread of a rank waits for."""
+        of_rank = [each for each in self.operations if each.rank == rank]
+        found = [operation for each in of_rank for operation in each.open]
+        return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
+
+    def give_ups(self) -> Iterator[str]:
+        """Yield sentences on the ranks that would give up waiting; which fails the test."""
+        for process in self.kernel.processes if self.kernel.is_deep else ():
+            for thread in process.threads if process.is_rank else ():
+                found = self.awaited_operations(process.rank, thread.tid)
+                found = found or self.failing_starts(process.rank, thread.tid)
+                if thread.ends_s in {None, NEVER} or not found:
+                    continue
+                if found[-1].name == PROGRAM_START or all(map(self.must_fail, found)):
+                    left_s = max(thread.ends_s - self.kernel.at_s, 0.0)
+                    yield (
+                        f"rank {process.rank} would have given up {found[-1].name} after"
+                        f" {left_s:.0f} s more, with an error that its code does not handle"
+                    )
+
+    def failing_starts(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
+        """Return the program that a thread starts, if it cannot end but by failing the test.
+
+        A rank on whose devices it runs has started no program from that line. The first start of a
+        program is always recorded, so its collectives miss that rank.
+        """
+        entered = {each.rank: each.entered for each in self.operations}
+        return tuple(
+            operation
+            for each in self.operations
+            if each.rank == rank
+            for operation in each.open
+            if operation.thread == tid and operation.name == PROGRAM_START
+            if operation.fails_test and operation.frame is not None
+            for group, ordinal, scope in each.entered
+            if scope == program_scope(operation.frame.file, operation.frame.line)
+            if any((group, ordinal, scope) not in entered.get(other, {}) for other in group)
+        )
+
+    def must_fail(self, operation: Operation) -> bool:
+        """Return whether an operation cannot end but by an error, which fails the test.
+
+        It is a collective that a member has not entered, and so it is for as long as that member
+        waits.
+        """
+        return operation.fails_test and bool(self.lacking(operation))
+
+    def complete_operations(self) -> Iterator[Operation]:
+        """Yield the awaited collectives that all members have entered: nobody is missing."""
+        pages = [each for page in self.operations for each in page.open]
+        awaited = [each for each in pages if each.waited_s is not None]
+        for operation in awaited:
+            is_collective = operation.kind == "collective" and operation.has_members
+            names = {each.name for each in awaited if each.place == operation.place}
+            if is_collective and len(names) == 1 and not self.lacking(operation):
+                yield operation
+
+    def lacking(self, operation: Operation) -> frozenset[int]:
+        """Return the members that a collective cannot end without and that have not entered it."""
+        if operation.kind != "collective" or not operation.has_members:
+            return frozenset()
+        key, sequence = operation.place
+        return frozenset(
+            each.rank
+            for each in self.operations
+            if each.rank in operation.group and each.entered.get(key, 0) < sequence
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One living process between two deep snapshots of its world.
+
+    Attributes:
+        was: The process in the first snapshot.
+        process: The process in the second snapshot.
+        before: The first snapshot.
+        now: The second snapshot.
+        deadline_s: When the world is ended in any case, on the monotonic clock.
+        earlier: The process's threads in the first snapshot, by id.
+    """
+
+    was: Process
+    process: Process
+    before: Snapshot
+    now: Snapshot
+    deadline_s: float
+    earlier: Mapping[int, Thread]
+
+    def has_not_moved(self, thread: Thread) -> bool:
+        """Whether a thread is in the same wait as before, and has not left it in between.
+
+        Each wait that ends puts its thread on a processor, which `Thread.runs` counts. So equal
+        keys mean that the thread did not run in between, not even from one short wait to the next.
+        """
+        last = self.earlier.get(thread.tid)
+        return last is not None and last.wait_key == thread.wait_key
+
+    def is_busy(self, thread: Thread) -> bool:
+        """Whether a thread has used the processor for more than waking up now and then."""
+        last = self.earlier.get(thread.tid)
+        elapsed_ns = (self.now.kernel.at_s - self.before.kernel.at_s) * 1e9
+        return thread.cpu_ns - (last.cpu_ns if last else 0) > _BUSY * elapsed_ns
+
+    def times_out(self, thread: Thread) -> bool:
+        """Whether a thread has not left a wait that is known to time out before the deadline."""
+        return self.has_not_moved(thread) and thread.ends_by(self.deadline_s)
+
+    def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
+        """Return the operations that a thread waits for, if they are the same as before."""
+
+        def identity(operation: Operation) -> Operation:
+            # The flight recorder's times come from another clock and are converted at each reading.
+            is_converted = operation.source == "flight-recorder"
+            return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
+
+        if not self.process.is_rank:
+            return ()
+        found = self.now.awaited_operations(self.process.rank, thread.tid)
+        before = self.before.awaited_operations(self.process.rank, thread.tid)
+        return found if list(map(identity, found)) == list(map(identity, before)) else ()
+
+    def is_severed(self, found: Descriptor) -> bool:
+        """Whether nothing that a connection's peer sends arrives.
+
+        A network fault of the test cuts the peer's host off from this one, and no plan heals it.
+        """
+        return found.hosts[::-1] in self.before.severed & self.now.severed
+
+    def activity(self, thread: Thread) -> Activity:
+        """Return the wait of a thread, for messages."""
+        return activity_of(thread, self.now.kernel.at_s)
+
+
+def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
+    """Return whether a rank's main thread has left its wait, other than to poll in an operation.
+
+    False for a thread that had no wait before, and for one that is gone.
+    """
+    was, main = (
+        snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None
+        for snapshot in (before, now)
+    )
+    if was is None or main is None or was.wait_key == main.wait_key:
+        return False
+    awaited = before.awaited_operations(rank, main.tid)
+    return not awaited or awaited != now.awaited_operations(rank, main.tid)

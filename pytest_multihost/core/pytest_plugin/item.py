@@ -1,0 +1,355 @@
+"""A test item whose body runs in ranks, and how the ranks' results reach pytest's own report.
+
+At the end of the collection `MultihostItem` is mixed into the item's own class. The item stays the
+object that pytest collected, with its node id, markers and parent, so that xdist, --lf, -x,
+--durations and reruns treat it like any other; and it stays an instance of its class, which plugins
+look at. An item class of our own would have to be chosen while pytest collects, before it is known
+whether a conftest or a hook marks the test, and could not be a TestCase method or another plugin's
+item.
+
+Fixtures are set up in the ranks, never in the controller: they would open files, ports and devices
+that each rank needs for itself, and a runtime that a fixture starts makes a fork unsound.
+"""
+
+from __future__ import annotations
+
+import bdb
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
+from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.sweep import SweepResult
+from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, fails_test
+from pytest_multihost.core.pytest_plugin.server_process import ORIGINAL
+from pytest_multihost.core.pytest_private import (
+    ColouredRepr,
+    ExceptionRepr,
+    TerminalRepr,
+    describe_subtest,
+    is_terminal,
+    make_longrepr,
+    rename_subtest,
+    terminal_writer,
+)
+from pytest_multihost.core.report import read_log
+from pytest_multihost.core.report.text import COLOURS, page_sections
+from pytest_multihost.extensions.hazards.report import hazard_headline, hazards_section
+from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.words import survives_text, waits_text
+
+_RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()
+_ATTEMPT = pytest.StashKey[CompletedAttempt]()
+
+_FULL = 20_000, 20_000
+"""Bytes of head and tail of a rank's output that go into the report; the log has all of it."""
+
+_COLLATERAL = 1_000, 2_000
+"""The same for a rank that has lost its peers: its runtime prints pages that do not say why."""
+
+
+class WorldFailedError(bdb.BdbQuit):
+    """Ends the phase of an item whose world did not pass; never seen by a user.
+
+    A BdbQuit, because pytest enters no debugger for it: with --pdb it would stop in this module's
+    frames, and those of the ranks are gone.
+    """
+
+
+class MultihostItem(pytest.Item):
+    """Mixed into the class of every multihost item in the controller."""
+
+    def setup(self) -> None:
+        """Forget the last attempt; fixtures are set up in the ranks."""
+        self._report_sections.clear()
+        self.user_properties.clear()
+        if _ATTEMPT in self.stash:
+            del self.stash[_ATTEMPT]
+
+    def runtest(self) -> None:
+        """Run the test as a world."""
+        attempt = self.stash[_ATTEMPT] = self.stash[_RUN_ITEM](self)
+        add_results(self, attempt)
+        finding = attempt.judged.finding
+        if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
+            raise WorldFailedError(finding.reason)
+        hazards = attempt.hazards
+        if hazards is not None and fails_test(self, hazards):
+            self.stash[_ATTEMPT] = replace(attempt, is_failed_by_hazards=True)
+            raise WorldFailedError(hazard_headline(hazards))
+        if attempt.sweep is not None and attempt.sweep.status == "failed":
+            raise WorldFailedError(survives_text(attempt.sweep))
+
+    def teardown(self) -> None:
+        """Report what only the teardown in the ranks got wrong, where pytest expects it."""
+        attempt = self.stash.get(_ATTEMPT, None)
+        if attempt is not None and attempt.judged.finding.when == "teardown":
+            raise WorldFailedError(attempt.judged.finding.reason)
+
+    def repr_failure(
+        self,
+        excinfo: pytest.ExceptionInfo[BaseException],
+        *args: Any,  # noqa: ANN401 - as other classes of items define it
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str | TerminalRepr:
+        """Show what the ranks saw instead of our own exception."""
+        if isinstance(excinfo.value, WorldFailedError):
+            return longrepr(self, self.stash[_ATTEMPT])
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
+        """Leave out what only the ranks can judge.
+
+        xfail is about exceptions, and those are raised in the ranks. A skipif condition that is a
+        string is evaluated in the test's module, and may ask the world for its size.
+        """
+        for mark in super().iter_markers(name):
+            conditions = (*mark.args, mark.kwargs.get("condition"))
+            has_string = mark.name == "skipif" and any(isinstance(c, str) for c in conditions)
+            if mark.name != "xfail" and not has_string:
+                yield mark
+
+
+@cache
+def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
+    metaclass: Any = type(kind)
+    mixed: type[pytest.Item] = metaclass(f"Multihost{kind.__name__}", (MultihostItem, kind), {})
+    return mixed
+
+
+def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttempt]) -> None:
+    """Make `item` one whose body runs in ranks.
+
+    Args:
+        item: As pytest collected it; a rank gets it back as it was (`server_process`).
+        run_item: Runs it as a world.
+    """
+    item.stash[_RUN_ITEM] = run_item
+    function = None
+    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
+        # Hypothesis's plugin wraps pytest_runtest_call, and would call the test's fixtures there.
+        _ = item.location  # computed from the function while that is still in place, then cached
+        function = item.obj
+        item.obj = lambda: None
+    item.stash[ORIGINAL] = type(item), function
+    item.__class__ = _mixed(type(item))
+
+
+def fail_items(items: Iterable[pytest.Item], message: str) -> None:
+    """Make every one of `items` fail with `message` instead of running."""
+
+    def fail(_item: pytest.Item) -> NoReturn:
+        pytest.fail(message, pytrace=False)
+
+    for item in items:
+        convert(item, fail)
+
+
+def finish_report(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> None:
+    """Set the status of pytest's report of a multihost item to the result of its ranks.
+
+    To be called after every other plugin's makereport: what skip, xfail and error mean for a world
+    was decided in the ranks.
+    """
+    attempt = item.stash.get(_ATTEMPT, None)
+    if attempt is None or call.when == "setup":
+        return
+    finding = attempt.judged.finding
+    if finding.outcome == "hung":
+        report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
+    if call.when == "call":
+        _apply_status(item, report, attempt)
+    if finding.status == "error" and finding.when == "setup" and call.when == "call":
+        report.when = "setup"
+    if call.when == "teardown":
+        if finding.when == "teardown":
+            report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
+        del item.stash[_ATTEMPT]  # a thousand histories are a lot of memory
+
+
+def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
+    finding = attempt.judged.finding
+    of_call = finding.call if finding.when == "teardown" else None
+    status, reason = of_call or (finding.status, finding.reason)
+    is_weak = attempt.sweep is not None and attempt.sweep.status == "failed"
+    is_weak = is_weak or attempt.is_failed_by_hazards
+    if status in ("failed", "error") or is_weak:
+        report.outcome = "failed"
+    elif status == "skipped":
+        path, line, _ = item.location
+        report.outcome = "skipped"
+        report.longrepr = (path, (line or 0) + 1, f"Skipped: {reason}")
+    else:
+        report.outcome = "skipped" if status == "xfailed" else "passed"
+        if status in ("xfailed", "xpassed"):
+            reasons = (
+                reason
+                for facts in (each.facts for each in finding.ranks)
+                for reason in (
+                    *(made.wasxfail for made in facts.reports),
+                    facts.xfail.reason if facts.xfail is not None else None,
+                )
+                if reason is not None
+            )
+            report.wasxfail = next(reasons, "")
+
+
+def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str:
+    """Return what pytest shows for a world that did not pass.
+
+    The headline rank's own representation with pytest's colours, its message saying which rank,
+    and below it what happened to the others.
+    """
+    writer = terminal_writer(item.config)
+    # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
+    has_width = writer is not None and (is_terminal(writer) or "COLUMNS" in os.environ)
+    columns = writer.fullwidth if writer is not None and has_width else None
+    if attempt.is_failed_by_hazards and attempt.hazards is not None:
+        shown = _at_item(item, f"HAZARD  {hazard_headline(attempt.hazards)}")
+        sections = [hazards_section(attempt.hazards, files=attempt.files)]
+    elif attempt.sweep is not None and attempt.judged.finding.status == "passed":
+        shown = _sweep_headline(item, attempt.sweep)
+        sections = [sweep_section(attempt.sweep, files=attempt.files, columns=columns)]
+    else:
+        shown = _headline(item, attempt)
+        sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
+    for each in sections:
+        shown.addsection(each.title, each.text, "-")
+    if hasattr(item.config, "workerinput"):
+        return shown  # xdist's workers send what pytest knows how to send
+    painted = {
+        each.text: [[(span.text, COLOURS[span.role]) for span in line] for line in each.lines]
+        for each in sections
+    }
+    return ColouredRepr(shown, painted)
+
+
+def _sweep_headline(item: pytest.Item, sweep: SweepResult) -> ExceptionRepr:
+    """Return the first lines of what is shown of a test that passes and has a weakness."""
+    open_ = [each for each in sweep.weaknesses if each.fails_test]
+    text = waits_text(open_[0].witness) if open_ else survives_text(sweep)
+    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+    return _at_item(item, f"WEAK  {text}{more}")
+
+
+def _at_item(item: pytest.Item, message: str) -> ExceptionRepr:
+    path, line, _ = item.location
+    return make_longrepr(message, file=path, line=(line or 0) + 1, message=message)
+
+
+def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
+    finding = attempt.judged.finding
+    message = finding.reason
+    headline = next((e for e in finding.ranks if e.facts.rank == finding.headline), None)
+    if finding.outcome == "crashed" and (headline is None or headline.outcome == "crashed"):
+        message = f"CRASHED  {message}"
+    if headline is not None and headline.report is not None:
+        original = _deserialized(item.config, headline.report).longrepr
+        if isinstance(original, ExceptionRepr) and original.reprcrash is not None:
+            original.reprcrash.message = message
+            return original
+    word = "HUNG  " if finding.outcome == "hung" else ""  # the summary has a word of its own
+    text = headline.error.text if headline is not None and headline.error else f"{word}{message}"
+    path, line, _ = item.location
+    return make_longrepr(text, file=path, line=(line or 0) + 1, message=message)
+
+
+def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestReport:
+    # pytest changes what it is given, and the event keeps what arrived.
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(
+        config=config, data=dict(data)
+    )
+    return report
+
+
+def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Add to an item's report, and to pytest's, everything that the ranks have sent."""
+    if item.config.getoption("capture", None) != "no":  # else it has been shown already
+        for (when, title, text), ranks in group_by_value(_output(attempt)).items():
+            item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
+    _add_properties(item, attempt)
+    _pass_on_warnings(item.config, attempt)
+    _pass_on_subtests(item, attempt)
+
+
+def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """Yield phase, title and text of what ranks printed and logged, with the rank."""
+    for finding in attempt.judged.finding.ranks:
+        rank = finding.facts.rank
+        path = attempt.directory / f"rank-{rank}.log"
+        head, tail = _COLLATERAL if finding.outcome == "collateral" else _FULL
+        log = read_log(path, head=head, tail=tail)
+        left_out = f"\n... {log.describe_left_out(str(path))} ...\n"
+        if text := f"{log.head}{left_out}{log.tail}" if log.left_out else log.head:
+            yield ("call", "output", text), rank
+        # What the logging plugin captured, under pytest's own titles.
+        for title, text in _last_report(finding).get("sections", ()):
+            if title.startswith("Captured log "):
+                yield (title.removeprefix("Captured log "), "log", text), rank
+
+
+def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
+    if attempt.judged.diagnosis is not None:
+        culprits = ",".join(map(str, attempt.judged.diagnosis.culprits))
+        item.user_properties.append(("multihost_kind", attempt.judged.diagnosis.kind))
+        item.user_properties.append(("multihost_culprits", culprits))
+    recorded = [
+        (name, value, finding.facts.rank)
+        for finding in attempt.judged.finding.ranks
+        for name, value in _last_report(finding).get("user_properties", ())
+    ]
+    values = {(name, repr(value)): value for name, value, _ in reversed(recorded)}
+    alike = group_by_value(((name, repr(value)), rank) for name, value, rank in recorded)
+    for key, ranks in alike.items():
+        is_all = len(set(ranks)) == attempt.judged.result.spec.size
+        suffix = "" if is_all else f"[{rank_set(ranks)}]"
+        item.user_properties.append((f"{key[0]}{suffix}", values[key]))
+
+
+def _last_report(finding: RankFinding) -> SerializedReport:
+    """Return the last report of a rank, which repeats what earlier phases have added to it."""
+    return finding.facts.reports[-1].report if finding.facts.reports else {}
+
+
+def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
+    """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
+    bodies = (event.body for event in attempt.judged.result.history)
+    recorded = [body for body in bodies if isinstance(body, WarningRecorded)]
+    for each, *_ in group_by_value((each.warning, each) for each in recorded).values():
+        text = each.warning
+        category = getattr(sys.modules.get(text.module), text.category, Warning)
+        message = warnings.WarningMessage(
+            Warning(text.message), category, text.filename, text.lineno
+        )
+        where = {"when": each.when, "nodeid": each.nodeid, "location": each.location}
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={"warning_message": message, **where}
+        )
+
+
+def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Report the user's subtests, one for all ranks with the same description and outcome."""
+    reports = [
+        (_deserialized(item.config, event.body.report), event.rank)
+        for event in attempt.judged.result.history
+        if isinstance(event.body, SubtestEnded)
+    ]
+    alike = group_by_value(
+        ((describe_subtest(report), report.outcome), (report, rank)) for report, rank in reports
+    )
+    for same in alike.values():
+        report, ranks = same[0][0], {rank for _, rank in same}
+        if len(ranks) < attempt.judged.result.spec.size:
+            rename_subtest(report, f"[{rank_set(ranks)}]")
+        item.ihook.pytest_runtest_logreport(report=report)

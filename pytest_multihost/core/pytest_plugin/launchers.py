@@ -1,0 +1,349 @@
+"""What launches the worlds of a run: which launcher each test requires, each made once.
+
+`core.launch` starts ranks and does not depend on pytest; this module configures it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.files import preload_variables
+from pytest_multihost.core.launch import require_jumping_clock
+from pytest_multihost.core.launch.docker import ContainerLauncher, ContainerSpec
+from pytest_multihost.core.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
+from pytest_multihost.core.launch.server import (
+    ServerConnection,
+    ServerLauncher,
+    ServerProgram,
+    exec_server,
+    fork_server,
+)
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.spec import ONE, ClockMode, Hosts
+from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.nemesis.io_shim import find_library
+from pytest_multihost.core.pytest_plugin.options import Settings
+from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.rank import own_variables, thread_variables
+from pytest_multihost.core.rank.agent import run_rank
+from pytest_multihost.extensions.clock.page import find_clock_library
+
+_CARRIED = re.compile(
+    r"""
+    PYTEST_.*|PYTHON(?!HOME$|PATH$|STARTUP$|USERBASE$|EXECUTABLE$).*
+    |(CUDA|GLOO|JAX|LC|MKL|NCCL|OMP|OPENBLAS|TF|TORCH|XLA|COVERAGE)_.*
+    |CI|COLUMNS|LANG|TERM|TZ
+    """,
+    re.VERBOSE,
+)
+"""Environment variables that a container gets: those that mean the same in another root file
+system. All others are the image's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequirements:
+    """What some tests require; tests with equal requirements share a launcher.
+
+    Attributes:
+        env: Variables that must be set before the ranks' interpreter starts.
+        has_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
+        has_jumping_clock: Whether the library of the clock that jumps must be; likewise.
+        has_containers: Whether the hosts are containers.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    has_fresh_interpreters: bool = False
+    has_preloaded_shim: bool = False
+    has_jumping_clock: bool = False
+    has_containers: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that must be set, those that preload libraries among them."""
+        own = dict(self.env)
+        libraries = [
+            find_library() if self.has_preloaded_shim else None,
+            find_clock_library() if self.has_jumping_clock else None,
+        ]
+        return {**own, **preload_variables({**os.environ, **own}, libraries)}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the cheapest way of launching does not do, for the reader."""
+        words = [f"env={dict(self.env)}"] if self.env else []
+        words += ["hash_seed"] if self.has_fresh_interpreters else []
+        words += ["slow_io"] if self.has_preloaded_shim else []
+        return words + (["clock=jump"] if self.has_jumping_clock else [])
+
+
+def launch_requirements(
+    env: Mapping[str, str],
+    faults: Sequence[Fault],
+    launch: str,
+    hosts: Hosts = ONE,
+    *,
+    clock: ClockMode = "real",
+) -> LaunchRequirements:
+    """Return what a test requires.
+
+    Args:
+        env: The `env` of its marker.
+        faults: Its own, those of the command line, or those of a token.
+        launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
+            is slow.
+        hosts: What hosts are made from.
+        clock: How time passes in its world.
+    """
+    kinds = {each.kind for each in faults}
+    return LaunchRequirements(
+        env=tuple(sorted(env.items())),
+        has_fresh_interpreters="hash_seed" in kinds,
+        has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
+        has_jumping_clock=clock == "jump",
+        has_containers=hosts.kind == "docker",
+    )
+
+
+def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:
+    """Return why the ranks of a test cannot be launched in the way that was asked for."""
+    if env and launch == "fork":
+        why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
+        return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
+    seeds = [each for each in faults if each.kind == "hash_seed"]
+    if not seeds or launch in ("auto", "spawn"):
+        return []
+    why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
+    return [f"faults: {seeds[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
+
+
+def clock_problems(clock: ClockMode, launch: str, hosts: Hosts) -> list[str]:
+    """Return why the clock of a test cannot jump in the way of launching that was asked for."""
+    if clock != "jump":
+        return []
+    problems = []
+    if launch == "fork":
+        why = "which takes a library that is loaded when an interpreter starts, needs an"
+        remedy = "interpreter of its own: leave out --multihost-launch=fork."
+        problems.append(f"clock='jump', {why} {remedy}")
+    if hosts.kind == "docker":
+        why = "a jump wakes threads by their ids, which containers number anew"
+        remedy = "say hosts='netns' or hosts='one', or clock='real'."
+        problems.append(f"clock='jump' is not for hosts='docker', since {why}: {remedy}")
+    return problems
+
+
+@dataclass(slots=True)
+class Launchers:
+    """The launchers of one run, each kept until the run ends: one per set of requirements.
+
+    Attributes:
+        config: pytest's configuration.
+        settings: The settings.
+        items: The multihost items.
+        backends: The backends they use, by name.
+        logs: Folder for the output of servers.
+    """
+
+    config: pytest.Config
+    settings: Settings
+    items: Sequence[pytest.Item]
+    backends: Mapping[str, Backend]
+    logs: Path
+    _open: dict[LaunchRequirements, ServerLauncher | ContainerLauncher] = field(
+        default_factory=dict
+    )
+    _host_problems: dict[str, str] = field(default_factory=dict)
+
+    def get(self, requirements: LaunchRequirements) -> ServerLauncher | ContainerLauncher:
+        """Return the launcher that meets `requirements`, open.
+
+        Raises:
+            UnsoundForkError: The way of launching that was asked for is not sound.
+            LaunchError: A server cannot start.
+        """
+        if not requirements.has_containers:
+            return self.get_local(requirements)
+        if requirements not in self._open:
+            self._open[requirements] = self._container_launcher(requirements)
+        return self._open[requirements]
+
+    def get_local(self, requirements: LaunchRequirements) -> ServerLauncher:
+        """Return the launcher that meets `requirements` by processes of this machine, open.
+
+        Raises:
+            UnsoundForkError: The way of launching that was asked for is not sound.
+            LaunchError: A server cannot start.
+        """
+        launcher = self._open.get(requirements)
+        if not isinstance(launcher, ServerLauncher):
+            launcher = self._local_launcher(requirements)
+            launcher.open()
+            self._open[requirements] = launcher
+        return launcher
+
+    def _local_launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
+        if requirements.has_jumping_clock:
+            require_jumping_clock()
+        env = requirements.variables
+
+        def fork() -> ServerConnection:
+            run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
+            prepare = partial(prepare_server, self.config, self.items, self.backends.values())
+            return fork_server(run, prepare)
+
+        def execute(mode: str, log: str) -> ServerConnection:
+            own = own_variables()
+            variables = {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
+            program = self._program(mode, variables, sys.path, log)
+            if mode == "spawn" and not requirements.has_fresh_interpreters:
+                job = replace(program.job, libraries=_imported_libraries())
+                program = replace(program, code=CODE, job=job)
+            return exec_server(program)
+
+        ways: dict[str, Callable[[], ServerConnection]] = {
+            "fork": fork,
+            "server": partial(execute, "server", "server.log"),
+            "spawn": partial(execute, "spawn", "spawner.log"),
+        }
+        mode = self._mode(requirements)
+        names = [mode] if mode != "auto" else list(ways)
+        if env and "fork" in names:  # a fork of this process cannot have them from the start
+            names.remove("fork")
+        return ServerLauncher({name: ways[name] for name in names})
+
+    def _mode(self, requirements: LaunchRequirements) -> str:
+        """Return "auto", or the one way of launching to use."""
+        return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
+
+    def _program(
+        self, mode: str, environment: Mapping[str, str], path: list[str] | None, log: str
+    ) -> ServerProgram:
+        """Return what a new interpreter is to run.
+
+        Args:
+            mode: "server" or "spawn": whether it forks the ranks, or starts interpreters for them.
+            environment: Its whole environment, or what an image's is to have besides.
+            path: Its sys.path; None: the one that it starts with.
+            log: Name of the file in `logs` to which it prints.
+        """
+        config = self.config
+        workerinput: Mapping[str, Iterable[object]] = getattr(config, "workerinput", {})  # xdist
+        args = workerinput.get("multihost_args", config.invocation_params.args)
+        # The plugin is named as its entry point is, not by its module's path: pytest would take
+        # that for a second plugin where it loads entry points too, and two declare the same options
+        # twice. A name works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
+        extra = ["-p", "multihost_hangs"]
+        if config.pluginmanager.has_plugin("_cov"):
+            extra.append("--cov-append")  # else it erases what the controller has measured
+        run = PytestRun(
+            cwd=str(config.invocation_params.dir),
+            args=(*map(str, args), *extra),
+            files=tuple(dict.fromkeys(str(item.path) for item in self.items)),
+            path=None if path is None else tuple(path),
+        )
+        if mode == "server":
+            job = ServerJob(run=run, backends=tuple(self.backends))
+            return ServerProgram(CODE, job, environment, self.logs / log)
+        spawn = ServerJob(run=run, rank_code=CODE)
+        return ServerProgram(SPAWN_SERVER_CODE, spawn, environment, self.logs / log)
+
+    def _container_launcher(self, requirements: LaunchRequirements) -> ContainerLauncher:
+        """Return a launcher of worlds whose hosts are containers."""
+        settings, env, cwd = (
+            self.settings,
+            requirements.variables,
+            self.config.invocation_params.dir,
+        )
+        shared = (self.config.rootpath, cwd, settings.artifacts, base_temp(self.config))
+        libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
+        read_only = [Path(each).parent for each in libraries if each.startswith("/")]
+        carried = {
+            name: value for name, value in own_variables().items() if _CARRIED.fullmatch(name)
+        }
+        # The container runs with this process's user id, which the image may not know.
+        variables = {**carried, **thread_variables(carried), "HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
+        python, path = settings.docker_python, None
+        if python == "host":  # the interpreter that runs pytest, mounted with its packages
+            python, path = sys.executable, sys.path
+            program_folder = Path(os.path.realpath(python)).parent
+            mounted = [Path(sys.prefix), Path(sys.base_prefix), program_folder, *map(Path, path)]
+            read_only += [each for each in mounted if each.is_absolute() and each.exists()]
+        else:
+            found = [Path(each or ".").absolute() for each in sys.path]
+            importable = [str(each) for each in found if any(map(each.is_relative_to, shared))]
+            variables["PYTHONPATH"] = os.pathsep.join(importable)
+        variables |= {"PYTEST_MULTIHOST_SERVER": "1", **env}
+
+        def program(mode: str, host: str) -> ServerProgram:
+            return self._program(mode, variables, path, f"{mode}-{host}.log")
+
+        mode = self._mode(requirements)
+        names = [mode] if mode in ("server", "spawn") else ["server", "spawn"]
+        spec = ContainerSpec(
+            image=settings.docker_image,
+            python=python,
+            shared=shared,
+            read_only=tuple(read_only),
+            cwd=cwd,
+        )
+        return ContainerLauncher(spec, {name: partial(program, name) for name in names})
+
+    def host_problem(self, hosts: Hosts, requirements: LaunchRequirements) -> str:
+        """Return why this machine cannot make hosts of a kind, and what helps; empty if it can.
+
+        Tried once for each kind of host in a run.
+
+        Args:
+            hosts: What hosts are made from; one host is always there.
+            requirements: Their launcher tries it.
+        """
+        if (kind := hosts.kind) == "one":
+            return ""
+        if kind not in self._host_problems:
+            with TemporaryDirectory(prefix="hosts-", dir=base_temp(self.config)) as base:
+                error = self.get(requirements).why_no_hosts(Path(base, "trial"))
+            parts = error.parts if error else ()
+            ended = (each if each.endswith((".", ":")) else f"{each}." for each in parts)
+            self._host_problems[kind] = " ".join(ended)
+        return self._host_problems[kind]
+
+    def describe(self) -> str:
+        """Say which ways of launching are in use, and what forced those that are not cheapest."""
+        parts = []
+        for requirements, launcher in self._open.items():
+            why = [*requirements.reasons, *launcher.reasons]
+            parts.append(f"{launcher.name} ({'; '.join(why)})" if why else launcher.name)
+        return ", ".join(dict.fromkeys(parts))
+
+    def close(self) -> None:
+        """End the servers, and every rank that is left."""
+        for launcher in self._open.values():
+            launcher.close()
+
+
+def _imported_libraries() -> tuple[str, ...]:
+    """Return the modules of libraries that this process has imported, in that order.
+
+    Without those in which pytest has rewritten assertions: it imports them itself.
+    """
+    specs = [(name, getattr(each, "__spec__", None)) for name, each in [*sys.modules.items()]]
+    return tuple(
+        name
+        for name, spec in specs
+        if spec is not None
+        and spec.name == name
+        and is_library(spec.origin or "")
+        and not type(spec.loader).__module__.startswith("_pytest.")
+    )

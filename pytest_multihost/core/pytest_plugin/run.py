@@ -1,0 +1,295 @@
+"""One run of pytest that has worlds: what is kept from its start to its end, and its hooks.
+
+Imported when the first multihost test is known. Everything heavy hangs on this module, so a run
+without worlds never imports it.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_multihost.core.files import REMEDY
+from pytest_multihost.core.launch.reaper import (
+    ignore_further_signals,
+    interrupt_on_signals,
+    restore_signals,
+)
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
+from pytest_multihost.core.model.sweep import Acceptance, SweepResult
+from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt, write_through
+from pytest_multihost.core.pytest_plugin.item import convert, finish_report
+from pytest_multihost.core.pytest_plugin.launchers import Launchers
+from pytest_multihost.core.pytest_plugin.options import has_acceptances
+from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
+from pytest_multihost.core.report.text import points_lines, stacks_text
+from pytest_multihost.extensions.engines.attach import AttachLauncher, sites_for
+from pytest_multihost.extensions.engines.pytest_plugin import peers_of
+from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.words import (
+    by_chance,
+    chance_text,
+    left_out_texts,
+    survives_text,
+    waits_text,
+)
+
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.sweep.run import Sweeps
+
+PLATFORM = sys.platform
+
+_TIMEOUT = pytest.StashKey[float]()
+"""The timeout that pytest-timeout would have applied to an item, in seconds."""
+
+
+def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+    """Plan the multihost items, start the servers that hold them, and make them run in ranks.
+
+    Raises:
+        pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
+    """
+    config, option = session.config, session.config.option
+    for name in ("reports", "tmpdir"):
+        if not config.pluginmanager.has_plugin(name):
+            raise pytest.UsageError(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
+    tally = config.stash[TALLY]
+    plans = plan_items(config, chosen, tally.settings)
+    tally.selected = len(plans)
+    if option.collectonly or getattr(option, "setupplan", False):
+        return
+    if PLATFORM != "linux":
+        reason = f"multihost worlds need Linux (/proc, pidfds), this is {PLATFORM}"
+        for item in chosen:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        return
+    interrupt_on_signals()
+    run = _open_run(config, tally, plans, chosen)
+    for item in chosen:
+        convert(item, run.run_item)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.verbosity >= 0:
+        counts = f"{len(chosen)} of {len(session.items)} tests run as worlds of ranks"
+        reporter.write_line(f"multihost: {counts}, launch: {run.launchers.describe()}")
+        if config.getoption("usepdb", None) or config.getoption("trace", None):
+            reporter.write_line(
+                "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
+                " Attach to one with py-spy or gdb, or run the test's body without the marker."
+            )
+
+
+def _open_run(
+    config: pytest.Config, tally: Tally, plans: Mapping[str, Plan], items: Sequence[pytest.Item]
+) -> Run:
+    """Open the run's folder, register its hooks, and start the servers.
+
+    Raises:
+        pytest.UsageError: The folder cannot be made, the chosen way of launching is not sound, or a
+            server cannot start.
+    """
+    workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
+    tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
+    folder = _open_folder(config, tally, tally.run_id)
+    backends = {plan.backend.name: plan.backend for plan in plans.values()}
+    launchers = Launchers(config, tally.settings, items, backends, folder.path)
+    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
+    run = Run(config, tally, plans, kinds, launchers, folder)
+    config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
+    if has_acceptances(config.rootpath, tally.settings.sweep):
+        from pytest_multihost.extensions.sweep.run import read_acceptances
+
+        run.accepted = read_acceptances(config.rootpath, tally.settings.sweep)
+    if any(plan.sweep is not None for plan in plans.values()):
+        from pytest_multihost.extensions.sweep.run import Sweeps
+
+        run.sweeps = Sweeps(config, tally, launchers, folder, kinds, run.accepted)
+    try:
+        for plan in plans.values():
+            launchers.get(plan.requirements)
+    except UnsoundForkError as error:
+        raise pytest.UsageError(
+            f"{error.happened}\nSeen: {error.seen}.\n"
+            "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+        ) from error
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from error
+    return run
+
+
+def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
+    """Open the run's folder of artifacts; where the disk is full, among pytest's temporary files.
+
+    Raises:
+        pytest.UsageError: The artifacts directory cannot be used, or holds files of others.
+    """
+    base = tally.settings.artifacts
+    try:
+        return RunFolder.open(base, run_id)
+    except (SettingError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            tally.unwritten.append(f"{base}: {error}")
+            tally.settings = replace(tally.settings, artifacts=base_temp(config) / "artifacts")
+            return RunFolder.open(tally.settings.artifacts, run_id)
+        why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"
+        raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
+
+
+def _summary(result: SweepResult) -> str:
+    """Return what the terminal's summary says of a sweep, also of one without a weakness."""
+    left_out = [f"left out {each}" for each in left_out_texts(result)]
+    unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
+    chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
+    return f"{result.nodeid}: {'; '.join((survives_text(result), *chance, *left_out, *unmet))}"
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class Run:
+    """What a run of pytest keeps from its first world to its end; a plugin of that run.
+
+    Attributes:
+        config: pytest's configuration.
+        tally: What is counted in every run.
+        plans: How each multihost item is to run, by its node id.
+        kinds: The kinds of faults, by name.
+        launchers: What starts the worlds.
+        folder: The run's folder of artifacts.
+        accepted: What the project accepts of sweeps and hazards.
+        sweeps: Sweeps those that are to be swept; None if none is.
+    """
+
+    config: pytest.Config
+    tally: Tally
+    plans: Mapping[str, Plan]
+    kinds: Mapping[str, FaultKind]
+    launchers: Launchers
+    folder: RunFolder
+    accepted: Sequence[Acceptance] = ()
+    sweeps: Sweeps | None = None
+    _attempts: Counter[str] = field(default_factory=Counter)
+
+    def run_item(self, item: pytest.Item) -> CompletedAttempt:
+        """Run one item as a world; skip or fail it where this machine cannot hold the world.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM, after the ranks have been ended and the verdict
+                has been written.
+        """
+        plan = self.plans[item.nodeid]
+        self._check_machine(plan)
+        self._attempts[item.nodeid] += 1
+        if plan.sweep is not None and self.sweeps is not None:
+            self.sweeps.prepare()
+        launcher, peers = self.launchers.get(plan.requirements), peers_of(self.config)
+        own_s = plan.world.timeout_s
+        timeout_s = item.stash.get(_TIMEOUT, own_s)
+        spec = replace(
+            plan.world,
+            attempt=self._attempts[item.nodeid],
+            timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
+            sites=sites_for(plan.world.size, peers),
+            tells_points=self.config.getoption("multihost_points")
+            or plan.sweep is not None
+            or self.tally.settings.hazards.needs_points,
+            tells_callers=self.tally.settings.hazards.needs_points,
+            keeps_operations=self.tally.settings.hazards.is_on,
+            told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
+            told_batches=plan.sweep.batches if plan.sweep else (),
+        )
+        self.tally.ran += 1
+        attempt = run_attempt(
+            self.config,
+            plan,
+            spec,
+            launcher=AttachLauncher(launcher, peers)
+            if peers and isinstance(launcher, ServerLauncher)
+            else launcher,
+            tally=self.tally,
+            folder=self.folder,
+            accepted=self.accepted,
+        )
+        judged = attempt.judged
+        if self.config.getoption("multihost_points"):
+            self.tally.points += points_lines(judged.result)
+        if judged.result.ending == "interrupted":
+            stacks = stacks_text(judged.result, judged.context)
+            write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
+            raise KeyboardInterrupt(judged.result.reason)
+        if attempt.proven_hang is not None:
+            message = f"a hang was detected before the deadline ({attempt.proven_hang})"
+            item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
+        if plan.sweep is not None and self.sweeps is not None:
+            return self._swept(attempt, plan, self.sweeps)
+        return attempt
+
+    def _swept(self, attempt: CompletedAttempt, plan: Plan, sweeps: Sweeps) -> CompletedAttempt:
+        """Sweep a test whose undisturbed run is over.
+
+        Raises:
+            KeyboardInterrupt: As in `run_item`; what has been found has been shown.
+            LaunchError: The harness broke; likewise.
+        """
+        result = sweeps.sweep(plan, attempt)
+        self.tally.swept.append(told := _summary(result))
+        attempt = replace(attempt, sweep=result)
+        if result.status == "interrupted":
+            write_through(self.config, f"\n{sweep_section(result).text}\n{told}\n")
+            raise sweeps.broken or KeyboardInterrupt(result.reason)
+        return attempt
+
+    def _check_machine(self, plan: Plan) -> None:
+        for fault in plan.world.faults:
+            if reason := self.kinds[fault.kind].lacking(fault):
+                pytest.skip(reason)
+        if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
+            pytest.skip(reason)
+        sites = sites_for(plan.world.size, peers_of(self.config))
+        if missing := plan.backend.lacking(sites[0][-1] if sites else plan.world.size):
+            end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
+            end(missing)
+
+    # Hooks, for a run with worlds alone
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Set the report's status to the ranks' result, after all other plugins."""
+        report = yield
+        finish_report(item, call, report)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Let pytest write its summary: another signal would end it with a traceback."""
+        ignore_further_signals()
+
+    def pytest_unconfigure(self) -> None:
+        """End the lanes, then the servers."""
+        if self.sweeps is not None:
+            self.sweeps.close()
+        self.launchers.close()
+        restore_signals()
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401
+        """Make pytest-timeout's timeout the world's: its own would end pytest, not the ranks."""
+        if item.nodeid not in self.plans:
+            return None
+        item.stash[_TIMEOUT] = float(settings.timeout)
+        return True
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
+        """Return True for our items: no timer was set."""
+        return True if _TIMEOUT in item.stash else None

@@ -1,0 +1,286 @@
+"""What a server does with pytest's items and configuration, in whichever process it runs.
+
+It is forked from the controller, or it is a new interpreter (`main`) that gets the controller's own
+command line, so that it has the same configuration, and collects only the files of the selected
+tests. The classes here are plugins of that interpreter's pytest, which serves or runs one rank; a
+controller never has them. What must not happen twice - writing report files, clearing the cache,
+starting more processes - is switched off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_multihost.core.backends import Backend, find_backend
+from pytest_multihost.core.launch.job_spec import (
+    PytestRun,
+    RankJob,
+    ServerJob,
+    open_channel,
+    open_control,
+    take_job,
+)
+from pytest_multihost.core.launch.server import prepare_and_serve, serve_with_libraries
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.errors import CollectedDifferentlyError
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
+from pytest_multihost.core.rank import prepare_recording, thread_variables
+from pytest_multihost.core.rank.agent import (
+    FindItem,
+    prepare_pytest,
+    run_rank,
+    run_test_and_exit,
+    send_interrupted,
+    start_backend,
+    start_rank,
+)
+
+ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None]]()
+"""The class that pytest collected an item with, and the test function where it was replaced."""
+
+
+CODE = "from pytest_multihost.core.pytest_plugin.server_process import main; main()"
+
+_SWITCHED_OFF: Mapping[str, object] = {
+    **ONE_PROCESS_ALONE,
+    "collectonly": False,
+    "distload": False,  # xdist
+    "failedfirst": False,
+    "lf": False,
+    "looponfail": False,
+    "multihost_attach": False,
+    "newfirst": False,
+    "stepwise": False,
+}
+"""Options that must not act here, where just what the controller has selected is collected."""
+
+
+def plain_nodeid(item: pytest.Item) -> str:
+    """Return an item's node id as it was collected.
+
+    xdist's ``--dist loadgroup`` appends the group's name in its workers, and nowhere else.
+    """
+    group = item.get_closest_marker("xdist_group")
+    name = (group.args or (group.kwargs.get("name", "default"),))[0] if group else None
+    return item.nodeid.removesuffix(f"@{name}") if name else item.nodeid
+
+
+def offered_backends(config: pytest.Config) -> list[Backend]:
+    """Return all backends, those of the plugin registered last first."""
+    groups: list[Sequence[Backend]] = config.hook.pytest_multihost_backends()
+    return [backend for group in groups for backend in group]
+
+
+def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> FindItem:
+    """Return a function that finds an item by node id, as pytest collected it.
+
+    Args:
+        items: What was collected.
+        problems: The collection errors, for the case that an item is missing.
+    """
+    found = {plain_nodeid(item): item for item in items}
+
+    def find_item(nodeid: str) -> pytest.Item:
+        if nodeid not in found and problems:
+            happened = "the rank could not collect the test"
+            raise CollectedDifferentlyError(happened, seen="\n".join(problems))
+        if nodeid not in found:
+            raise CollectedDifferentlyError(
+                "the rank did not collect the test that the controller has collected",
+                seen=f"There is no {nodeid} here.",
+                remedy=(
+                    "Make collection depend on nothing that differs between processes: random"
+                    " values, the time, process ids, or an object's repr in a parameter's id."
+                ),
+            )
+        item = found[nodeid]
+        # What `item.convert` has done is undone: in a rank, the item is what pytest collected.
+        item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
+        if isinstance(item, pytest.Function) and function is not None:
+            item.obj = function
+        return item
+
+    return find_item
+
+
+def prepare_server(
+    config: pytest.Config, items: Iterable[pytest.Item], backends: Iterable[Backend]
+) -> None:
+    """Do once, in the server, what every rank that is forked from it would have to do.
+
+    Each page of memory that is written here is shared by all ranks instead of copied in each one;
+    such copies are most of what a rank costs. Libraries get one thread: a process must have one
+    when it forks, since threads do not exist in the child and their locks stay taken.
+
+    Args:
+        config: pytest's configuration.
+        items: What was collected.
+        backends: Those of the tests to come.
+    """
+    import threadpoolctl
+
+    variables = thread_variables(os.environ)
+    os.environ.update(variables)
+    for backend in backends:
+        backend.preload()
+    config.hook.pytest_multihost_server_start(config=config)
+    prepare_recording()
+    prepare_pytest(config)
+    re.sub(r"[\W]", "_", "")  # tmp_path's pattern for the name of a test: compiled
+    for item in items:
+        _ = item.location  # computed once
+    if variables:  # the user has not said otherwise
+        # N ranks with a pool of all cores each would fight for the machine. OMP_NUM_THREADS and its
+        # kin are read when a library is loaded, which for a forked rank was before its fork. So the
+        # server limits the loaded libraries, once, and the ranks inherit it.
+        threadpoolctl.threadpool_limits(1)
+
+
+def main() -> NoReturn:
+    """Run pytest as the controller was run, as a server or as one rank."""
+    job: ServerJob | RankJob = take_job(ServerJob | RankJob)
+    run = job.run
+    assert isinstance(run, PytestRun)  # noqa: S101 - for the type checker
+    os.chdir(run.cwd)
+    if run.path is not None:
+        sys.path[:] = run.path
+    sys.argv[:] = ["pytest", *run.args]
+    if isinstance(job, RankJob):
+        _collect_and_run(job.spec, open_channel(job), run=run)
+    collecting, control = _Collecting(run.files), open_control(job)
+    plugin = _Libraries(control, job, run) if job.libraries else _Server(collecting, control, job)
+    sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
+
+
+def _collect_and_run(spec: RankSpec, channel: Channel, *, run: PytestRun) -> NoReturn:
+    """Be a rank that runs pytest anew. Never returns."""
+    collecting = _Collecting(run.files_of(spec.world.nodeid))
+    # Before pytest is configured: from here on this rank answers when asked for its stacks.
+    start_rank(spec, channel)
+    plugin = _Rank(collecting, spec, channel)
+    os._exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
+
+
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
+class _Collecting:
+    """A plugin that has pytest collect what is needed, and do nothing else.
+
+    Attributes:
+        files: What to collect, instead of what the command line says.
+        problems: The collection errors.
+    """
+
+    files: Sequence[str]
+    problems: list[str] = field(default_factory=list)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
+        """Switch off what must not act twice, before any other plugin reads its options."""
+        switch_off(config, _SWITCHED_OFF)
+        if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
+            config.pluginmanager.unregister(name="rerunfailures")
+            config.addinivalue_line("markers", "flaky(...): see pytest-rerunfailures")
+        config.args = list(self.files)
+        return (yield)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what could not be collected, for the message about a test that is missing."""
+        if report.failed:
+            self.problems.append(report.longreprtext)
+
+
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
+class _Server:
+    """A plugin that serves, forking ranks, as soon as the tests are collected."""
+
+    collecting: _Collecting
+    control: socket.socket
+    job: ServerJob
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
+        """Serve. Runs when every other plugin has seen the final list of tests."""
+        config, items = session.config, session.items
+        offered = offered_backends(config)
+        backends = {name: find_backend(name, offered) for name in self.job.backends}
+        find_item = find_item_in(items, self.collecting.problems)
+        run = partial(run_rank, find_item=find_item, backends=backends)
+        prepare = partial(prepare_server, config, items, backends.values())
+        prepare_and_serve(self.control, run, prepare, controller=self.job.controller)
+
+
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
+class _Libraries:
+    """A plugin that imports what the tests' modules will, and serves: the ranks collect."""
+
+    control: socket.socket
+    job: ServerJob
+    run: PytestRun
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
+        """Serve before any of the user's modules is imported, and before other plugins act.
+
+        But after pytest's plugins are imported: it rewrites the assertions in them as it does so.
+        """
+        for name in self.job.libraries:
+            with contextlib.suppress(Exception, SystemExit):  # the test will tell
+                importlib.import_module(name)
+        serve_with_libraries(self.control, partial(_collect_and_run, run=self.run), self.job)
+        return (yield)
+
+
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
+class _Rank:
+    """A plugin that runs the one test of this rank as soon as the tests are collected."""
+
+    collecting: _Collecting
+    spec: RankSpec
+    channel: Channel
+    _started: Backend | None = field(default=None, init=False)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Start the backend before any of the user's modules is imported.
+
+        jax must be initialised before the first array exists, and a module-level `jnp.ones(3)`
+        makes one during collection. A backend that a conftest offers is not known yet; it is
+        started after the collection.
+        """
+        offered = {each.name: each for each in offered_backends(early_config)}
+        self._started = offered.get(self.spec.world.backend)
+        if self._started is not None:
+            start_backend(self.spec, self.channel, self._started)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
+        """Run the test, and leave. Runs when every other plugin has seen the final list."""
+        if self._started is None:
+            offered = offered_backends(session.config)
+            self._started = find_backend(self.spec.world.backend, offered)
+            start_backend(self.spec, self.channel, self._started)
+        find_item = find_item_in(session.items, self.collecting.problems)
+        run_test_and_exit(self.spec, self.channel, find_item=find_item, backend=self._started)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        """Say that pytest ended before the rank could run its test; `live` does not return."""
+        error = CollectedDifferentlyError(
+            "the rank could not collect the test",
+            seen="pytest ended before it; the rank's log says why.",
+        )
+        send_interrupted(self.channel, error, root=str(Path.cwd()))
+        yield

@@ -1,0 +1,258 @@
+"""Reset the state that a forked rank inherits from the server, and so from the controller.
+
+Exit handlers would write the controller's files. Signal handlers and interval timers would run the
+controller's code. All ranks would draw the same random numbers. faulthandler would write fatal
+errors to a descriptor of the controller. Standard output would be the controller's terminal, and
+environment variables would name another world. pytest's own state (capture, terminal, timers) is
+reset by `rank.agent.lifecycle`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import functools
+import gc
+import io
+import multiprocessing.process
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.stack import short_path
+from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
+from pytest_multihost.core.rank.recorder import after_import
+from pytest_multihost.core.slots.rank_files import dump_signal
+
+_MAX_DIRECTORY_BYTES = 85
+
+
+def reset_after_fork(spec: RankSpec) -> None:
+    """Turn this forked process into a rank: streams, signals, environment, seeds, dumps.
+
+    Generators are seeded differently in each rank, but reproducibly.
+    """
+    files = Path(spec.directory, f"rank-{spec.rank}")
+    _redirect_streams(files.with_suffix(".log"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
+    _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
+    variables = rank_variables(spec, os.environ)
+    for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
+        del os.environ[name]
+    os.environ.update(variables)
+    # Forked ranks share the state of every generator, so `random.random()` would agree between
+    # them. On real hosts it does not, and code that relies on it would pass here and fail there.
+    seed = f"{spec.world.seed}/{spec.rank}"
+    random.seed(seed)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(random.Random(seed).getrandbits(32))
+    _arm_faulthandler(files.with_suffix(".stacks"))
+
+
+def _keep_sockets(directory: Path) -> None:
+    """Have multiprocessing keep its sockets in a directory that is removed with the world.
+
+    It makes one in /tmp otherwise, and removes it at exit, which a rank that is killed never
+    reaches. Its names have 18 characters; the address of a socket may have 107, see unix(7).
+    """
+    if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
+        directory.mkdir(exist_ok=True)
+        this: Any = multiprocessing.process.current_process()
+        this._config["tempdir"] = str(directory)  # noqa: SLF001 - no public way to say so
+
+
+def _redirect_streams(log: Path) -> None:
+    """Send standard output and error to the rank's log, unbuffered, and close standard input.
+
+    One file keeps the order of both, and unbuffered output survives any end of the rank.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    os.close(null)
+    for name, target in (("stdout", 1), ("stderr", 2)):
+        raw: Any = _Log(target, "wb", closefd=False)
+        stream = io.TextIOWrapper(
+            raw, encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+class _Log(io.FileIO):
+    """A file that ignores write errors: a full disk must not fail a test that prints.
+
+    A subclass, because `io.TextIOWrapper` accepts nothing else.
+    """
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _arm_faulthandler(stacks: Path) -> None:
+    """Make faulthandler write fatal errors to the log, and stacks to files on a signal.
+
+    faulthandler's own handler is C and async-signal-safe: it works even while a thread holds the
+    GIL and never returns. The handler for asyncio tasks is Python and needs the GIL.
+    """
+    faulthandler.enable(file=2)
+    for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may write there, too
+        file = os.open(path, flags, 0o644)  # open for good
+        number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
+        faulthandler.register(number, file=file, all_threads=is_all, chain=False)
+    dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))
+
+
+_MAX_TASKS = 50
+_MAX_DEPTH = 30
+_AWAITABLES = (
+    ("cr_code", "cr_frame", "cr_await"),
+    ("gi_code", "gi_frame", "gi_yieldfrom"),
+    ("ag_code", "ag_frame", "ag_await"),
+)
+"""Code, frame and inner awaitable of coroutines and generators."""
+
+
+def dump_tasks_on_signal(number: int, file: Path) -> None:
+    """Write a line per unfinished asyncio task to `file` on signal `number`.
+
+    A rank in an event loop shows only `select` on its stack. From Python 3.14 on,
+    `python -m asyncio pstree` reads the tasks from outside; before, only the rank itself can.
+
+    The handler is Python code: it runs when the main thread returns from C, as event loops do soon.
+    """
+
+    def dump(_: int, __: FrameType | None) -> None:
+        with contextlib.suppress(Exception):  # the rank is about to be ended in any case
+            tasks: Any = sys.modules.get("asyncio.tasks")
+            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks. 3.14 has
+            # them in lists of its threads, which cannot be read; the garbage collector knows all.
+            known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(
+                tasks, "_all_tasks", ()
+            )
+            if tasks is not None and sys.version_info >= (3, 14):
+                known = {*known, *(e for e in gc.get_objects() if issubclass(type(e), tasks.Task))}
+            found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
+            lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
+            text = "".join(f"{line}\n" for line in lines or ["no tasks"])
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(descriptor, text.encode("utf-8", "backslashreplace"))
+            os.close(descriptor)
+
+    signal.signal(number, dump)
+
+
+def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
+    for _ in range(_MAX_DEPTH):
+        found = (tuple(getattr(awaited, name, None) for name in names) for names in _AWAITABLES)
+        code, frame, inner = next((each for each in found if each[0]), (None, None, None))
+        if not isinstance(code, CodeType):
+            break
+        line = frame.f_lineno if frame is not None else code.co_firstlineno
+        name = getattr(awaited, "__qualname__", code.co_name)
+        yield f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
+        awaited = inner
+
+
+# Adapt hypothesis, tqdm and coverage.py in a rank; none is imported here.
+
+
+Function = Any
+"""A test function, or what a tool has made of it."""
+
+
+def share_hypothesis_examples(
+    test: Function, seed: int, fail: Callable[[BaseException], object]
+) -> None:
+    """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
+
+    A rank that shrinks or replays alone would run its test body when the others do not, and each
+    collective in it would meet a wrong one. So there is no shrinking, and the first failure ends
+    the rank. No deadline: a collective takes as long as the slowest rank. No database: ranks would
+    read and write it at different moments.
+
+    Args:
+        test: The test function or bound method.
+        seed: The world's.
+        fail: Reports the exception that an example raised, and does not return.
+    """
+    function: Function = getattr(test, "__func__", test)
+    if not getattr(function, "is_hypothesis_test", False):
+        return
+    hypothesis: Any = sys.modules["hypothesis"]
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    function._hypothesis_internal_use_settings = hypothesis.settings(  # noqa: SLF001
+        own or hypothesis.settings.default,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    function._hypothesis_internal_use_seed = seed  # noqa: SLF001
+    handle = function.hypothesis
+    body = handle.inner_test
+
+    @functools.wraps(body)
+    def run(*args: object, **kwargs: object) -> object:
+        try:
+            return body(*args, **kwargs)
+        except Exception as error:
+            if type(error).__module__.startswith("hypothesis."):  # assume() and its like
+                raise
+            named = (f"{name}={value!r}" for name, value in kwargs.items())
+            error.add_note(f"Falsifying example: {', '.join((*map(repr, args), *named))}")
+            fail(error)
+            raise
+
+    handle.inner_test = run
+
+
+def stop_tqdm_monitor() -> None:
+    """Let tqdm start no thread beside its progress bars.
+
+    It wakes up every ten seconds and may do anything then, as far as anybody can see, so no hang
+    would be proven before ten seconds are left. All it does is to refresh bars of slow loops.
+    """
+
+    def without_monitor(module: ModuleType) -> None:
+        module.tqdm.monitor_interval = 0
+
+    after_import("tqdm.std", without_monitor)
+
+
+def save_coverage() -> None:
+    """Write the data of a running coverage.py measurement.
+
+    coverage.py writes in an exit handler, but a rank leaves by `os._exit`. A forked rank inherits
+    the controller's data file name, so it gets a separate one; pytest-cov combines all files.
+    """
+    module: Any = sys.modules.get("coverage")
+    measurement: Any = module.Coverage.current() if module is not None else None
+    if measurement is None:
+        return
+    measurement.stop()
+    data: Any = measurement._data  # noqa: SLF001 - get_data() would write to the old name
+    if data is not None:
+        data._suffix = f"rank-{os.getpid()}"  # noqa: SLF001
+        data._choose_filename()  # noqa: SLF001
+    measurement.save()

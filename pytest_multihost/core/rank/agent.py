@@ -1,0 +1,353 @@
+"""A rank's life: the one test, run through pytest, and everything that pytest needs for it.
+
+It resets what the fork copied, starts the backend, runs the one test, reports, and leaves. Apart
+from this module nothing in a rank imports pytest: a program may call
+`pytest_multihost.current_world()` in production, where it must cost nothing.
+
+Hooks send events for each phase to the controller, and wait for its gates.
+A rank passes three gates, which the controller opens for all ranks together: `go` when all are
+ready; `teardown` when all test bodies are over, because a rank that has finished closes its
+sockets, and those that wait for it would see a lost connection instead of a hang; `exit` when all
+fixtures are torn down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from os import _exit  # by name: a test may replace it in its module
+from pathlib import Path
+from typing import NoReturn
+from warnings import WarningMessage
+
+import pytest
+
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.event import (
+    Done,
+    Parked,
+    PhaseEntered,
+    Ready,
+    ReportMade,
+    SerializedReport,
+    SubtestEnded,
+    WarningRecorded,
+    WarningText,
+    XfailMark,
+    now,
+)
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.nemesis import kinds_by_name
+from pytest_multihost.core.pytest_private import (
+    check_leftovers,
+    redirect_log_file,
+    redirect_terminal,
+    reset_setup_state,
+    runtestprotocol,
+    set_base_temp,
+    stop_capturing,
+    xfail_in_force,
+)
+from pytest_multihost.core.rank.after_fork import share_hypothesis_examples
+from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.stages import (
+    ControllerLink,
+    format_exception,
+    leave,
+    raised_error,
+    send_interrupted,
+    sending_errors,
+    shortened,
+    start_backend,
+    start_rank,
+)
+from pytest_multihost.core.rank.world import World, clock_of, set_world
+
+__all__ = [
+    "FindItem",
+    "prepare_pytest",
+    "run_rank",
+    "run_test_and_exit",
+    "send_interrupted",
+    "start_backend",
+    "start_rank",
+]
+
+_MAX_REPR = 200_000
+"""Maximum characters of a failure's representation that are sent; the middle is cut."""
+
+_JOIN_S = 0.05
+
+
+class RankPlugin:
+    """The hooks; registered in the server, before there is a rank."""
+
+    _link: ControllerLink
+    _points: Points
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_in_body = False
+        self._nodeid = ""
+
+    def enter(self, link: ControllerLink, points: Points) -> None:
+        """Become this rank's."""
+        self._link, self._points = link, points
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run the test once: a rank that reruns alone would hang the others.
+
+        `log=False`: terminal, JUnit and the like get the world's one report in the controller.
+
+        Afterwards the rank leaves without pytest's end; what is checked only there is checked here,
+        and is an error at the test's teardown.
+        """
+        self._nodeid = item.nodeid
+        runtestprotocol(item, log=False, nextitem=nextitem)
+        _join_threads()
+        last = pytest.CallInfo.from_call(partial(check_leftovers, item.config), when="teardown")
+        if last.excinfo is not None:
+            item.ihook.pytest_runtest_makereport(item=item, call=last)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Send the phase, and wrap what the faults need before the first fixture runs."""
+        self._link.send(PhaseEntered("setup"))
+        start_faults(self._points, [getattr(item, "module", None)])
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        """Send the phase; end the faults with the test's body."""
+        self._link.send(PhaseEntered("call"))
+        self._is_in_body = True
+        try:
+            return (yield)
+        finally:
+            self._points.heal()
+            self._is_in_body = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """Park: the test body is over, and everything it holds stays open until all are there."""
+        self._points.heal()  # also when the setup failed
+        self._link.send(Parked())
+        self._link.await_gate("teardown")
+        self._link.send(PhaseEntered("teardown"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send each phase's report as soon as it is over, before anything of the next can hang."""
+        at_s = now()
+        if not self._link.channel.is_ours:  # a forked child of the rank that has run on into here
+            if call.excinfo is not None:
+                sys.stderr.write(format_exception(call.excinfo.value))
+            sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
+            _exit(1)
+        report = yield
+        if self._is_in_body:  # a subtest's, sent by logreport
+            return report
+        error = None
+        if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
+            root, text = str(item.config.rootpath), shortened(report.longreprtext, _MAX_REPR)
+            error = raised_error(call.excinfo.value, root=root, text=text)
+        is_unexpected = call.excinfo is None and report.failed
+        xfail = xfail_in_force(item)
+        made = ReportMade(
+            when=str(report.when),
+            outcome=report.outcome,
+            wasxfail=getattr(report, "wasxfail", None),
+            is_strict_xpass=is_unexpected and str(report.longrepr).startswith("[XPASS(strict)]"),
+            # The mark that is in force, so that a hang or death can be judged by it.
+            xfail=XfailMark(xfail.reason, is_plain=xfail.raises is None) if xfail else None,
+            duration_s=report.duration,
+            error=error,
+            report=_serialized(item.config, report),
+        )
+        self._link.send(made, at_s)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a subtest's report; the test's own reports are not logged in a rank."""
+        self._link.send(SubtestEnded(report.outcome, _serialized(self._config, report)))
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        """Send a warning of the test."""
+        if when != "runtest":  # of the collection, and replayed to plugins that register later
+            return
+        text = WarningText(
+            module=warning_message.category.__module__,
+            category=warning_message.category.__qualname__,
+            message=str(warning_message.message),
+            filename=warning_message.filename,
+            lineno=warning_message.lineno,
+        )
+        self._link.send(WarningRecorded(when, nodeid or self._nodeid, location, text))
+
+
+def _join_threads() -> None:
+    """Wait a moment for threads that are about to end, and may end with an exception.
+
+    pytest takes this long from the end of the last test to its last check. Idle threads of an
+    executor do not end.
+    """
+    pools = sys.modules.get("concurrent.futures.thread")
+    idle = getattr(pools, "_threads_queues", ())
+    until_s = now() + _JOIN_S
+    for thread in threading.enumerate():
+        if not (thread.daemon or thread in idle or thread is threading.main_thread()):
+            thread.join(max(0.0, until_s - now()))
+
+
+def is_expected(item: pytest.Item, error: BaseException) -> bool:
+    """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
+    xfail = xfail_in_force(item)
+    if xfail is None or xfail.raises is None:
+        return xfail is not None
+    if isinstance(xfail.raises, type | tuple):
+        return isinstance(error, xfail.raises)
+    return bool(xfail.raises.matches(error))
+
+
+def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedReport:
+    text = report.longreprtext if report.longrepr is not None else ""
+    if len(text) > _MAX_REPR:
+        report.longrepr = shortened(text, _MAX_REPR)
+    # What the logging plugin has captured, say.
+    report.sections = [(title, shortened(text, _MAX_REPR)) for title, text in report.sections]
+    data: SerializedReport = config.hook.pytest_report_to_serializable(config=config, report=report)
+    return data
+
+
+FindItem = Callable[[str], pytest.Item]
+
+_PLUGIN = "multihost_rank"
+"""The name by which the hooks inside a rank are registered."""
+
+_NOT_IN_A_RANK = (
+    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
+    "faulthandler",  # its one global timer and its descriptor belong to the controller
+    "pdbinvoke",
+    "pdbtrace",
+    "reportlog_plugin",  # writes the controller's file
+)
+"""Plugins of the controller that must not act in a rank, by the names they register."""
+
+
+def run_rank(
+    spec: RankSpec, channel: Channel, *, find_item: FindItem, backends: Mapping[str, Backend]
+) -> NoReturn:
+    """Be a rank that was forked from a process that has collected. Never returns.
+
+    Args:
+        spec: This rank, and the world that it is part of.
+        channel: Its connection to the controller.
+        find_item: Returns the collected item with a given node id.
+        backends: All backends by name.
+    """
+    start_rank(spec, channel)
+    backend = backends[spec.world.backend]
+    start_backend(spec, channel, backend)
+    run_test_and_exit(spec, channel, find_item=find_item, backend=backend)
+
+
+def run_test_and_exit(
+    spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend
+) -> NoReturn:
+    """Run the one test and leave.
+
+    Args:
+        spec: This rank, and the world that it is part of.
+        channel: Its connection to the controller.
+        find_item: Returns the collected item with a given node id.
+        backend: The world's backend, which has been started.
+    """
+    link = ControllerLink(channel)
+    with sending_errors(channel, root=str(Path.cwd())):
+        item = find_item(spec.world.nodeid)
+    root = str(item.config.rootpath)
+
+    def fail(error: BaseException) -> NoReturn:
+        send_interrupted(channel, error, root=root, is_expected=is_expected(item, error))
+
+    with sending_errors(channel, root=root):
+        # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
+        atexit._clear()  # noqa: SLF001 - as in after_fork
+        set_world(World(spec, backend, channel, current_recorder(), clock_of(spec)))
+        plugin = _prepare_item(item, spec)
+        share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
+        gc.freeze()  # the last check of the rank is about what the test leaves
+        ready_s = now()
+        link.send(Ready())
+        link.await_gate("go")
+        found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()
+        kinds, recorder = kinds_by_name(found), current_recorder()
+        performed = link.await_performed
+        points = bind_faults(
+            spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
+        )
+        plugin.enter(link, points)
+        # pytest's own protocol, and not just the function: assertion messages, warning filters and
+        # other plugins are all done by hooks inside it.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        link.send(Done())
+    leave(link)
+
+
+def prepare_pytest(config: pytest.Config) -> None:
+    """Detach this copy of pytest from the controller, and register the hooks of a rank.
+
+    Done in the server, once for all ranks that it will fork: in each of them it would make a copy
+    of hundreds of pages of memory.
+
+    Without pytest's global capture a rank prints into its log. The capture keeps output in an
+    unnamed temporary file, which is lost when the rank is killed: just when it is wanted. The log
+    is read back into the report.
+    """
+    manager = config.pluginmanager
+    if manager.has_plugin(_PLUGIN):
+        return
+    for name in filter(manager.has_plugin, _NOT_IN_A_RANK):
+        manager.unregister(name=name)
+    stop_capturing(config)
+    sys.breakpointhook = _refuse_breakpoint
+    manager.register(RankPlugin(config), _PLUGIN)
+
+
+def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
+    message = (
+        "breakpoint() in a rank: a rank has no terminal."
+        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
+    )
+    raise RuntimeError(message)
+
+
+def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:
+    """Point this copy of pytest at the streams and files of this rank; return the rank's hooks."""
+    config = item.config
+    prepare_pytest(config)
+    redirect_terminal(config, sys.stdout)
+    redirect_log_file(config, sys.stderr)
+    base = Path(spec.scratch, f"rank-{spec.rank}")
+    base.mkdir(mode=0o700)
+    set_base_temp(config, base)
+    # A server that replaces a dead one is forked in the middle of a run, while the controller has
+    # an item on its stack.
+    reset_setup_state(item.session)
+    plugin: RankPlugin = config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment]
+    return plugin

@@ -1,0 +1,107 @@
+"""The environment variables of a rank: nothing inherited that names another world.
+
+A rank gets torchrun's variables with its own world's values, so code that initialises itself from
+the environment works. Variables of an outer launcher, a proxy or pytest itself are removed: a stray
+RANK makes a program join another world, and jax warns that a proxy variable can hang its start-up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from pytest_multihost.core.model.spec import ONE, RankSpec
+
+_FOREIGN = re.compile(
+    r"""
+    (RANK|WORLD_SIZE|MASTER_(ADDR|PORT)            # torch
+    |(LOCAL|GROUP|ROLE|NODE)_(RANK|WORLD_SIZE|NAME)
+    |TORCHELASTIC_.*
+    |OMPI_.*|PMI_.*|PMIX_.*|MPI_.*                 # Open MPI, MPICH
+    |SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|JOB_NUM_NODES|STEP_.*)
+    |JAX_(COORDINATOR_(ADDRESS|BIND_ADDRESS)|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)
+    |PYTEST_XDIST_.*|PYTEST_CURRENT_TEST)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_PROXY = re.compile(r"(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY", re.IGNORECASE)
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""The interface variables of NCCL and tensorpipe; that of gloo is always set."""
+
+
+def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = False) -> list[str]:
+    """Return the names in `inherited` that a rank must not see.
+
+    Args:
+        inherited: The environment.
+        keeps_proxies: Whether it may see those of proxies.
+    """
+    patterns = (_FOREIGN,) if keeps_proxies else (_FOREIGN, _PROXY)
+    return [name for name in inherited if any(each.fullmatch(name) for each in patterns)]
+
+
+def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:
+    """Return this process's environment without the variables of an outer world or launcher.
+
+    With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
+
+    Args:
+        keeps_proxies: Whether those of proxies are left.
+    """
+    foreign = set(foreign_variables(os.environ, keeps_proxies=keeps_proxies))
+    return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that limit native libraries to one thread, except those the user set.
+
+    A user's OMP_NUM_THREADS applies to all of them.
+    """
+    if inherited.get("OMP_NUM_THREADS"):
+        return {}
+    return {name: "1" for name in _ONE_THREAD if not inherited.get(name)}
+
+
+def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add to a rank's environment.
+
+    Args:
+        spec: The rank's place in its world.
+        inherited: The environment so far; the user's thread limits in it are kept.
+    """
+    rank, size, host = str(spec.rank), str(spec.world.size), spec.host
+    is_alone = spec.world.hosts == ONE and not spec.world.sites
+    only_of_several = {} if is_alone else dict.fromkeys(_INTERFACES, host.interface)
+    if not is_alone and not spec.world.sites:  # a site's host has its own HOSTNAME
+        only_of_several["HOSTNAME"] = host.name
+    return (
+        thread_variables(inherited)
+        | only_of_several
+        | {
+            "RANK": rank,
+            "LOCAL_RANK": str(spec.rank - host.ranks.start),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": str(len(host.ranks)),
+            "GROUP_RANK": str(host.index),
+            "GROUP_WORLD_SIZE": str(len(spec.world.all_hosts)),
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": size,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": spec.world.host_of(0).address,
+            "MASTER_PORT": str(spec.ports[0]),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
+            # With torchrun the agent hosts the store and rank 0 is a client; here rank 0 hosts it.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            # Unset, gloo uses the interface that the host name resolves to, if any.
+            "GLOO_SOCKET_IFNAME": host.interface,
+            "PYTEST_MULTIHOST_RANK": rank,
+            "PYTEST_MULTIHOST_WORLD_SIZE": size,
+        }
+    )

@@ -1,0 +1,224 @@
+"""Record the points that this rank passes, for a sweep: a number for each, sent in batches."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic  # by name: the test may replace it in its module
+from types import FrameType
+
+from pytest_multihost.core.model.event import PointSite, PointsRecorded
+from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
+from pytest_multihost.core.model.stack import Frame, relative_to
+from pytest_multihost.core.model.sweep import STORE_READS
+from pytest_multihost.core.rank.recorder import Recorder, SourceRef
+from pytest_multihost.core.rank.recorder.calls import callers, error_path, user_frames
+from pytest_multihost.core.rank.used_code import UsedCode
+
+# Which operations are over for a rank only once every rank of the world has entered them.
+#
+# What a rank has done before such an operation has happened before all that any rank does after it.
+
+
+_MATCHED = frozenset(
+    {
+        *("all_gather", "all_gather_into_tensor", "all_reduce", "barrier"),
+        *("monitored_barrier", "reduce_scatter", "reduce_scatter_tensor"),
+    }
+)
+"""Operations of torch's in which each member waits for every other, if they are synchronous."""
+
+_ALWAYS = frozenset({"process_allgather", "sync_global_devices", "world.barrier", "world.gather"})
+"""Operations that are synchronous, and all ranks' by definition."""
+
+_FRAMES = 20
+"""How far out torch's own function is looked for."""
+
+
+def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
+    """Return whether an operation that is about to begin certainly waits for all ranks.
+
+    Args:
+        frame: The innermost frame.
+        name: The operation.
+        size: Ranks of the world.
+    """
+    if name in _ALWAYS or name not in _MATCHED:
+        return name in _ALWAYS
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if "torch/distributed" in frame.f_code.co_filename and frame.f_code.co_name == name:
+            given = frame.f_locals
+            is_async = given.get("async_op", name != "monitored_barrier")
+            return not is_async and _is_whole(given.get("group"), size)
+        frame = frame.f_back
+    return False
+
+
+def _is_whole(group: object, size: int) -> bool:
+    """Return whether a group of torch's has all ranks; None stands for the default one."""
+    if group is None:
+        return True
+    try:
+        return bool(group.size() == size)  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - whatever the user has given
+        return False
+
+
+MAX_POINTS = 20_000
+"""Number of points that are recorded; later ones are only counted."""
+
+_BATCH = 512
+
+_EVERY_S = 0.05
+"""After so many seconds a point that is passed is sent, with those before it."""
+
+SiteKey = tuple[PointKind, str, str, str, SourceRef, bool, bool, bool, tuple[int, ...]]
+"""Kind, name, call and other name of a point, the user's line, main thread, inside another, whether
+a call may make a file, and who calls, where that is asked for."""
+
+OperationKey = tuple[str, SourceRef, bool, int, tuple[int, ...]]
+"""Name of an operation, the user's line, main thread, inside how many others, and who calls."""
+
+_UNSTEADY = frozenset({"block_until_ready"})
+"""Operations whose number depends on timing: no record holds them, as no run repeats it."""
+
+
+@dataclass(slots=True)
+class PointRecord:
+    """The points that this rank has passed.
+
+    What is the same at each passage is a site, which is described once.
+
+    Attributes:
+        recorder: Knows the user's line.
+        root: pytest's rootdir.
+        send: Sends an event to the controller.
+        has_faults: Whether the world has any: then it may hang, and all that was passed before is
+            sent at each operation. That takes 10 us, which would be much in an undisturbed run.
+        tells_callers: Whether what is passed at one line is told apart by who has called.
+        used: The user's code that was seen to pass points.
+    """
+
+    recorder: Recorder
+    root: str
+    send: Callable[[PointsRecorded], None]
+    has_faults: bool = False
+    tells_callers: bool = False
+    _sites: dict[SiteKey, int] = field(default_factory=dict)
+    _operations: dict[OperationKey, int] = field(default_factory=dict)
+    _new: list[PointSite] = field(default_factory=list)
+    _passed: list[int] = field(default_factory=list)
+    _left: int = MAX_POINTS
+    _beyond: int = 0
+    _due_s: float = 0.0
+    used: UsedCode = field(default_factory=UsedCode)
+    _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
+    _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
+
+    def add(
+        self,
+        point: PointKind,
+        name: str,
+        call: str = "",
+        other: str = "",
+        *,
+        makes: bool = False,
+    ) -> None:
+        """Record a passage, by the thread that calls this."""
+        thread, caller = self.recorder.thread, sys._getframe(1)  # noqa: SLF001 - as in Recorder
+        source = self.recorder.user_source(2)
+        who = callers(caller) if self.tells_callers else ()
+        is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
+        key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes, who)
+        with self._lock:
+            site = self._sites.get(key)
+            if site is None:
+                if point == "collective" and name in _UNSTEADY:
+                    return
+                site = self._add_site(key, caller)
+            self._pass(site, is_operation=point == "collective")
+
+    def add_operation(self, name: str, source: SourceRef) -> None:
+        """Do what `add` does for an operation that is begun at a known line, in half the time.
+
+        A loop of collectives comes here thousands of times a second.
+
+        Args:
+            name: The operation.
+            source: The user's line.
+        """
+        thread = self.recorder.thread
+        is_main, depth = thread.native_id == self._main_thread, thread.depth
+        who = callers(sys._getframe(1)) if self.tells_callers else ()  # noqa: SLF001 - as above
+        short = (name, source, is_main, depth, who)
+        site = self._operations.get(short)
+        if site is None:
+            if name in _UNSTEADY:
+                return
+            point: PointKind = "collective"
+            key = (point, name, "", "", source, is_main, depth > 0, False, who)
+            with self._lock:
+                site = self._sites.get(key)
+                if site is None:
+                    site = self._add_site(key, sys._getframe(1))  # noqa: SLF001 - as above
+                self._operations[short] = site
+        self._pass(site, is_operation=True)
+
+    def _pass(self, site: int, *, is_operation: bool) -> None:
+        """Note a passage; send what was noted, if it is time."""
+        self._passed.append(site)
+        # At an operation the rank may wait until it is ended, and elsewhere work for long.
+        is_due = self.has_faults and is_operation
+        if is_due or monotonic() >= self._due_s or len(self._passed) >= _BATCH:
+            self.flush()
+
+    def _add_site(self, key: SiteKey, caller: FrameType) -> int:
+        """Describe a site that is passed for the first time; called with the lock."""
+        point, name, call, other, source, is_main, is_inside, makes, _ = key
+        frame = self.recorder.frame_of(source)
+        if frame is not None:
+            frame = self._relative(frame)
+        is_inner = is_inside and point == "collective"
+        can_fail = point in ("io", "call") or name in STORE_READS
+        self.used.see(caller)
+        self._new.append(
+            PointSite(
+                Point(point, name, call=call),
+                frame,
+                is_main,
+                is_inner,
+                other,
+                makes,
+                meets_all=point == "collective" and meets_all(caller, name, self.recorder.size),
+                error_path=error_path(caller) if can_fail else UNKNOWN_PATH,
+                frames=tuple(map(self._relative, user_frames(caller))),
+            )
+        )
+        self._sites[key] = number = len(self._sites)
+        return number
+
+    def _relative(self, frame: Frame) -> Frame:
+        return Frame(relative_to(self.root, frame.file), frame.line, frame.function)
+
+    def flush(self, *, is_all: bool = False) -> None:
+        """Send what has not been sent; `is_all`: nothing more will be."""
+        with self._lock:
+            # Others append without the lock: what they do meanwhile stays for the next time.
+            count = len(self._passed)
+            passed = tuple(self._passed[: min(count, self._left)])
+            del self._passed[:count]
+            self._left -= len(passed)
+            self._beyond += count - len(passed)
+            self._due_s = monotonic() + _EVERY_S
+            new: tuple[PointSite, ...] = ()
+            if passed:
+                new, self._new = tuple(self._new), []
+            if passed or is_all:
+                beyond = self._beyond if is_all else 0
+                unused = self.used.unused() if is_all else ()
+                self.send(PointsRecorded(new, passed, beyond, is_all, unused))

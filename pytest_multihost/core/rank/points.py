@@ -1,0 +1,475 @@
+"""The points that this rank passes, and the faults that are performed at them.
+
+A rank reports a fault to the controller before performing it, because the fault may kill or stop
+the rank: so its place and time are always known. In a forked child of the rank only slow file
+access is performed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from time import sleep  # by name: the test may replace it in its module
+from typing import Any
+
+from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
+from pytest_multihost.core.model.fault import (
+    IO_CALLS,
+    NETWORK_KINDS,
+    NOT_AT_POINTS,
+    Fault,
+    Point,
+    PointKind,
+)
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.operation import OperationKind
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.nemesis import FaultKind, Strike
+from pytest_multihost.core.nemesis.interpose import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.core.nemesis.targets import load_target
+from pytest_multihost.core.rank.point_record import PointRecord
+from pytest_multihost.core.rank.recorder import (
+    Recorder,
+    SourceRef,
+    after_import,
+    report_native_files,
+)
+from pytest_multihost.core.rank.wrap_calls import count_batches, wrap_calls
+
+# Name files without what differs between runs: temporary folders, process ids, run ids, times.
+
+
+_IDS = (
+    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9_])",  # of the module tempfile
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+    r"(?<![0-9A-Za-z])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}(?![0-9A-Za-z])",
+    r"(?<![0-9])(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9](?:[T_ -]?[0-9]{2}[0-9:.-]+)?",
+    r"(?<![0-9.])1[6-9][0-9]{8}(?:[0-9]{3}|[0-9]{6}|[0-9]{9})?(?:\.[0-9]+)?(?![0-9])",  # since 1970
+)
+_ID = re.compile("|".join(_IDS))
+
+
+@lru_cache(1024)
+def portable_glob(path: str, folders: tuple[str, ...], pids: frozenset[int]) -> str:
+    """Return a glob for the file in this run and for its like in other runs.
+
+    Args:
+        path: An absolute path.
+        folders: Folders that have other names in other runs, inner ones first.
+        pids: Numbers of processes of this run.
+    """
+    folder = next((each for each in folders if path.startswith(f"{each}/")), "")
+    parts = _ID.split(path.removeprefix(folder))
+    numbers = [re.sub(r"[0-9]+", lambda found: _number(found[0], pids), each) for each in parts]
+    escaped = ["*".join(map(glob.escape, each.split("\0"))) for each in numbers]
+    return f"{'*' if folder else ''}{'*'.join(escaped)}"
+
+
+def _number(digits: str, pids: frozenset[int]) -> str:
+    return "\0" if len(digits) < len(str(1 << 32)) and int(digits) in pids else digits
+
+
+Send = Callable[[RankEventBody], None]
+"""Sends an event to the controller."""
+
+_MAX_COUNTS = 2_000
+"""Number of different points whose counts are sent."""
+
+_MAX_FIRED_EVENTS = 20
+"""Number of "begun" events sent for one fault that only this rank performs."""
+
+_LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
+"""Data loaders whose batches are listed where all points are."""
+
+
+@dataclass(slots=True)
+class Binding:
+    """A fault bound to its point.
+
+    Attributes:
+        index: Its index among the world's faults.
+        fault: The fault.
+        kind: How it is performed.
+        passed: How often its point has been passed.
+        fired: How often it has happened.
+    """
+
+    index: int
+    fault: Fault
+    kind: FaultKind
+    passed: int = 0
+    fired: int = 0
+
+
+class _Thread(threading.local):
+    """Whether this thread is performing a fault: points passed meanwhile do not count."""
+
+    is_performing = False
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Points:
+    """The points that this rank passes.
+
+    Attributes:
+        spec: This rank and its world.
+        send: Sends an event to the controller.
+        bindings: Its faults.
+        performed: See `bind_faults`.
+        record: Where all points are recorded, if they are.
+        counts: How often each point has been passed, in order of first passage.
+        healing: Callbacks that undo the faults after the test's body.
+        more_modules: Modules of the test that are not in `sys.modules`.
+        ready_s: When the rank was ready for the test, see `Strike`.
+    """
+
+    spec: RankSpec
+    send: Send
+    bindings: list[Binding]
+    performed: Callable[[int], str]
+    record: PointRecord | None = None
+    counts: dict[tuple[PointKind, str, str], int] = field(default_factory=dict)
+    healing: ExitStack = field(default_factory=ExitStack)
+    more_modules: tuple[object, ...] = ()
+    ready_s: float = 0.0
+    _folders: tuple[str, ...] = ()
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _thread: _Thread = field(default_factory=_Thread)
+    _owner: int = field(default_factory=os.getpid)
+    _is_healed: bool = False
+    _is_forked: bool = False
+
+    def leave_fork(self) -> None:
+        """Take note that this is a forked child, whose operations are not the rank's."""
+        self._is_forked = True
+
+    def pass_point(
+        self,
+        point: PointKind,
+        name: str = "",
+        when: str = "before",
+        call: str = "",
+        other: str = "",
+        *,
+        makes: bool = False,
+    ) -> None:
+        """Pass a point: perform the faults bound to it now, in this thread.
+
+        Args:
+            point: The kind of point.
+            name: Which.
+            when: Whether what is called there is about to begin or is over.
+            call: Which call on a file; of an operation its kind.
+            other: Of a rename or link, the other path: it is the point of either.
+            makes: Whether a call on a file may make it.
+        """
+        __tracebackhide__ = True
+        if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
+            return
+        with self._lock:
+            if when == "before":
+                shown = (point, name, "")
+                if point == "io":
+                    shown = point, portable_glob(name, self._folders, _pids()), call
+                self.counts[shown] = self.counts.get(shown, 0) + 1
+                if self.record is not None:
+                    old = portable_glob(other, self._folders, _pids()) if other else ""
+                    self.record.add(*shown, old, makes=makes)
+            names = (name, other) if other else (name,)
+            due = [each for each in self.bindings if _is_due(each, point, names, when, call)]
+        for binding in due:
+            if self._is_first(binding):
+                self._perform(binding, Point(point, name, call=call))
+
+    def touch_file(self, access: FileAccess) -> None:
+        """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
+        __tracebackhide__ = True
+        if not _is_not_the_tests():
+            path, call, other = access.path, access.call, access.other
+            self.pass_point("io", path, call=call, other=other, makes=access.makes)
+
+    def begin_operation(self, name: str, kind: OperationKind, source: SourceRef) -> None:
+        """Pass the point of an operation that is about to begin at the user's line `source`."""
+        __tracebackhide__ = True
+        if self.bindings:
+            if kind == "collective" or self.record is not None or self._names(name):
+                self.pass_point("collective", name, call=kind)
+        elif self.record is not None and not self._is_forked:  # no more than it must cost
+            self.record.add_operation(name, source)
+
+    def _names(self, operation: str) -> bool:
+        return any(each.fault.at.name == operation for each in self.bindings)
+
+    def _is_first(self, binding: Binding) -> bool:
+        """Whether a fault that happens to one rank only happens to this one."""
+        if binding.fault.is_first and not binding.fired:
+            claim = Path(self.spec.scratch, f"fault-{binding.index}")
+            self._thread.is_performing = True
+            try:
+                claim.touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            finally:
+                self._thread.is_performing = False
+        return True
+
+    def _perform(self, binding: Binding, passed: Point) -> None:
+        __tracebackhide__ = True
+        fault, kind = binding.fault, binding.kind
+        if self.record is not None:  # it may be the last that this rank can say
+            self.record.flush()
+        detail = kind.announce(fault.params, now())
+
+        def send(phase: str, detail: Mapping[str, Any]) -> None:
+            self.send(_fault_changed(binding.index, fault, phase, detail))
+
+        def begun() -> None:
+            binding.fired += 1
+            if os.getpid() == self._owner and (detail or binding.fired <= _MAX_FIRED_EVENTS):
+                send("begun", detail)
+
+        strike = Strike(
+            fault=fault,
+            place=self.spec,
+            passed=passed,
+            more_modules=self.more_modules,
+            detail=detail,
+            begun=begun,
+            armed=lambda **detail: send("armed", detail),
+            healing=self.healing,
+            performed=partial(self.performed, binding.index),
+            ready_s=self.ready_s,
+        )
+        if not kind.tells_itself:
+            begun()
+        ended = {"resume": True} if "pause" in detail else {}
+        if kind.lasts and "network" not in detail:  # the server ends those
+            self.healing.callback(send, "ended", ended)
+        self._thread.is_performing = True
+        try:
+            kind.perform(strike)
+        finally:
+            self._thread.is_performing = False
+            if not kind.lasts and (detail or binding.fired <= _MAX_FIRED_EVENTS):
+                send("ended", ended)
+
+    def count_batches(self, target: str) -> None:
+        """Let the batches of a data loader be points, until the faults are healed.
+
+        Raises:
+            SettingError: There is no such thing, or it cannot be replaced.
+        """
+        if not self._is_healed and os.getpid() == self._owner:
+            on_draw = partial(self.pass_point, "batch", target)
+            count_batches(target, on_draw, self.healing, more_modules=self.more_modules)
+
+    def set_folders(self) -> None:
+        """Remember which folders have other names in other runs."""
+        scratch = self.spec.scratch
+        own = (f"{scratch}/rank-{self.spec.rank}", f"{scratch}/shared", scratch)
+        self._folders = (*own, self.spec.directory, str(Path.cwd()), tempfile.gettempdir())
+
+    def heal(self) -> None:
+        """End and undo all faults, and send the counts of the points passed."""
+        if self._is_healed or os.getpid() != self._owner:
+            return
+        self._is_healed = True
+        self.healing.close()
+        if self.record is not None:
+            self.record.flush(is_all=True)
+        if self.bindings:
+            passed = tuple((*point, count) for point, count in self.counts.items())
+            self.send(PointsPassed(passed[:_MAX_COUNTS]))
+
+
+def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
+    """Return the event of a fault; `detail` may hold anything, as plugins define kinds."""
+    data = {"index": index, "fault": fault.kind, "at": to_json(fault.at), "phase": phase}
+    return from_json(FaultChanged, {**detail, **data, "kind": FaultChanged.kind})
+
+
+@cache
+def _pids() -> frozenset[int]:
+    """Return the processes of this world: this one, its parent, and that one's children."""
+    parent = os.getppid()
+    siblings = Path(f"/proc/{parent}/task/{parent}/children")
+    found = siblings.read_text().split() if siblings.exists() else ()
+    return frozenset({os.getpid(), parent, *map(int, found)})
+
+
+_FILE_MODULES = frozenset(
+    {"contextlib", "genericpath", "glob", "os", "pathlib", "posixpath", "shutil", "tempfile"}
+)
+"""Modules that touch files for whoever calls them."""
+
+_REPORTING = {__name__, observing_files.__module__, report_native_files.__module__}
+"""Modules that report what is done with files, native code's included."""
+
+_HARNESS = frozenset({"_pytest", "pytest_multihost"})
+
+_READERS_OF_CODE = frozenset(
+    {"importlib", "inspect", "linecache", "pkgutil", "tokenize", "traceback", "warnings"}
+)
+"""Modules that look where source code is; `inspect` asks for the folders of all modules at once."""
+
+
+def _is_not_the_tests() -> bool:
+    """Return whether a file is touched by pytest, by this package, or to read source code."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        room = module.partition(".")[0]
+        if module not in _REPORTING and room not in _FILE_MODULES:
+            return room in _HARNESS or room in _READERS_OF_CODE
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_due(binding: Binding, point: PointKind, names: Sequence[str], when: str, call: str) -> bool:
+    """Count a passage of a fault's point; return whether it is the one that triggers it."""
+    at = binding.fault.at
+    if (at.point, at.when) != (point, when):
+        return False
+    if at.point == "io":
+        is_meant = call in at.io_calls and any(map(matcher(at.name), names))
+    elif at.point == "collective" and not at.name:
+        is_meant = call == "collective"
+    else:
+        is_meant = at.name in names
+    if not is_meant:
+        return False
+    binding.passed += 1
+    return binding.passed == at.nth or (at.onwards and binding.passed > at.nth)
+
+
+_current: list[Points] = []
+"""The points of this process, if it is a rank with faults."""
+
+
+def pass_point(point: PointKind, name: str = "") -> None:
+    """Pass a point of this rank, if it has faults."""
+    for points in _current:
+        points.pass_point(point, name)
+
+
+def _is_before_the_test(fault: Fault) -> bool:
+    return fault.kind in NOT_AT_POINTS or fault.at.point == "rendezvous"
+
+
+def delay_start(spec: RankSpec, send: Send) -> None:
+    """Delay this rank's rendezvous as its faults require; send those already performed."""
+    for index, fault in enumerate(spec.world.faults):
+        if _is_before_the_test(fault) and spec.rank in fault.ranks:
+            detail: dict[str, Any] = {}
+            if fault.kind in NETWORK_KINDS:  # the server has performed it
+                after_s = fault.params.get("heals_after")
+                until = {} if after_s is None else {"until_s": now() + after_s}
+                detail = {"network": "before"} | until
+            send(_fault_changed(index, fault, "begun", detail))
+    mine = (each for each in spec.world.faults if spec.rank in each.ranks)
+    sleep(sum(each.params["seconds"] for each in mine if each.kind == "start_skew"))
+
+
+def bind_faults(
+    spec: RankSpec,
+    kinds: Mapping[str, FaultKind],
+    recorder: Recorder,
+    send: Send,
+    performed: Callable[[int], str],
+    *,
+    root: str,
+    ready_s: float,
+) -> Points:
+    """Return the points of this rank with its faults bound to them; wrap nothing yet.
+
+    Args:
+        spec: This rank.
+        kinds: All kinds of faults, by name.
+        recorder: Its listeners are called when operations begin.
+        send: Sends an event to the controller.
+        performed: Waits until the fault with this index has been performed from outside;
+            returns an error message, or "".
+        root: pytest's rootdir.
+        ready_s: When the rank was ready for the test, see `Strike`.
+    """
+    bindings = [
+        Binding(index, fault, kinds[fault.kind])
+        for index, fault in enumerate(spec.world.faults)
+        if spec.rank in fault.ranks and not _is_before_the_test(fault)
+    ]
+    record = None
+    if spec.world.tells_points:
+        has_faults, tells_callers = bool(spec.world.faults), spec.world.tells_callers
+        record = PointRecord(recorder, root, send, has_faults, tells_callers)
+    points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
+    reference = weakref.WeakMethod(points.leave_fork)  # a hook at fork is never removed
+    os.register_at_fork(after_in_child=lambda: (leave := reference()) and leave())
+    recorder.has_streams = any(each.fault.kind == "stream_order" for each in bindings)
+    points.healing.callback(setattr, recorder, "has_streams", False)  # noqa: FBT003 - its value
+    if bindings or record is not None:
+        _current[:] = [points]
+        recorder.on_begin.append(points.begin_operation)
+        points.healing.callback(recorder.on_begin.remove, points.begin_operation)
+    return points
+
+
+def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
+    """Wrap the functions whose calls are points, and pass the start of the test.
+
+    Args:
+        points: The points of this rank.
+        more_modules: Modules of the test that are not in `sys.modules`.
+
+    Raises:
+        SettingError: There is no such function; the message names the nearest.
+    """
+    points.more_modules = more_modules = tuple(more_modules)
+    faults = [each.fault for each in points.bindings]
+    told = points.spec.world.told_calls if points.record is not None else ()
+    for target in dict.fromkeys((*_named(faults, "call"), *told)):
+        on_call = partial(points.pass_point, "call", target)
+        wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
+    asked = points.spec.world.told_batches if points.record is not None else ()
+    named = list(dict.fromkeys((*_named(faults, "batch"), *asked)))
+    for target in named:
+        points.count_batches(target)
+    for target in _LOADERS if points.record is not None else ():
+        if target not in named:
+            module = target.partition(":")[0]
+            after_import(module, lambda _, target=target: points.count_batches(target))  # type: ignore[misc]
+    if patterns := [*_named(faults, "io"), *(["*"] if points.record is not None else ())]:
+        points.set_folders()
+        observer = _file_observer(points, patterns)
+        points.healing.enter_context(observing_files(observer, more_modules))
+    if points.bindings:
+        points.pass_point("start")
+
+
+def _file_observer(points: Points, patterns: Iterable[str]) -> FileObserver:
+    matches = [matcher(pattern) for pattern in patterns]
+    bound = (each.fault.at for each in points.bindings)
+    calls = frozenset[str]().union(*(each.io_calls for each in bound if each.point == "io"))
+    return FileObserver(
+        lambda path: any(each(path) for each in matches),
+        before=points.touch_file,
+        calls=IO_CALLS if points.record is not None else calls,
+    )
+
+
+def _named(faults: Iterable[Fault], point: str) -> list[str]:
+    return list(dict.fromkeys(each.at.name for each in faults if each.at.point == point))

@@ -1,0 +1,103 @@
+"""Record which operations a rank is in: torch's, jax's, the harness's own.
+
+An operation is what other ranks must take part in. Its record in the slot page says since when and
+from which line of the user's, and stays readable when the rank is stopped or dead.
+
+The recorder of a process is prepared in the server, and opened in the rank forked from it; what
+all recorders write with is in `recorder`. `torch`, `torch_groups`, `torch_process_groups`,
+`torch_rpc` and `torch_flight_recorder` wrap torch by `calls`, `jax` wraps jax, each after it has
+been imported. `files` wraps fcntl, safetensors and tensorstore. `calls` also says which exceptions
+certainly fail the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+from pytest_multihost.core.model.operation import Scope
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.recorder import jax, torch
+from pytest_multihost.core.rank.recorder.files import record_file_locks, report_native_files
+from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef, after_import
+from pytest_multihost.core.slots import SlotPage, slots_path
+
+__all__ = [
+    "Recorder",
+    "SourceRef",
+    "after_import",
+    "current_recorder",
+    "operation",
+    "prepare_recording",
+    "report_native_files",
+    "start_recording",
+]
+
+
+_prepared: list[Recorder] = []
+_recorders: list[Recorder] = []
+_transfers: dict[tuple[str, int], itertools.count[int]] = {}
+
+
+def prepare_recording() -> None:
+    """Wrap the functions to record, once for all ranks that this process will fork.
+
+    Until a rank opens its page, records go to memory that is not read. Wrapping in each rank would
+    copy hundreds of memory pages per rank.
+    """
+    recorder = Recorder(SlotPage(), rank=-1, size=0)
+    jax.install(recorder)
+    torch.install(recorder)
+    record_file_locks(recorder)
+    report_native_files()
+    _prepared.append(recorder)
+
+
+def start_recording(spec: RankSpec) -> None:
+    """Make this rank's slot page, and record from now on what it does with other ranks."""
+    if not _prepared:
+        prepare_recording()
+    recorder = _prepared.pop()
+    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    if spec.world.keeps_operations:
+        recorder.page.keep_all()
+    _recorders[:] = [recorder]
+
+
+def current_recorder() -> Recorder:
+    """Return the recorder of this rank."""
+    return _recorders[0]
+
+
+@contextlib.contextmanager
+def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
+    """Record that this thread waits for other ranks while it is in the block.
+
+    For a transport of your own, so that a hang in it can name the ranks it waits for. Outside of
+    a rank nothing happens.
+
+        with pytest_multihost.operation("halo exchange", peers=[left, right]):
+            ...
+
+    Args:
+        name: What it is called in verdicts. Ranks that wait for each other under one name are
+            matched: the first wait of one with the first of the other, and so on.
+        peers: The ranks it waits for; all other ranks if not given.
+    """
+    if not _recorders:
+        yield
+        return
+    recorder, scope = _recorders[0], Scope("operation", name)
+    others = set(recorder.all_ranks if peers is None else peers) - {recorder.rank}
+    if len(others) == 1:
+        [peer] = others
+        number = next(_transfers.setdefault((name, peer), itertools.count(1)))
+        record = recorder.begin(
+            name, "transfer", recorder.all_ranks, scope=scope, sequence=number, peer=peer
+        )
+    else:
+        members = tuple(sorted({*others, recorder.rank}))
+        record = recorder.begin(name, "collective", members, scope=scope)
+    with recorder.during(record):
+        yield

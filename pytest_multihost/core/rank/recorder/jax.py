@@ -1,0 +1,357 @@
+"""Record what a rank does with other ranks through jax.
+
+Wrapped is what jax calls from Python: the coordination service's barriers and key waits,
+`multihost_utils`, `jax.distributed` itself. A jitted function's collective cannot be recorded: it
+is C++ from the call on. With several local devices the call returns, and the rank waits where it
+needs the result; that wait is recorded, as one for its own devices. With one local device the
+collective runs inside the call, and `numpy.asarray` reads an array of one device through the
+buffer protocol: nothing is recorded, and only native frames show the wait.
+
+Only the outermost of nested operations is recorded: `sync_global_devices` calls `assert_equal`,
+which calls `process_allgather`. Otherwise ranks that enter the same collective by different names
+would count differently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.operation import (
+    PROGRAM_START,
+    RUNTIME_SCOPE,
+    Scope,
+    program_scope,
+    start_number,
+)
+from pytest_multihost.core.rank.recorder.calls import fails_test, replace_code
+from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder, after_import
+
+JaxObject = Any
+"""An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
+
+_JAX_SCOPE = Scope("jax.distributed")
+"""The scope of starting and shutting down."""
+
+_DEVICE_WAIT = "block_until_ready"
+"""Name of the operation that waits for what this rank's own devices compute.
+
+Its group is this rank alone. What the devices wait for, only native frames show.
+"""
+
+_DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
+_LEAVES = 3
+
+_KEYS = (
+    *("key_value_set", "key_value_set_bytes", "key_value_try_get", "key_value_try_get_bytes"),
+    *("key_value_dir_get", "key_value_dir_get_bytes", "key_value_increment", "key_value_delete"),
+)
+"""What a client does with the coordination service's keys without waiting for another rank."""
+
+Call = Callable[..., Any]
+Begin = Callable[[], int]
+Describe = Callable[..., Begin | None]
+"""Gets the arguments of a call; returns what records its begin, None if nothing is recorded."""
+
+
+def install(recorder: Recorder) -> None:
+    """Record what this rank does through jax from now on; jax may be imported later, or never.
+
+    What is wrapped takes, returns and raises what it did before.
+    """
+    wrappers = _JaxRecorder(recorder)
+    for module, calls in wrappers.calls().items():
+        after_import(module, partial(wrappers.wrap, calls))
+    after_import("jaxlib._jax", wrappers.wrap_keys)
+    after_import("jax._src.interpreters.pxla", wrappers.wrap_programs)
+    after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
+
+
+class _Thread(threading.local):
+    """Whether this thread is inside a recorded operation."""
+
+    is_inside = False
+
+
+@dataclass(slots=True)
+class _JaxRecorder:
+    """What is wrapped, and how its calls are recorded."""
+
+    recorder: Recorder
+    thread: _Thread = field(default_factory=_Thread)
+    waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    last_start: int = 0
+
+    def calls(self) -> dict[str, dict[str, Describe]]:
+        """Return what is wrapped, by module, and how its calls are described.
+
+        `State` is behind `jax.distributed`, whose functions are imported by name. `_value` is
+        behind float(), tolist(), __array__ and print. `jax.block_until_ready` calls the batched
+        one for several arrays. `ExecuteReplicated` is how Python starts a program: at its first
+        call, and at later ones with effects.
+        """
+        client, array = "DistributedRuntimeClient", "ArrayImpl"
+        get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
+        return {
+            "jaxlib._jax": {
+                f"{client}.wait_at_barrier": self._wait_at_barrier,
+                f"{client}.get_live_nodes": lambda client, process_ids: self._collective(
+                    client, "get_live_nodes", process_ids, Scope("live-nodes")
+                ),
+                f"{client}.{get}": partial(self._key_wait, get),
+                f"{client}.{get_bytes}": partial(self._key_wait, get_bytes),
+            },
+            "jaxlib.xla_client": {"batched_block_until_ready": self._batch_wait},
+            "jax._src.array": dict.fromkeys(
+                (f"{array}.{_DEVICE_WAIT}", f"{array}.item", f"{array}._value"), self._device_wait
+            ),
+            "jax._src.distributed": {
+                "State.initialize": self._initialize,
+                "State.shutdown": lambda state: self._collective(
+                    state.client, "jax.distributed.shutdown", scope=_JAX_SCOPE
+                ),
+            },
+            "jax._src.interpreters.pxla": {"ExecuteReplicated.__call__": self._start_program},
+        }
+
+    def wrap(self, calls: Mapping[str, Describe], module: ModuleType) -> None:
+        """Wrap functions, methods and properties of a module."""
+        for path, describe in calls.items():
+            with contextlib.suppress(Exception):  # another version of jax
+                *classes, name = path.split(".")
+                owner = functools.reduce(getattr, classes, module)
+                call = getattr(owner, name)
+                is_property = isinstance(call, property)
+                wrapped = self._wrapped(call.fget if is_property else call, describe)
+                setattr(owner, name, property(wrapped) if is_property else wrapped)
+
+    def wrap_keys(self, module: ModuleType) -> None:
+        """Wrap what only uses keys: no rank waits there, but faults can be bound to it."""
+        for name in _KEYS:
+            with contextlib.suppress(Exception):  # another version of jax
+                owner = module.DistributedRuntimeClient
+                setattr(owner, name, self._noticed(name, getattr(owner, name)))
+
+    def _noticed(self, name: str, call: Call) -> Call:
+        thread, recorder = self.thread, self.recorder
+
+        def noticed(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            if recorder.on_begin and not thread.is_inside:
+                recorder.notify(name, "wait")
+            return call(*args, **kwargs)
+
+        return _named_as(call, noticed)
+
+    def wrap_programs(self, module: ModuleType) -> None:
+        """Wrap what starts programs from Python, to wait for their results where there are streams.
+
+        On GPUs processes connect there, at the first start: the call returns when all have come.
+        """
+        with contextlib.suppress(Exception):  # another version of jax
+            call = module.ExecuteReplicated.__call__
+            module.ExecuteReplicated.__call__ = _named_as(call, self._in_turn(call))
+
+    def _in_turn(self, call: Call) -> Call:
+        recorder = self.recorder
+
+        def started(program: JaxObject, *args: object) -> object:
+            __tracebackhide__ = True
+            result = call(program, *args)
+            if recorder.has_streams and len(_processes(program)) > 1:
+                sys.modules["jax"].block_until_ready(result)
+            return result
+
+        return started
+
+    def wrap_multihost_utils(self, module: ModuleType) -> None:
+        """Wrap the functions in place: test modules have already imported them by name."""
+        for name, detail in _DETAILS.items():
+            describe = partial(self._multihost_util, name, detail)
+            with contextlib.suppress(Exception):  # another version of jax
+                replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
+
+    def _wrapped(self, call: Call, describe: Describe) -> Call:
+        thread, recorder = self.thread, self.recorder
+
+        def recorded(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            try:
+                begin = None if thread.is_inside else describe(*args, **kwargs)
+            except Exception:  # noqa: BLE001 - wrong arguments, a deleted array: the call raises
+                begin = None
+            if begin is None:
+                return call(*args, **kwargs)
+            record = begin()
+            thread.is_inside = True
+            try:
+                with recorder.during(record):
+                    return call(*args, **kwargs)
+            finally:
+                thread.is_inside = False
+
+        return _named_as(call, recorded)
+
+    def _start_program(self, program: JaxObject, *_: object) -> Begin | None:
+        """Record on which processes a program runs; a recorded operation has its own members.
+
+        The call itself is recorded only if its error fails the test, as work that no thread waits
+        for: it may compute.
+        """
+        processes = _processes(program)
+        if len(processes) > 1 and self._is_of_this_world(_state().client):
+            page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
+            is_main = self.recorder.thread.native_id == os.getpid()
+            self.last_start = start_number(now(), self.last_start, is_main=is_main)
+            page.reach(page.group(tuple(sorted(processes)), 0, scope), self.last_start)
+            if fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
+                return self._begin_start
+        return None
+
+    def _begin_start(self) -> int:
+        page = self.recorder.page
+        call = page.call(PROGRAM_START, "wait", page.group((self.recorder.rank,)))
+        record = self.recorder.begin_call(call, next(self.waits))
+        page.leave(record)
+        page.set_fails_test(record)
+        return record
+
+    def _wait_at_barrier(
+        self,
+        client: object,
+        barrier_id: str,
+        timeout_in_ms: int,
+        process_ids: Iterable[int] | None = None,
+    ) -> Begin | None:
+        scope, timeout_s = Scope("barrier", barrier_id), timeout_in_ms / 1000
+        return self._collective(
+            client, "wait_at_barrier", process_ids, scope, barrier_id, timeout_s
+        )
+
+    def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
+        name, begin = "jax.distributed.initialize", self.recorder.begin
+        count = args[1] if len(args) > 1 else kwargs.get("num_processes")
+        if count not in {None, self.recorder.size}:
+            return None
+        return partial(begin, name, "collective", self.recorder.all_ranks, scope=_JAX_SCOPE)
+
+    def _multihost_util(
+        self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
+    ) -> Begin | None:
+        """Describe a call that all processes make; alone, each has nothing to wait for."""
+        begin = self._collective(_state().client, name, detail=detail(*args, **kwargs))
+        if begin is None or not fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
+            return begin
+
+        def begin_what_fails_test() -> int:
+            record = begin()
+            self.recorder.page.set_fails_test(record)
+            return record
+
+        return begin_what_fails_test
+
+    def _collective(
+        self,
+        client: JaxObject,
+        name: str,
+        process_ids: Iterable[int] | None = None,
+        scope: Scope = RUNTIME_SCOPE,
+        detail: str = "",
+        timeout_s: float | None = None,
+    ) -> Begin | None:
+        """Describe a collective of some or all processes, unless they are another world's."""
+        if not self._is_of_this_world(client):
+            return None
+        return partial(
+            self.recorder.begin,
+            name,
+            "collective",
+            tuple(sorted({*process_ids})) if process_ids else self.recorder.all_ranks,
+            scope=scope,
+            detail=_shortened(detail),
+            timeout_s=timeout_s,
+        )
+
+    def _is_of_this_world(self, client: object) -> bool:
+        """Whether the client's processes are this world's ranks, by the same numbers.
+
+        A test may start other jax worlds, of some of the ranks or with separate clients.
+        """
+        state = _state()
+        process = (state.process_id, state.num_processes)
+        own = (self.recorder.rank, self.recorder.size)
+        return client is not None and client is state.client and process == own
+
+    def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
+        return self._wait(name, self.recorder.all_ranks, key)
+
+    def _device_wait(self, array: JaxObject, *_: object) -> Begin | None:
+        """Describe a wait for an array; one that is ready costs well under a microsecond.
+
+        Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
+        """
+        if array.is_deleted() or array.is_ready():
+            return None
+        return self._wait(_DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
+
+    def _batch_wait(self, arrays: Iterable[JaxObject]) -> Begin | None:
+        described = (self._device_wait(array) for array in arrays)
+        return next((begin for begin in described if begin is not None), None)
+
+    def _wait(self, name: str, group: Ranks, detail: str) -> Begin:
+        sequence, begin = next(self.waits), self.recorder.begin
+        return partial(begin, name, "wait", group, sequence=sequence, detail=_shortened(detail))
+
+
+def _named_as(call: Call, wrapper: Call) -> Call:
+    """Return a wrapper with what names the wrapped function; C++ methods lack some of it."""
+    named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
+    return functools.update_wrapper(wrapper, call, named)
+
+
+def _processes(program: JaxObject) -> set[int]:
+    """Return the processes on whose devices a program runs."""
+    shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
+    return {device.process_index for device in next(iter(shardings)).device_set}
+
+
+def _directory() -> str:
+    return f"{Path(sys.modules['jax'].__file__ or '').parent}/"
+
+
+def _state() -> JaxObject:
+    return sys.modules["jax._src.distributed"].global_state
+
+
+def _shapes(tree: object) -> str:
+    """Return type and shape of the first arrays of `tree`; their values are not read."""
+    leaves = sys.modules["jax"].tree_util.tree_leaves(tree)
+    shown = [
+        f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(getattr(leaf, 'shape', ()))}"
+        for leaf in leaves[:_LEAVES]
+    ]
+    return ", ".join(shown + ["…"] * (len(leaves) > _LEAVES))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _DETAIL_CHARS else f"{text[: _DETAIL_CHARS - 1]}…"
+
+
+_DETAILS: dict[str, Callable[..., str]] = {
+    "sync_global_devices": lambda name: name,
+    "process_allgather": lambda in_tree, *_, **__: _shapes(in_tree),
+    "broadcast_one_to_all": lambda in_tree, *_, **__: _shapes(in_tree),
+    "assert_equal": lambda in_tree, fail_message="": fail_message or _shapes(in_tree),
+}
+"""Functions of `multihost_utils` that all processes must call, and the details of their calls."""

@@ -1,0 +1,250 @@
+"""Record what a rank does with other ranks through torch.distributed.
+
+The methods of the bound C++ class `ProcessGroup` are wrapped, not the functions of
+`torch.distributed`. A test module that says `from torch.distributed import all_reduce` holds the
+function itself, and putting a wrapper into torch's module would not reach it; but every such
+function, DDP, FSDP and the object collectives all call the class. So one operation is recorded for
+each call of the class: it is what the other ranks must match. What C++ calls in C++ only torch's
+flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores;
+`torch_rpc` wraps what its name says. Where the agents of torch's elastic launcher wait for each
+other's nodes is recorded, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import ModuleType
+
+from pytest_multihost.core.model.operation import Scope
+from pytest_multihost.core.rank.recorder import torch_rpc
+from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function, seconds
+from pytest_multihost.core.rank.recorder.files import report_files
+from pytest_multihost.core.rank.recorder.recorder import Recorder, after_import
+from pytest_multihost.core.rank.recorder.torch_flight_recorder import FlightRecorderThread
+from pytest_multihost.core.rank.recorder.torch_groups import (
+    Argument,
+    Function,
+    Groups,
+    ProcessGroup,
+    copy_identity,
+)
+from pytest_multihost.core.rank.recorder.torch_process_groups import (
+    OpenWorks,
+    ProcessGroupRecorder,
+)
+from pytest_multihost.core.slots import NO_RECORD
+
+
+def record_elastic_agents(calls: Calls) -> None:
+    """Record rendezvous, now or once the module is imported. Barriers are waits for the store."""
+
+    def describe(**given: Argument) -> Described:
+        """Describe how a node joins: with fewer than the most nodes it goes on after a while."""
+        settings = given["self"].settings
+        needs_all = settings.min_nodes == settings.max_nodes
+        timeout = settings.timeout.join
+        if not needs_all:
+            timeout = min(timeout, settings.timeout.last_call)
+        is_of_world = settings.max_nodes == calls.recorder.size
+        scope = Scope("rendezvous", settings.run_id) if is_of_world else None
+        begin = calls.begin("rendezvous", scope, detail=settings.run_id, timeout=timeout)
+        return begin, lambda _: None
+
+    def wrap(module: ModuleType) -> None:
+        record = partial(calls.recorded_by_name, describe)
+        replace_function(module.DynamicRendezvousHandler, "next_rendezvous", record)
+
+    after_import("torch.distributed.elastic.rendezvous.dynamic_rendezvous", wrap)
+
+
+CREATION_SCOPE = Scope("creation")
+"""The scope of the making of groups by their members alone: there is no group yet to count in."""
+
+_STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
+_STORE_WRITES = ("set", "add", "append", "compare_set", "delete_key", "multi_set", "queue_push")
+_OBJECT_CALLS = (
+    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *("recv_object_list", "send_object_list"),
+)
+_MAX_KEYS = 120
+_TCP_TIMEOUT = timedelta(minutes=5)
+
+
+def install(recorder: Recorder) -> None:
+    """Record this rank's torch.distributed operations, now or once it is imported.
+
+    Wrapped functions take, return and raise what they did before.
+    """
+    calls = Calls(recorder)
+
+    def wrap(module: ModuleType) -> None:
+        groups, works = Groups(recorder, module), OpenWorks(recorder)
+        flight = FlightRecorderThread(recorder, groups, works)
+        with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
+            works.wrap(module.Work)
+        with contextlib.suppress(Exception):
+            works.wrap_batch(module)
+        with contextlib.suppress(Exception):
+            works.wrap_reducer(module.torch._C._distributed_c10d.Reducer)  # noqa: SLF001 - no other name here
+        with contextlib.suppress(Exception):
+            ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
+        with contextlib.suppress(Exception):
+            GroupCreationRecorder(recorder, groups, flight, calls).wrap(module)
+
+    after_import("torch.distributed.distributed_c10d", wrap)
+    after_import("torch.serialization", report_files)
+    torch_rpc.install(calls)
+    record_elastic_agents(calls)
+
+
+@dataclass(slots=True, eq=False)
+class GroupCreationRecorder:
+    """Records what makes groups, and waits for keys.
+
+    Writing to a store and the calls that move objects are points, but no records: nobody waits in
+    the former, and the collectives in the latter are recorded themselves.
+    """
+
+    recorder: Recorder
+    groups: Groups
+    flight: FlightRecorderThread  # started with the first group
+    calls: Calls
+
+    def wrap(self, module: ModuleType) -> None:
+        """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
+        replace_function(
+            module, "init_process_group", partial(self.calls.recorded_by_name, self._init)
+        )
+        replace_function(
+            module, "_new_group_with_tag", partial(self.calls.recorded_by_name, self._new_group)
+        )
+        replace_function(module, "split_group", partial(self.calls.recorded_by_name, self._split))
+        for name, original in list(vars(module.Store).items()):
+            if name in _STORE_WAITS:
+                recorded = self.calls.recorded(partial(self._store_wait, name), original)
+                setattr(module.Store, name, copy_identity(original, recorded))
+            elif name in _STORE_WRITES:
+                noticed = self._noticed(f"store.{name}", original)
+                setattr(module.Store, name, copy_identity(original, noticed))
+        for name in _OBJECT_CALLS:
+            replace_function(module, name, partial(self._noticed, name))
+        tcp_store = module.torch._C._distributed_c10d.TCPStore  # noqa: SLF001 - no other name here
+        connected = self.calls.recorded(self._connect, tcp_store.__init__)
+        tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
+
+    def _noticed(self, name: str, original: Function) -> Function:
+        def noticed(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            if not self.recorder.on_begin or self.calls.are_nested:
+                return original(*args, **kwargs)
+            self.recorder.notify(name, "wait")
+            with self.recorder.inside():
+                return original(*args, **kwargs)
+
+        return noticed
+
+    def _init(
+        self, timeout: object = None, world_size: int = -1, rank: int = -1, **_: object
+    ) -> Described:
+        size = _declared(world_size, "WORLD_SIZE")
+        rank_in_group = _declared(rank, "RANK")
+        recorder = self.recorder
+        is_of_world = size in (None, recorder.size) and rank_in_group in (None, recorder.rank)
+        scope = CREATION_SCOPE if is_of_world else None
+
+        def made(_: object) -> None:
+            self.groups.register(self.groups.default)
+            self.flight.start()
+
+        return self.calls.begin("init_process_group", scope, timeout=timeout), made
+
+    def _new_group(
+        self,
+        ranks: Iterable[int] | None = None,
+        timeout: object = None,
+        backend: object = None,
+        *,
+        use_local_synchronization: bool = False,
+        **_: object,
+    ) -> Described:
+        """Describe what every rank calls; but only members wait for each other."""
+        default = self.groups.get(self.groups.default)
+        members = tuple(sorted(default.members if ranks is None else ranks))
+        is_member = self.recorder.rank in members
+        is_counted = is_member or not use_local_synchronization
+        ordinal = self.groups.next_ordinal(members) if is_counted else None
+        made = partial(
+            self.groups.register, ordinal=ordinal, is_for_cpu=str(backend).lower() == "gloo"
+        )
+        if not is_member or not default.is_of_world:
+            return lambda: NO_RECORD, made
+        begin = partial(
+            self.recorder.begin,
+            "new_group",
+            "collective",
+            members,
+            scope=Scope("new_group"),
+            detail=str(list(members))[:_MAX_KEYS],
+            timeout_s=seconds(timeout),
+        )
+        return begin, made
+
+    def _split(self, parent_pg: ProcessGroup = None, **_: object) -> Described:
+        """Describe the next collective of the existing group."""
+        group = self.groups.get(self.groups.default if parent_pg is None else parent_pg)
+
+        def begin() -> int:
+            self.recorder.notify("split_group", "collective")
+            call, sequence = group.prepare("split_group", "collective")
+            return self.recorder.begin_call(call, next(sequence))
+
+        return begin, self.groups.register
+
+    def _connect(
+        self,
+        _store: object,
+        _host: str = "",
+        _port: int = 0,
+        world_size: int | None = None,
+        is_master: bool = False,  # noqa: FBT001, FBT002 - torch's
+        timeout: timedelta = _TCP_TIMEOUT,
+        wait_for_workers: bool = True,  # noqa: FBT001, FBT002 - torch's
+        **_: object,
+    ) -> Described | None:
+        """Describe how a store's host waits for its clients, and they for the host."""
+        if self.calls.are_nested:
+            return None
+        is_for_all = wait_for_workers and world_size == self.recorder.size
+        scope = Scope("store") if is_for_all else None
+        detail = "host" if is_master else "client"
+        begin = self.calls.begin("TCPStore", scope, detail=detail, timeout=timeout)
+        return begin, lambda _: None
+
+    def _store_wait(
+        self, name: str, store: Argument, *args: Argument, **kwargs: Argument
+    ) -> Described | None:
+        """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
+        underlying = getattr(store, "_underlying_non_prefix_store", store)
+        if (
+            self.calls.are_nested or type(underlying).__name__ == "HashStore"
+        ):  # lies in this process
+            return None
+        keys = args[0] if args else kwargs.get("key", "")
+        text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
+        given = (each for each in (*args, *kwargs.values()) if isinstance(each, timedelta))
+        timeout = next(given, getattr(store, "timeout", None))
+        begin = self.calls.begin(f"store.{name}", None, detail=text[:_MAX_KEYS], timeout=timeout)
+        return begin, lambda _: None
+
+
+def _declared(value: int, variable: str) -> int | None:
+    """Return a size or rank from the caller or the environment; None if neither gives it."""
+    if value >= 0:
+        return value
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None

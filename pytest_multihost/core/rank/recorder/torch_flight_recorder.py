@@ -1,0 +1,239 @@
+"""Answer questions for what torch's flight recorder knows and the slot page does not.
+
+Its numbers of groups are those of one rank: they are never compared between ranks. It has no
+transfers and no waits for stores. `retired` is not success: torch retires an entry when its
+watchdog is done with it, also after a failure. So an entry that is not retired means that a
+collective is open, and one that is retired means nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import CLOCK_REALTIME, clock_gettime_ns
+from types import FrameType
+from typing import Any
+
+from pytest_multihost.core.model.event import now, now_ns
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    CallSite,
+    GroupKey,
+    History,
+    Operation,
+    Operations,
+)
+from pytest_multihost.core.model.stack import Frame, inside_the_test, is_library, is_ours
+from pytest_multihost.core.rank.recorder.recorder import Recorder
+from pytest_multihost.core.rank.recorder.torch_groups import Group, Groups
+from pytest_multihost.core.rank.recorder.torch_process_groups import OpenWorks
+from pytest_multihost.core.slots import FlightMailbox, read_slots
+
+THREAD_NAME = "multihost-flight-recorder"
+
+_ASKED_BYTES = 4096
+_BINDINGS = "torch._C._distributed_c10d"
+_COMPILER = "torch._inductor"
+
+Entry = Mapping[str, Any]
+Span = tuple[GroupKey, int, float]
+"""A group, and from when to when (monotonic ns) what is launched there is in the slot page."""
+
+
+@dataclass(slots=True, eq=False)
+class FlightRecorderThread:
+    """The thread that answers."""
+
+    recorder: Recorder
+    groups: Groups
+    works: OpenWorks
+    _is_started: bool = False
+
+    def start(self) -> None:
+        """Start the thread, once. It costs nothing while there are no requests."""
+        if self._is_started or not hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json"):
+            return
+        self._is_started = True
+        mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
+        os.mkfifo(mailbox.fifo, 0o600)
+        # For writing too: then open() does not wait for a writer, and read() returns no end of file
+        # when the last writer has closed.
+        descriptor = os.open(mailbox.fifo, os.O_RDWR | os.O_CLOEXEC)
+        serve = partial(self._serve, descriptor, mailbox)
+        threading.Thread(target=serve, name=THREAD_NAME, daemon=True).start()
+
+    def _serve(self, descriptor: int, mailbox: FlightMailbox) -> None:
+        while asked := os.read(descriptor, _ASKED_BYTES):
+            with contextlib.suppress(Exception):  # another version of torch; a full disk
+                self.works.end_completed()
+                at_s = now()
+                mailbox.write(at_s, self._operations())
+                if mailbox.asks_for_histories(asked):
+                    histories: tuple[History, ...] = ()  # an answer, too: nobody has to wait
+                    with contextlib.suppress(Exception):
+                        histories = self._histories()
+                    mailbox.write_histories(at_s, histories)
+
+    def _groups(self) -> dict[str, Group]:
+        names = self.groups.module._world.pg_names  # noqa: SLF001 - no public way
+        return {str(name): self.groups.get(pg) for pg, name in list(names.items())}
+
+    def _histories(self) -> tuple[History, ...]:
+        """Return what was entered in each group, with the stacks, which JSON lacks."""
+        bindings: Any = sys.modules[_BINDINGS]
+        with _without_compiler():
+            trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301, SLF001 - of this process
+        groups = {name: each for name, each in self._groups().items() if each.is_of_world}
+        found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
+        for each in trace.get("entries", ()):
+            name = each["process_group"][0]
+            if name in groups and not each["is_p2p"]:
+                found[name].setdefault(each["collective_seq_id"], each)
+        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()
+        rank = self.recorder.rank
+        return tuple(
+            _history(rank, groups[name].key, entries, ahead_ns) for name, entries in found.items()
+        )
+
+    def _operations(self) -> Operations:
+        bindings: Any = sys.modules[_BINDINGS]
+        trace = json.loads(bindings._dump_fr_trace_json())  # noqa: SLF001 - no public way
+        groups = self._groups()
+        entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
+        spans = list(self._recorded())
+        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch gives the wall clock's time
+        unseen = []
+        for each in entries:
+            group, at_ns = groups.get(each["process_group"][0]), each["time_created_ns"] - ahead_ns
+            if each["retired"] or group is None:
+                continue
+            if not any(key == group.key and start <= at_ns <= end for key, start, end in spans):
+                unseen.append(self._operation(each, group, at_ns / 1e9))
+        return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
+
+    def _recorded(self) -> Iterator[Span]:
+        """Yield when and in which groups the open operations of the slot page were launched."""
+        page = self.recorder.page
+        begun = set()
+        for pending in list(self.works.pending.values()):
+            for at in pending.records:
+                begun.add(page.began_ns(at))
+                if pending.group is not None:
+                    yield pending.group.key, page.began_ns(at), pending.launched_ns
+        for operation in read_slots(page.path, rank=self.recorder.rank).open:
+            began_ns = round(operation.since_s * 1e9)
+            if operation.kind == "collective" and began_ns not in begun:
+                yield operation.group_key, began_ns, float("inf")
+
+    def _operation(self, entry: Entry, group: Group, since_s: float) -> Operation:
+        ranks, ordinal, _ = group.key
+        is_waited, frame = _main_thread()
+        return Operation(
+            name=_name(entry),
+            kind="collective" if group.is_of_world else "wait",
+            group=ranks if group.is_of_world else self.recorder.all_ranks,
+            ordinal=ordinal,
+            scope=FLIGHT_SCOPE,
+            sequence=entry["collective_seq_id"],
+            detail=_detail(entry),
+            since_s=since_s,
+            waited_s=since_s if is_waited else None,
+            thread=os.getpid(),
+            frame=frame,
+            source="flight-recorder",
+        )
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes seconds.
+
+    To make stacks it asks for `torch._inductor`, which is imported when it is asked for.
+    """
+    if _COMPILER in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[_COMPILER] = None  # an import fails at once, and torch does without
+    try:
+        yield
+    finally:
+        if modules.get(_COMPILER, ...) is None:
+            del modules[_COMPILER]
+
+
+def _name(entry: Entry) -> str:
+    return str(entry["profiling_name"]).rpartition(":")[2]
+
+
+def _detail(entry: Entry) -> str:
+    sent = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
+    return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in sent)
+
+
+def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: int) -> History:
+    """Return the entries of one group, by their sequence, up to the first gap before the last."""
+    last = max(entries, default=0)
+    first = next((each for each in range(last, 0, -1) if each - 1 not in entries), 1)
+    known = [entries[each] for each in range(first, last + 1)]
+    sites = [
+        CallSite(_name(each), None, _detail(each), _frames(each.get("frames", ())))
+        for each in known
+    ]
+    numbers = {site: number for number, site in enumerate(dict.fromkeys(sites))}
+    return History(
+        rank,
+        (*key[:2], FLIGHT_SCOPE),
+        first,
+        tuple(numbers),
+        order=tuple(numbers[site] for site in sites),
+        times_s=tuple((each["time_created_ns"] - ahead_ns) / 1e9 for each in known),
+    )
+
+
+def _frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
+    found = tuple(Frame(each["filename"], each["line"], each["name"]) for each in frames)
+    return tuple(each for each in inside_the_test(found) if not is_ours(each.file))
+
+
+def _entered(
+    trace: Mapping[str, Any], entries: Sequence[Entry], groups: Mapping[str, Group]
+) -> dict[GroupKey, int]:
+    """Return the last collective of each group.
+
+    A status has a group's number (`pg_id`), which only the entries tie to its name. Where a status
+    is left over because its entries have been overwritten, groups without entries are left out.
+    """
+    names = {str(each["pg_id"]): each["process_group"][0] for each in entries}
+    status = trace.get("pg_status", {})
+    last = {} if status.keys() - names else dict.fromkeys(groups, 0)
+    for each in entries:
+        name = each["process_group"][0]
+        last[name] = max(last.get(name, 0), each["collective_seq_id"])
+    for number in status.keys() & names:
+        enqueued = int(status[number].get("last_enqueued_collective", 0))
+        last[names[number]] = max(last[names[number]], enqueued)
+    return {
+        (*groups[name].key[:2], FLIGHT_SCOPE): count
+        for name, count in last.items()
+        if name in groups and groups[name].is_of_world
+    }
+
+
+def _main_thread() -> tuple[bool, Frame | None]:
+    """Return whether the main thread is inside torch, and the user's line that it is at."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - no other way
+    torch_s = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")  # noqa: PTH118, PTH120 - a mere prefix
+    is_inside = frame is not None and frame.f_code.co_filename.startswith(torch_s)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return is_inside, None
+    return is_inside, Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)

@@ -1,0 +1,125 @@
+"""A rank that runs a script, as ``python train.py`` or ``python -m package.module`` would.
+
+It differs in its end: a rank whose script is over keeps its connections open until the scripts of
+all ranks are over. Those that still wait for it would see a lost connection instead of a hang.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import runpy
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend
+from pytest_multihost.core.launch.job_spec import RankJob, ScriptRun, open_channel, take_job
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.stages import (
+    ControllerLink,
+    leave,
+    send_interrupted,
+    sending_errors,
+    start_backend,
+    start_rank,
+    trimmed_traceback,
+)
+from pytest_multihost.core.rank.world import World, clock_of, set_world
+
+
+def main() -> None:
+    """Be the rank; returns only in a process that the script has forked."""
+    job: RankJob = take_job(RankJob)
+    run, spec, channel = job.run, job.spec, open_channel(job)
+    assert isinstance(run, ScriptRun)  # noqa: S101 - for the type checker
+    start_rank(spec, channel)
+    backend = find_backend(spec.world.backend, BUILT_IN_BACKENDS)
+    start_backend(spec, channel, backend)
+    # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
+    atexit._clear()  # noqa: SLF001 - as in after_fork
+    link, root = ControllerLink(channel), str(Path.cwd())
+    with sending_errors(channel, root=root):
+        _set_arguments(run)
+        points = _begin(spec, link, backend, root)
+    try:
+        kept = _run_script(run)
+        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as Python itself waits for threads
+    except BaseException as error:  # noqa: BLE001 - whatever the script raises
+        _tell(error, channel, root)
+    else:
+        if channel.is_ours:
+            _end(link, points)
+        del kept
+
+
+def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) -> Points:
+    """Wait until all ranks are ready; return the points of this one, wrapped."""
+    set_world(World(spec, backend, link.channel, current_recorder(), clock_of(spec)))
+    ready_s = now()
+    link.send(Ready())
+    link.await_gate("go")
+    points = bind_faults(
+        spec,
+        kinds_by_name([BUILT_IN_KINDS]),
+        current_recorder(),
+        link.send,
+        link.await_performed,
+        root=root,
+        ready_s=ready_s,
+    )
+    link.send(PhaseEntered("call"))
+    start_faults(points)
+    return points
+
+
+def _set_arguments(run: ScriptRun) -> None:
+    """Set what the script's arguments are, and where its modules are looked for."""
+    sys.argv[:] = [run.script, *run.script_args]
+    if sys.path and not sys.path[0]:  # the entry of `python -c`
+        folder = Path.cwd() if run.is_module else Path(run.script).resolve().parent
+        sys.path[0] = str(folder)
+
+
+def _run_script(run: ScriptRun) -> dict[str, Any]:
+    """Run the script; return what its module holds, which the caller keeps until the rank leaves.
+
+    Raises:
+        BaseException: Whatever the script raises, but for an exit without an error.
+    """
+    try:
+        if run.is_module:
+            return runpy.run_module(run.script, run_name="__main__", alter_sys=True)
+        return runpy.run_path(str(Path(run.script).absolute()), run_name="__main__")
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return {"": error}  # in its traceback is the module
+        raise
+
+
+def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
+    """Print an exception as Python does, send it, and leave; in a forked process only raise it."""
+    if not channel.is_ours:
+        raise error
+    if not isinstance(error, SystemExit):
+        with contextlib.suppress(Exception):  # the script may have set its own
+            error.__traceback__ = trimmed_traceback(error)  # the one that is printed
+            sys.excepthook(type(error), error, error.__traceback__)
+    elif not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
+    send_interrupted(channel, error, root=root)
+
+
+def _end(link: ControllerLink, points: Points) -> NoReturn:
+    """Wait until the scripts of all ranks are over, and leave."""
+    points.heal()
+    link.send(Parked())
+    link.await_gate("teardown")
+    link.send(Done())
+    leave(link)

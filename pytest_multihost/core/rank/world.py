@@ -1,0 +1,218 @@
+"""The world as seen by a test running in one of its ranks."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.errors import NoWorldError, WorldBrokenError
+from pytest_multihost.core.model.event import ExchangeEntered, SyncPointPassed, event_header, now
+from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
+from pytest_multihost.core.model.operation import HARNESS_SCOPE
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.points import pass_point
+from pytest_multihost.core.rank.recorder import Recorder
+from pytest_multihost.extensions.clock.page import ClockPage, attach_clock, clock_page_path
+
+# The clock of a rank's world: the machine's, or one that also jumps.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorldClock:
+    """How time passes in a world.
+
+    In a world with `clock="jump"` all processes share one clock. While nothing but time can end
+    their waits, it jumps to the end of the earliest. Otherwise it is the machine's clock.
+    """
+
+    _page: ClockPage | None = None
+
+    def __repr__(self) -> str:
+        """Say what it shows, as in "<WorldClock: 1234.5 s after 3 jumps>"."""
+        return f"<WorldClock: {self.now():.1f} s after {self.jumps} jumps>"
+
+    def now(self) -> float:
+        """Return the world's time in seconds: what `time.monotonic()` returns in its ranks."""
+        return now()
+
+    @property
+    def jumps(self) -> int:
+        """How often it has jumped; always 0 with `clock="real"`."""
+        return 0 if self._page is None else self._page.jumps
+
+    @property
+    def is_jumping(self) -> bool:
+        """Whether it jumps whenever it can: not with `clock="real"`, nor while it must not."""
+        return self._page is not None and self._page.is_jumping
+
+
+def join_clock(spec: RankSpec) -> None:
+    """Let this process follow its world's clock from now on, if that is not the machine's.
+
+    Raises:
+        RuntimeError: This process was started without the library that this takes.
+        OSError: There is no such clock.
+    """
+    if spec.world.clock == "jump":
+        attach_clock(clock_page_path(Path(spec.scratch)))
+
+
+def clock_of(spec: RankSpec) -> WorldClock:
+    """Return the clock of a rank's world.
+
+    Raises:
+        OSError: There is no such clock.
+    """
+    if spec.world.clock == "real":
+        return WorldClock()
+    return WorldClock(ClockPage.open(clock_page_path(Path(spec.scratch))))
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class World:
+    """The ranks of this test, seen from one of them.
+
+    `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
+    test. They work before the process group is up and while it hangs, and they raise
+    `WorldBrokenError` as soon as a rank can no longer take part. Every rank must call the same
+    ones in the same order.
+    """
+
+    _spec: RankSpec
+    _backend: Backend
+    _channel: Channel
+    _recorder: Recorder
+    _clock: WorldClock = field(default_factory=WorldClock)
+    _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __repr__(self) -> str:
+        """Name the rank, as in "<World: rank 0 of 4, gloo>"."""
+        return f"<World: rank {self.rank} of {self.size}, {self.backend}>"
+
+    @property
+    def rank(self) -> int:
+        """This rank's index, 0..size-1."""
+        return self._spec.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._spec.world.size
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is rank 0."""
+        return self._spec.is_primary
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that formed the process group."""
+        return self._spec.world.backend
+
+    @property
+    def host(self) -> str:
+        """Name of the host this rank is on."""
+        return self._spec.host.name
+
+    @property
+    def devices(self) -> Sequence[object]:
+        """This rank's own devices as the backend's runtime names them; empty without one."""
+        return self._backend.devices()
+
+    @property
+    def clock(self) -> WorldClock:
+        """The clock that this world's processes share, which may jump."""
+        return self._clock
+
+    @property
+    def shared_directory(self) -> Path:
+        """The directory behind the `shared_tmp_path` fixture."""
+        return Path(self._spec.scratch, "shared")
+
+    def barrier(self, name: str = "") -> None:
+        """Wait until every rank has entered the barrier `name`.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        self._exchange("barrier", name, b"")
+
+    def gather(self, obj: T, name: str = "") -> list[T]:
+        """Return every rank's `obj`, in order of rank, on every rank.
+
+        Args:
+            obj: Anything that can be pickled; the controller does not unpickle it.
+            name: Distinguishes this gather from others in messages.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        parts = self._exchange("gather", name, pickle.dumps(obj))
+        return [pickle.loads(part) for part in parts]  # noqa: S301 - from ranks of this world
+
+    def broadcast(self, obj: T, name: str = "") -> T:
+        """Return the primary's `obj` on every rank; the other ranks' `obj` is ignored.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        payload = pickle.dumps(obj) if self.is_primary else b""
+        [part] = self._exchange("broadcast", name, payload)
+        return pickle.loads(part)  # type: ignore[no-any-return]  # noqa: S301
+
+    def sync_point(self, name: str) -> None:
+        """Pass a named point of the test, recorded in its history; does not wait."""
+        self._channel.send(event_header(SyncPointPassed(str(name)), now()))
+        pass_point("sync_point", name)
+
+    def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:
+        name = str(name)  # a test may pass any object
+        nth = self._entered[operation, name]
+        self._entered[operation, name] += 1
+        key = operation, name, nth
+        entered = ExchangeEntered(operation, name, nth, alone=threading.active_count() == 1)
+        all_ranks = self._recorder.all_ranks
+        record = self._recorder.begin(
+            f"world.{operation}", "collective", all_ranks, scope=HARNESS_SCOPE, detail=name
+        )
+        with self._recorder.during(record):
+            self._channel.send(event_header(entered, now()), payload)
+            answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
+            match answer.message:
+                case CollectiveComplete() as complete:
+                    return complete.contributions(answer.payload)
+                case CollectiveBroken(_, error):  # a rank will never enter; recorded as a failure
+                    raise WorldBrokenError(error)
+        return []
+
+
+_current: list[World] = []
+
+
+def set_world(world: World) -> None:
+    """Set this process's world; a process has one for its whole life."""
+    _current[:] = [world]
+
+
+def current_world() -> World:
+    """Return the world of this rank; for code that cannot take the `world` fixture.
+
+    Raises:
+        NoWorldError: This process is not a rank.
+    """
+    if not _current:
+        raise NoWorldError(
+            "there is no world here: this process is not a rank",
+            remedy="Mark the test with @pytest.mark.multihost(ranks=N).",
+        )
+    return _current[0]

@@ -1,0 +1,397 @@
+"""The artifacts directory: a folder per run, in it one per attempt, with the attempt's records.
+
+The records are the verdict, the history, and `facts.json` with all data that the verdict is derived
+from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import re
+import secrets
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_multihost.core import files
+from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.json_values import (
+    Json,
+    JsonError,
+    JsonObject,
+    finite,
+    from_json,
+    parse_json,
+    to_json,
+)
+from pytest_multihost.core.model.result import WorldResult, implausible
+from pytest_multihost.core.model.spec import token
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
+from pytest_multihost.core.outcome import RankFinding, Symptoms
+from pytest_multihost.core.outcome.points import fault_note, firings, releases, require_fired
+
+_MAX_NAME = 120
+T = TypeVar("T")
+_MAX_DEPTH, _MAX_WHY = 100, 300
+_RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
+_STACKS = re.compile(r"rank-.*\.(stacks|main)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """The part of a diagnosis that the page of a run has."""
+
+    kind: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run of pytest.
+
+    Attributes:
+        base: The artifacts directory.
+        run_id: UTC time, process id of the controller, and four random digits.
+    """
+
+    base: Path
+    run_id: str
+
+    @classmethod
+    def open(cls, base: Path, run_id: str) -> RunFolder:
+        """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
+
+        The processes of one run may all call it; the first one makes the folder. The last three
+        runs are kept, and those that are under way.
+
+        Raises:
+            SettingError: The directory is not the harness's.
+            OSError: It cannot be written.
+        """
+        folder = cls(base, run_id)
+        files.claim(base)
+        files.hold(folder.path)
+        files.append(folder.path / "verdicts.jsonl", "")
+        files.link(base / "latest", run_id)
+        files.link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
+        for old in sorted(path for path in base.iterdir() if _RUN_ID.fullmatch(path.name))[:-3]:
+            files.remove_unheld(old)
+        return folder
+
+    @property
+    def path(self) -> Path:
+        """The run's own folder."""
+        return self.base / self.run_id
+
+    def attempt(self, nodeid: str, attempt: int) -> Path:
+        """Make and return the folder of one attempt of one test."""
+        path = plain = self.path / attempt_name(nodeid, attempt)
+        while True:
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another process of this run has run it, as with --dist=each
+                path = plain.with_name(f"{plain.name}-{secrets.token_hex(2)}")
+            else:
+                return path
+
+    def verdicts(self) -> tuple[list[JsonVerdict], list[str]]:
+        """Return the verdicts that the run's processes have written, and which lines are none.
+
+        A process that is killed may leave half a line.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        found: list[JsonVerdict] = []
+        problems = []
+        lines = (self.path / "verdicts.jsonl").read_bytes().splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                data = from_json(JsonObject, parse_json(line))
+                if from_json(Verdict, data).diagnosis is not None:
+                    from_json(_Summary, data["diagnosis"])
+                found.append(data)
+            except JsonError as error:
+                problems.append(f"line {number}: {error}")
+        return found, problems
+
+    def append_verdict(self, verdict: Mapping[str, object]) -> None:
+        """Add a line to the run's verdicts.jsonl, to which several processes append."""
+        files.append(self.path / "verdicts.jsonl", json.dumps(verdict, allow_nan=False) + "\n")
+
+
+def new_run_id() -> str:
+    """Return a name for a run that starts now in this process."""
+    started = datetime.datetime.now(datetime.UTC)
+    # Two containers that share a directory may start at once, and with the same process ids.
+    return f"{started:%Y-%m-%dT%H-%M-%SZ}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def attempt_name(nodeid: str, attempt: int) -> str:
+    """Return a folder name for an attempt: readable, unique, and valid on every file system."""
+    words = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-")[:_MAX_NAME]
+    return f"{words}-{zlib.crc32(nodeid.encode('utf-8', 'surrogatepass')):08x}-{attempt}"
+
+
+def write_attempt(
+    directory: Path, verdict: Mapping[str, object], history: Iterable[Event], *, origin_s: float
+) -> None:
+    """Write one attempt's verdict and history, and remove empty stack files."""
+    text = json.dumps(verdict, indent=1, allow_nan=False)
+    files.write(directory / "verdict.json", text + "\n")
+    encode = json.JSONEncoder(default=repr).encode
+    lines = [encode(event.record(origin_s=origin_s)) + "\n" for event in history]
+    files.write(directory / "history.jsonl", "".join(lines))
+    for path in directory.iterdir():
+        if _STACKS.fullmatch(path.name) and path.stat().st_size == 0:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The attempt that a verdict belongs to.
+
+    Attributes:
+        run_id: The run of pytest.
+        directory: Name of the attempt's folder within the run's.
+        worker: The xdist worker, if any.
+        environment: Versions by package name; None for packages that are not installed.
+    """
+
+    run_id: str
+    directory: str
+    worker: str | None
+    environment: Mapping[str, str | None]
+
+
+@cache
+def package_versions() -> Mapping[str, str | None]:
+    """Return the versions that a verdict depends on; None for what is not installed."""
+    import importlib.metadata  # 20 ms, and `multihost attach` does not need it
+
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        **dict.fromkeys(("pytest", "torch", "jax")),
+    }
+    for name in ("pytest", "torch", "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
+    """Return the verdict on a world."""
+    result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
+    spec = result.spec
+    return Verdict(
+        run_id=attempt.run_id,
+        nodeid=spec.nodeid,
+        attempt=spec.attempt,
+        worker=attempt.worker,
+        dir=attempt.directory,
+        backend=spec.backend,
+        world_size=spec.size,
+        launch=result.launch,
+        clock=spec.clock,
+        seed=spec.seed,
+        replay=token(spec),
+        status=finding.status,
+        expected=None,
+        outcome=finding.outcome,
+        ended_by="self" if result.ending == "self" else "harness",
+        # After a grace period the engine only knows that it ended ranks; the finding has the cause.
+        reason=finding.reason if result.ending == "settled" else result.reason,
+        started_at=result.started_at,
+        startup_s=None if result.go_s is None else round(result.go_s - result.started_s, 4),
+        duration_s=round(result.ended_s - result.started_s, 4),
+        environment=attempt.environment,
+        faults=tuple(_fault_records(result)),
+        rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
+        diagnosis=diagnosis.record() if diagnosis is not None else None,
+        clock_jumps=_clock_record(result),
+    )
+
+
+def _clock_record(result: WorldResult) -> JsonObject | None:
+    """Return what the world's clock has done, if it jumps."""
+    if result.clock is None:
+        return None
+    return {
+        "jumps": result.clock.jumps,
+        "jumped_s": round(result.clock.jumped_s, 4),
+        "real_s": round(result.ended_s - result.started_s - result.clock.jumped_s, 4),
+        "doubts": [
+            {
+                "since_s": round(each.since_s - result.started_s, 4),
+                "until_s": round(each.until_s - result.started_s, 4),
+                "for_s": round(each.for_s, 4),
+                "why": each.why,
+            }
+            for each in result.clock.doubts
+        ],
+    }
+
+
+def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
+    """Yield each fault with the times at which it fired, by rank."""
+    for index, fault in enumerate(result.spec.faults):
+        fired = {
+            str(rank): [round(at_s - result.started_s, 4) for at_s in times]
+            for rank, times in firings(result, index).items()
+        }
+        note = fault_note(result.history, index)
+        released = {
+            str(rank): [each.reason for each in found]
+            for rank, found in releases(result, index).items()
+        }
+        params = {name: finite(value) for name, value in fault.params.items()}
+        yield {
+            **to_json(fault),
+            "params": params,
+            "fired": fired,
+            **({"released": released} if released else {}),
+            **({"note": note} if note else {}),
+        }
+
+
+def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
+    facts = finding.facts
+    seen = result.last_seen.get(facts.rank)
+    ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
+    return RankResult(
+        rank=facts.rank,
+        host=result.spec.host_of(facts.rank).name,
+        pid=facts.pid,
+        phase=facts.phase,
+        outcome=finding.outcome,
+        exit_code=facts.exit.code if facts.exit else None,
+        signal=facts.exit.signal if facts.exit else None,
+        duration_s=round(ended_s - result.started_s, 4),
+        cpu_s=round(facts.exit.cpu_s, 4) if facts.exit else 0.0,
+        peak_rss_bytes=facts.exit.peak_rss_bytes if facts.exit else 0,
+        label="EXITED" if facts.has_died else seen.label if seen is not None else None,
+        operations=tuple(
+            {
+                "name": each.name,
+                "sequence": each.sequence,
+                "group": list(each.group),
+                "since_s": round(each.since_s - result.started_s, 4),
+                "is_waited": each.waited_s is not None,
+                "detail": each.detail,
+                "source": each.source,
+            }
+            for each in (seen.operations if seen else ())
+        ),
+        log=f"rank-{facts.rank}.log",
+        error=finding.error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What facts.json holds.
+
+    Attributes:
+        result: What was observed.
+        symptoms: Patterns of failures that follow from another rank's.
+        attempt: The attempt that the verdict belongs to.
+        root: pytest's rootdir.
+    """
+
+    result: WorldResult
+    symptoms: Symptoms
+    attempt: Attempt
+    root: str
+
+
+def write_facts(
+    directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
+) -> None:
+    """Write the data that the verdict was derived from, so that it can be derived again."""
+    # A test may have put values into pytest's report that are not JSON.
+    text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
+    files.write(directory / "facts.json", text + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """A world judged a second time, from its artifacts.
+
+    Attributes:
+        judged: The judged world.
+        verdict: The verdict that follows.
+        written: The verdict that was written at the time.
+    """
+
+    judged: Judgement
+    verdict: Verdict
+    written: JsonObject
+
+
+def rejudge(directory: Path) -> Rejudged:
+    """Judge a world from its artifacts alone.
+
+    Args:
+        directory: The attempt's folder.
+
+    Raises:
+        MultihostError: The folder lacks a file that is needed, or one cannot be used.
+    """
+    facts = read_artifact(directory / "facts.json", partial(from_json, _Facts))
+    written = read_artifact(directory / "verdict.json", partial(from_json, JsonObject))
+    for problem in implausible(facts.result):
+        raise unusable(directory / "facts.json", problem)
+    try:
+        judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+    except re.error as error:
+        raise unusable(directory / "facts.json", f"symptoms: {error}") from error
+    judged = replace(judged, finding=require_fired(judged.finding, facts.result))
+    return Rejudged(judged, build_verdict(judged, facts.attempt), written)
+
+
+def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:
+    """Return the content of a file of an attempt.
+
+    Raises:
+        MultihostError: There is no such file, or it has another content.
+    """
+    try:
+        data = parse_json(path.read_bytes())
+        if not _is_shallow(data, _MAX_DEPTH):
+            raise unusable(path, f"its values are nested more than {_MAX_DEPTH} deep")
+        return convert(data)
+    except OSError as error:
+        raise MultihostError(
+            f"{path.parent} is not the folder of an attempt that can be explained",
+            seen=f"{path.name}: {error}",
+            remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
+        ) from error
+    except JsonError as error:
+        raise unusable(path, str(error)) from error
+
+
+def _is_shallow(value: Json, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(_is_shallow(each, depth - 1) for each in inner)
+
+
+def unusable(path: Path, why: str) -> MultihostError:
+    """Return the error for an artifact with a content that this package does not write."""
+    return MultihostError(
+        f"{path} cannot be used",
+        seen=why if len(why) <= _MAX_WHY else f"{why[:_MAX_WHY]} ...",
+        remedy="It is damaged, or another version has written it: use that one.",
+    )

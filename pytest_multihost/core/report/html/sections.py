@@ -1,0 +1,437 @@
+"""The values shown by the sections of an attempt's page, in its order; templates lay them out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
+from pytest_multihost.core.model.stack import (
+    Dump,
+    Frame,
+    NativeThread,
+    group_by_main_stack,
+    inside_the_test,
+    is_library,
+)
+from pytest_multihost.core.model.verdict import (
+    Diagnosis,
+    Evidence,
+    Place,
+    RankError,
+    RankResult,
+    Sentence,
+    Verdict,
+    sentence,
+)
+from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.outcome.finding import later_failures
+from pytest_multihost.core.outcome.points import frozen_for_good
+from pytest_multihost.core.report.layout import clock_texts, rank_activity, rank_places
+from pytest_multihost.core.report.logs import LogExcerpt
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+# Render values as HTML: the templates' environment, and text that is safe in a page.
+#
+# All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
+# or name from a test can become an element, a script, a terminal's escape sequence, or a character
+# that reverses the order of letters. The only strings that are printed unescaped: the plugin's
+# style sheet, its script, and the JSON that `script_json` has made safe.
+
+
+_ASSETS = Path(__file__).with_name("assets")
+_TEMPLATES = Path(__file__).with_name("templates")
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters except tab and line feed, and those that change the order of letters."""
+
+
+def display_text(text: str) -> str:
+    """Return a text without terminal escape sequences, other control characters made visible."""
+    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
+    return _UNSEEN.sub(
+        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
+        _ESCAPE_SEQUENCE.sub("", text),
+    )
+
+
+def script_json(value: object) -> str:
+    """Return JSON that is safe in a script element: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def render(template: str, scripts: Iterable[str], **values: object) -> str:
+    """Return a page: a template's file, filled with values, and with the files of its script."""
+    style = (_ASSETS / "report.css").read_text("utf-8")
+    script = "\n".join((_ASSETS / name).read_text("utf-8") for name in scripts)
+    return environment().get_template(template).render(style=style, script=script, **values)
+
+
+def _digest(text: str) -> str:
+    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the environment of all templates."""
+    # Imported when the first page is written: most runs of pytest write none.
+    import jinja2
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        # Text that is markup already is printed unchanged.
+        finalize=lambda value: (
+            display_text(value)
+            if isinstance(value, str) and not hasattr(value, "__html__")
+            else value
+        ),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters["digest"] = _digest
+    found.filters["rank_set"] = rank_set
+    found.globals["folded"] = folded
+    return found
+
+
+# The data of the page of one attempt.
+
+
+Role = Literal["culprit", "waiting", ""]
+"""The role of a rank in a diagnosis."""
+
+ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
+class PageModel:
+    """One attempt of one test.
+
+    Attributes:
+        judged: The judged world.
+        verdict: The same for programs.
+        logs: The output of each rank, cut to a readable size.
+        source_lines: Numbered lines around the culprit's place.
+        files: Names of the files beside the page.
+    """
+
+    judged: Judgement
+    verdict: Verdict
+    logs: Sequence[LogExcerpt] = ()
+    source_lines: Sequence[tuple[int, str]] = ()
+    files: Sequence[str] = ()
+
+    @cached_property
+    def place(self) -> Callable[[Frame], Place]:
+        """Convert a frame to a place; cached, because the ranks of a world share most frames."""
+        return cache(self.judged.context.place)
+
+    @cached_property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank is."""
+        return rank_places(self.judged)
+
+    @cached_property
+    def last_seen(self) -> Mapping[int, RankSnapshot]:
+        """The last snapshot of each rank."""
+        return self.judged.result.last_seen
+
+    @cached_property
+    def in_calls(self) -> Mapping[int, Operation]:
+        """What ranks are in, in threads for others that the diagnosis is about."""
+        return self.judged.in_calls
+
+    @cached_property
+    def parked(self) -> frozenset[int]:
+        """Ranks that had left the test and waited for the harness, which their stacks show."""
+        return frozenset(e.facts.rank for e in self.judged.finding.ranks if e.facts.waits_at_gate)
+
+    def native_threads(self, rank: int) -> Sequence[NativeThread]:
+        """Return the native stacks of a rank, if they were read."""
+        return self.last_seen[rank].native if rank in self.last_seen else ()
+
+    def role(self, rank: int) -> Role:
+        """Return the role of a rank in the diagnosis."""
+        if self.judged.diagnosis is None:
+            return ""
+        if rank in self.judged.diagnosis.culprits or rank in self.judged.diagnosis.cycle:
+            return "culprit"
+        return "waiting" if rank in self.judged.diagnosis.waiting else ""
+
+    def roles(self, ranks: Iterable[int]) -> set[Role]:
+        """Return the roles of some ranks."""
+        return {self.role(rank) for rank in ranks}
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """Ranks with the same outcome at the same place.
+
+    Attributes:
+        ranks: The members.
+        role: Their role; without a diagnosis, the rank that failed counts as the culprit.
+        state: One or two words, such as ``waiting`` or ``killed as planned``.
+        doing: Details of the state.
+        place: Where they are.
+        error: What was raised.
+    """
+
+    ranks: tuple[int, ...]
+    role: Role
+    state: str
+    doing: str
+    place: Place | None
+    error: RankError | None
+
+
+def rank_groups(page: PageModel) -> list[RankGroup]:
+    """Return the ranks grouped by what happened to them: culprits first, then waiting ranks."""
+    alike = group_by_value(
+        (_group_of_one(each, page), each.facts.rank) for each in page.judged.finding.ranks
+    )
+    groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
+    return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
+
+
+def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
+    """Return the group of one rank, without its number so that equal groups compare equal."""
+    rank = finding.facts.rank
+    seen, result = page.last_seen.get(rank), page.judged.result
+    state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
+    if not details and finding.summary != finding.outcome:
+        details = finding.summary
+    is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
+    return RankGroup(
+        ranks=(),
+        role="culprit" if is_headline else page.role(rank),
+        state=state.replace("_", " "),
+        doing=details,
+        place=None if rank in page.parked or finding.error else page.places.get(rank),
+        # pytest's representation of an error differs between ranks, at least in addresses.
+        error=replace(finding.error, text="") if finding.error else None,
+    )
+
+
+_MAX_HEADLINE = 240
+_LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
+
+
+def headline(page: PageModel) -> Sentence:
+    """Return the verdict in one sentence."""
+    if page.judged.diagnosis is not None:
+        return page.judged.diagnosis.headline
+    reason = page.judged.finding.reason
+    return sentence(reason if len(reason) <= _MAX_HEADLINE else f"{reason[:_MAX_HEADLINE]}…")
+
+
+def ground(page: PageModel) -> str:
+    """Return how the hang was detected, and how long after the world's last progress."""
+    diagnosis, reason = page.judged.diagnosis, page.judged.result.reason or ""
+    if diagnosis is None:
+        return reason
+    shown_by = DETECTED_BY[diagnosis.detected_by]
+    if diagnosis.detected_by == "proof":
+        shown_by = f"{shown_by} {page.judged.result.spec.deadline_text}"
+    if diagnosis.detected_by == "deadline" and reason:
+        shown_by = reason[0].upper() + reason[1:]
+    judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
+    if diagnosis.detected_by in ("dumps", "attach"):  # the last progress is not known
+        judged = f"{shown_by}."
+    is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
+    return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
+
+
+def raised_at(group: RankGroup, page: PageModel) -> Place | None:
+    """Return where the error of a group was raised."""
+    error = group.error
+    if error is None or not error.file or not error.line:
+        return None
+    return page.place(Frame(error.file, error.line, error.function or ""))
+
+
+def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:
+    """Whether faults of the test keep the culprits from arriving."""
+    frozen = frozen_for_good(page.judged.result.spec.faults, page.judged.result.history).keys()
+    killed = {e.facts.rank for e in page.judged.finding.ranks if e.outcome == "killed_as_planned"}
+    return bool(diagnosis.culprits) and frozen | killed >= set(diagnosis.culprits)
+
+
+def notes(page: PageModel) -> list[str]:
+    """Return the notes for the reader."""
+    found = list(page.judged.diagnosis.notes) if page.judged.diagnosis else []
+    return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
+
+
+def clock(page: PageModel) -> list[str]:
+    """Return what the world's clock has done, if it jumps."""
+    return clock_texts(page.judged.result)
+
+
+def replay_command(page: PageModel) -> str:
+    """Return the shell command that runs the test again as it was."""
+    if page.judged.result.spec.command:
+        return page.judged.result.spec.command
+    command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
+    token = page.verdict.replay
+    return f"{command} --multihost-replay {token}" if token else command
+
+
+def timeout_text(spec: WorldSpec) -> str:
+    """Return the timeout of a world in words."""
+    return "none" if spec.timeout_s >= NO_TIMEOUT_S else f"{spec.timeout_s:g} s"
+
+
+class StackClass(NamedTuple):
+    """Ranks whose main threads have equal stacks.
+
+    Attributes:
+        ranks: The members.
+        frames: The stack of their main threads.
+        dump: The dump of one of them.
+        others: The stacks of that rank's other threads, equal ones once, with the threads' names.
+    """
+
+    ranks: tuple[int, ...]
+    frames: Sequence[Frame]
+    dump: Dump
+    others: Mapping[tuple[Frame, ...], Sequence[str]]
+
+
+def stack_classes(dumps: Sequence[Dump]) -> list[StackClass]:
+    """Return the classes of ranks with equal stacks, the smallest first."""
+    found, by_rank = [], {dump.rank: dump for dump in dumps}
+    for group in group_by_main_stack(dumps):
+        dump = by_rank[group.ranks[0]]
+        others = group_by_value(  # a pool has many idle threads
+            (each.frames, f"{each.name}{' (held the GIL)' * each.current}")
+            for each in dump.threads
+            if each is not dump.main
+        )
+        if group.frames:
+            found.append(StackClass(group.ranks, group.frames, dump, others))
+    return found
+
+
+def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, list[Frame]]]]:
+    """Return the frames that run the test, then those inside it, outermost first.
+
+    The frames inside are grouped into runs of library frames and runs of other frames.
+    """
+    inside = inside_the_test(frames)
+    runs = groupby(reversed(inside), key=lambda frame: is_library(frame.file))
+    return frames[len(inside) :][::-1], [(is_lib, list(run)) for is_lib, run in runs]
+
+
+def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
+    """Return every exception, equal ones once: ranks, title, pytest's representation."""
+    finding = page.judged.finding
+    errors = [(each.error.text, each.facts.rank) for each in finding.ranks if each.error]
+    errors += [
+        (error.text, each.facts.rank)
+        for each in finding.ranks
+        for _, error in later_failures(each, finding.symptoms)
+    ]
+    alike = group_by_value((text, rank) for text, rank in errors if text)
+    found = []
+    for text, ranks in alike.items():
+        # The line that pytest marks with an E, else the last one.
+        marked = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+        title = [*marked[:1], *text.strip().splitlines()[-1:], ""][0]
+        found.append((ranks, title[:160], text))
+    return found
+
+
+def claims(diagnosis: Diagnosis) -> Mapping[tuple[str, str], list[Evidence]]:
+    """Return the evidence by fact and source."""
+    return group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
+
+
+def ranks_by_role(page: PageModel) -> list[RankResult]:
+    """Return the verdict's ranks, the culprits first, then the waiting ranks."""
+    return sorted(page.verdict.rank_results, key=lambda each: ROLE_ORDER[page.role(each.rank)])
+
+
+def open_operations(rank: int, page: PageModel) -> list[str]:
+    """Return the operations in a rank's last snapshot: those that it waits in, if any."""
+    seen = page.last_seen.get(rank)
+    operations = seen.operations if seen else ()
+    waited = [each for each in operations if each.waited_s is not None] or list(operations)
+    return [each.describe(page.judged.result.spec.size) for each in waited[:2]]
+
+
+def exit_words(rank: RankResult) -> str:
+    """Return how the process of a rank ended; empty if it did not."""
+    if rank.signal is None:
+        return "" if rank.exit_code is None else f"code {rank.exit_code}"
+    names = {each.value: each.name for each in signal.Signals}  # not of all real-time signals
+    return names.get(rank.signal, f"signal {rank.signal}")
+
+
+def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
+    """Return the main threads' labels in all snapshots, grouped by ranks with equal labels."""
+    snapshots, ranks = page.judged.result.snapshots, range(page.judged.result.spec.size)
+    return group_by_value((tuple(_label(each, rank) for each in snapshots), rank) for rank in ranks)
+
+
+def _label(snapshot: WorldSnapshot, rank: int) -> str:
+    seen = next((each for each in snapshot.ranks if each.rank == rank), None)
+    if seen is None or seen.label is None:
+        return "?"
+    moved = " moved" if seen.has_run else ""
+    gil = " holds the GIL" if seen.holds_gil else ""
+    locks = f" lock of {rank_set(seen.lock_holders)}" if seen.lock_holders else ""
+    return f"{seen.label.lower()}{moved}{gil}{locks}"
+
+
+def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], list[int]]:
+    """Return the logs with their ranks, equal ones once, and the ranks that printed nothing."""
+    alike = group_by_value(((log.head, log.tail), rank) for rank, log in enumerate(page.logs))
+    silent = alike.pop(("", ""), [])
+    return [(ranks, page.logs[ranks[0]]) for ranks in alike.values()], silent
+
+
+def rank_files(page: PageModel) -> list[str]:
+    """Return the names of the ranks' logs and stacks."""
+    return [name for name in page.files if name.endswith(_LISTED_FILES)]
+
+
+DETECTED_BY: Mapping[str, str] = {
+    "proof": "Nothing could move",
+    "mismatch": "Ranks are in operations that can never match",
+    "stopped": "A rank is stopped",
+    "exit": "A rank died",
+    "raise": "A rank raised",
+    "deadline": "Its time was up",
+    "dumps": "From what the ranks had recorded of themselves",
+    "attach": "As far as it can be seen from outside",
+}
+"""How a hang was detected."""

@@ -1,0 +1,285 @@
+"""The layout of text for the terminal, and words that several reports share."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
+from pytest_multihost.core.model.stack import Dump, Frame, inside_the_test, is_library
+from pytest_multihost.core.model.verdict import Place, RankOutcome
+
+Role = Literal[
+    "plain",
+    "culprit",  # a row of the table: the culprit, or the rank that decided
+    "waiting",  # a row of the table: ranks that wait for another
+    "title",  # the title of the text to its right
+    "source",  # a line of the user's code
+    "good",  # that nothing is wrong
+]
+
+COLOURS: Mapping[Role, Mapping[str, bool]] = {
+    "plain": {},
+    "culprit": {"red": True, "bold": True},
+    "waiting": {"yellow": True},
+    "title": {"cyan": True},
+    "source": {"light": True},
+    "good": {"green": True},
+}
+"""Arguments for pytest's terminal writer by role; it decides whether to use colours."""
+
+
+_CODES = {"bold": "1", "light": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+"""Numbers of escape sequences for the names in `COLOURS`."""
+
+
+class Span(NamedTuple):
+    """A part of a line, with the role that determines its colour."""
+
+    text: str
+    role: Role = "plain"
+
+
+Line = tuple[Span, ...]
+
+WIDTHS = (80, 160)
+"""The minimum and maximum width of a page; only text to be copied may exceed it."""
+
+INDENT = Span("  ")
+MARGIN = 10  # columns for a title, left of its facts
+
+_MAX_ROWS = 6
+_LEAST_ROOM = 16
+_USUAL = 48  # a longer text moves only its own place to the right
+_BETWEEN = 8  # columns between the cells of a row, and for the mark
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """Return lines without their roles."""
+    return "\n".join("".join(span.text for span in line) for line in lines)
+
+
+def clip(text: str, width: int) -> str:
+    """Return as much of a text as fits, with a mark where it is cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def clip_line(line: Line, width: int) -> Line:
+    """Return as much of a line as fits, with a mark where it is cut."""
+    if sum(len(span.text) for span in line) <= width:
+        return line
+    spans, room = [], width - 1
+    for span in line:
+        spans.append(span._replace(text=span.text[:room]))
+        room -= len(spans[-1].text)
+    return (*(span for span in spans if span.text), Span("…"))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A titled part of the report."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+    @property
+    def text(self) -> str:
+        """The lines without colours."""
+        return text_of(self.lines)
+
+    @property
+    def painted(self) -> str:
+        """The lines with the escape sequences of their colours."""
+        return "\n".join("".join(map(_painted, line)) for line in self.lines)
+
+
+def _painted(span: Span) -> str:
+    codes = ";".join(_CODES[name] for name in COLOURS[span.role])
+    return f"\x1b[{codes}m{span.text}\x1b[0m" if codes and span.text else span.text
+
+
+# Facts under a title
+
+
+def titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
+    """Yield facts under their title, each folded to the width."""
+    margin = " " * MARGIN
+    for fact in facts:
+        folded = textwrap.wrap(
+            fact,
+            width,
+            initial_indent=margin,
+            subsequent_indent=f"{margin}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        yield titled_line(title, folded[0].strip() if folded else "")
+        yield from ((Span(line),) for line in folded[1:])
+        title = ""
+
+
+def titled_line(title: str, text: str) -> Line:
+    """Return one line with its title."""
+    return (Span(title, "title"), Span(" " * (MARGIN - len(title)) + text))
+
+
+# Rows in columns
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: a group of ranks.
+
+    Attributes:
+        ranks: The members.
+        role: "culprit" if one of them is a culprit, or decided the outcome.
+        state: One word.
+        details: Details of the state.
+        place: A line of code.
+        source: Its text; empty where that is not to be shown.
+    """
+
+    ranks: tuple[int, ...]
+    role: Role
+    state: str
+    details: str
+    place: str
+    source: str = ""
+
+
+def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
+    """Yield rows in columns; details are cut if they do not fit."""
+    shown = rows[:_MAX_ROWS]
+    names = [rank_set(row.ranks) for row in shown]
+    name, state, place = (
+        max(map(len, column), default=0)
+        for column in (names, [row.state for row in shown], [row.place for row in shown])
+    )
+    room = max(_LEAST_ROOM, width - name - state - place - _BETWEEN)
+    details = min(room, _USUAL, max((len(row.details) for row in shown), default=0))
+    for title, row in zip(names, shown, strict=True):
+        text = (
+            f"{'►' if row.role == 'culprit' else ' '} {title:<{name}}  {row.state:<{state}}"
+            f"  {clip(row.details, room):<{details}}  {row.place:<{place}}"
+        )
+        if row.source:
+            yield (Span(text, row.role), Span(f"  » {row.source}", "source"))
+        else:
+            yield (Span(text.rstrip(), row.role),)
+    if len(rows) > _MAX_ROWS:
+        yield (Span(f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"),)
+
+
+# What ranks were doing when their world ended: a tree of their stacks, a rank in a few words.
+#
+# The tree shows equal parts once and each branch with its ranks, as LLNL's Stack Trace Analysis
+# Tool does (https://github.com/LLNL/STAT). Frames of libraries are left out if there are frames of
+# the user's; a chain of frames with the same ranks is one node; of two branches the one with fewer
+# ranks comes first, because readers look for the outlier.
+
+
+_INNERMOST = 6
+"""How many frames are shown of a stack without frames of the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Frames that the same ranks are in, outermost first, and the branches below them."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[Frame, ...]
+    children: tuple[Node, ...] = ()
+
+
+def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
+    """Return the tree of the main threads of dumps; ranks without a stack are not in it."""
+    stacks = {}
+    for dump in dumps:
+        if dump.main is not None:
+            inside = list(reversed(inside_the_test(dump.main.frames)))  # the outermost first
+            own = [frame for frame in inside if not is_library(frame.file)]
+            stacks[dump.rank] = own or inside[-_INNERMOST:]
+    return _nodes({rank: frames for rank, frames in stacks.items() if frames})
+
+
+def _nodes(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Node, ...]:
+    parts = ((each[0], (rank, each[1:])) for rank, each in sorted(stacks.items()) if each)
+    nodes = []
+    for frame, rest in group_by_value(parts).items():
+        node = Node(tuple(rank for rank, _ in rest), (frame,), _nodes(dict(rest)))
+        if len(node.children) == 1 and node.children[0].ranks == node.ranks:
+            [only] = node.children
+            node = Node(node.ranks, (frame, *only.frames), only.children)
+        nodes.append(node)
+    return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))
+
+
+def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield every node with the lines that lead to it, parents first."""
+    for index, node in enumerate(nodes):
+        is_last = index == len(nodes) - 1
+        yield f"{prefix}{'└─ ' if is_last else '├─ '}", node
+        yield from walk(node.children, f"{prefix}{'   ' if is_last else '│  '}")
+
+
+def rank_places(judged: Judgement) -> dict[int, Place]:
+    """Return where each rank is: as the diagnosis says, else its main thread's innermost frame."""
+    found: dict[int, Place] = {}
+    for _, node in walk(merge_stacks(judged.dumps)):
+        at = judged.context.place(node.frames[-1])
+        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost is kept
+    for each in judged.diagnosis.places if judged.diagnosis is not None else ():
+        found[each.rank] = Place(each.file, each.line, each.function, each.source)
+    return found
+
+
+def rank_activity(
+    outcome: RankOutcome,
+    seen: RankSnapshot | None,
+    result: WorldResult,
+    in_call: Operation | None = None,
+) -> tuple[str, str]:
+    """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
+
+    Args:
+        outcome: What happened to the rank.
+        seen: The last snapshot of it.
+        result: Its world.
+        in_call: What its thread is in that the diagnosis is about, if that runs a function for
+            another rank.
+    """
+    if outcome not in ("hung", "collateral") or seen is None:
+        return outcome, ""
+    if in_call is not None and in_call.scope == CALLEE_SCOPE:
+        return "serving", f"runs {in_call.detail}"
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    # A collective says more than a wait within it, as for a key of the store.
+    most = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
+    operation = in_call or most
+    if operation is not None:
+        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
+    if outcome == "collateral":
+        return outcome, ""
+    return (seen.label or "hung").lower(), str(seen.activity or "")
+
+
+# What all reports say of a clock that jumps.
+
+
+def clock_texts(result: WorldResult) -> list[str]:
+    """Return what a world's clock has done and why it did not jump at times; empty if it is real.
+
+    The reasons that have lasted longest come first.
+    """
+    if result.clock is None:
+        return []
+    clock, real_s = result.clock, result.ended_s - result.started_s - result.clock.jumped_s
+    jumps = f"{clock.jumps} jump{'s' if clock.jumps != 1 else ''}"
+    return [
+        f"jumped {clock.jumped_s:.1f} s in {jumps}; the world took {real_s:.1f} s",
+        *(f"real time for {each.for_s:.1f} s: {each.why}" for each in clock.doubts),
+    ]

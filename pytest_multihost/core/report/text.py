@@ -1,0 +1,404 @@
+"""Render worlds as text for the terminal."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import PurePath
+
+from pytest_multihost.core.blame import BlockingRanks, Judgement
+from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
+from pytest_multihost.core.model.spec import Subject, phase_name, token
+from pytest_multihost.core.model.stack import Frame, SourceContext
+from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.verdict import Divergence
+from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding
+from pytest_multihost.core.outcome.finding import later_failures
+from pytest_multihost.core.outcome.points import (
+    HeldFor,
+    fault_notes,
+    firings,
+    recorded_points,
+    releases,
+    unrecorded_points,
+)
+from pytest_multihost.core.report.layout import (
+    COLOURS,
+    INDENT,
+    MARGIN,
+    WIDTHS,
+    Line,
+    Node,
+    Role,
+    Row,
+    Section,
+    Span,
+    clip_line,
+    clock_texts,
+    merge_stacks,
+    rank_activity,
+    rank_places,
+    table,
+    text_of,
+    titled,
+    titled_line,
+    walk,
+)
+
+# With this and the most rows of a table a page has at most 30 lines, whatever the world's size.
+__all__ = [
+    "COLOURS",
+    "ERASE",
+    "blocking_text",
+    "overlay",
+    "page_sections",
+    "points_lines",
+    "progress_text",
+    "stacks_text",
+]
+
+
+# The page of a world that hung or broke: culprits, times, places, evidence.
+
+
+_MAX_EVIDENCE = 5
+_MAX_DOUBTS = 3
+
+_DETECTED_BY = {
+    "proof": "nothing could move",
+    "mismatch": "these can never match",
+    "stopped": "a rank is stopped",
+    "exit": "a rank died",
+    "raise": "a rank raised",
+    "dumps": "from what the ranks had recorded",
+    "attach": "as far as it can be seen from outside",
+}
+
+
+def page_sections(
+    judged: Judgement, *, files: str, columns: int | None = None, shows_native: bool = False
+) -> list[Section]:
+    """Return the sections shown below the headline rank's own traceback.
+
+    Args:
+        judged: The world.
+        files: Where the artifacts are.
+        columns: The terminal's width; a place in the code is never cut. None if there is no
+            terminal: nothing is cut then, since the reader of a log cannot undo it.
+        shows_native: Whether native frames are shown, if they were read.
+    """
+    result = judged.result
+    least, most = WIDTHS
+    room = (most if columns is None else min(most, max(least, columns))) - len(INDENT.text)
+    spec, lines = result.spec, [*_world_lines(judged, room, clips=columns is not None)]
+    lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
+    if columns is not None:
+        lines = [clip_line(line, room) for line in lines]
+    if spec.faults:
+        notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
+        lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
+    if spec.faults or spec.clock == "jump":
+        replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
+        lines.append(titled_line("replay", replay))
+    lines += titled("clock", clock_texts(result)[: 1 + _MAX_DOUBTS], room)
+    lines.append(titled_line("files", files))
+    count = len(spec.all_hosts)
+    hosts = f" on {count} hosts" if count > 1 else ""
+    title = f"world of {spec.size} rank{'s' if spec.size > 1 else ''}{hosts}, {spec.backend}"
+    page = Section(title, tuple((INDENT, *line) for line in lines))
+    native = native_sections(result) if shows_native else ()
+    return [page, *native, *_other_failures(judged.finding)]
+
+
+def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
+    """Yield the lines between the headline and the files."""
+    result, diagnosis = judged.result, judged.diagnosis
+    grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
+    if diagnosis is not None:
+        ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
+        seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
+        if by == "proof":
+            ground = f"{ground} {result.spec.deadline_text}"
+        after = f"; judged {seconds:.1f} s after the last progress" if by != "attach" else ""
+        if by == "dumps":  # copies of dumps do not tell when these were taken
+            after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""
+        grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}{after}"]
+    elif result.reason != judged.finding.reason:  # else the headline has it
+        grounds = (result.reason or "").splitlines()
+    for ground in grounds:
+        yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
+    # The stacks of ranks that had left the test and wait for the harness are the harness's own.
+    left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
+    inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
+    yield from table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
+    if diagnosis is not None and diagnosis.divergence is not None:
+        yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
+    shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
+    yield from stack_lines(shown, judged.context)
+    if diagnosis is not None:  # equal facts once; their times are in the verdict
+        found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
+        evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
+        if (more := len(evidence) - _MAX_EVIDENCE) > 0:
+            evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
+        yield from titled("evidence", evidence, width)
+        yield from titled("note", diagnosis.notes, width)
+
+
+def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
+    """Yield how much the ranks had in common, and what each side did next."""
+    yield titled_line("diverged", divergence.lead)
+    for side in divergence.sides:
+        is_culprit = set(side.ranks) <= set(culprits)
+        text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"
+        line = side.through.source if side.through is not None else side.source
+        source = (Span(f"  » {line}", "source"),) if line else ()
+        yield (Span(" " * MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
+
+
+def _held_for(held: Sequence[HeldFor]) -> str:
+    """Return how long a rank was held at first, and until when."""
+    until = {"max_s": "no longer than it may be"}
+    return "".join(
+        f", held for {each.seconds:.2f} s: {until.get(each.reason, each.reason)}"
+        for each in held[:1]
+    )
+
+
+def _fault_lines(result: WorldResult) -> Iterator[str]:
+    """Yield each fault with the time at which it first fired in each rank."""
+    for index, fault in enumerate(result.spec.faults):
+        held = releases(result, index)
+        times = [
+            f"rank {rank} at +{found[0] - result.started_s:.2f} s{_held_for(held.get(rank, ()))}"
+            for rank, found in firings(result, index).items()
+        ]
+        yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"
+
+
+# One row for each group of ranks with the same outcome
+
+
+def _rows(judged: Judgement) -> list[Row]:
+    result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
+    places = {
+        rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
+    }
+    in_calls = judged.in_calls
+    culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
+    marked: frozenset[int | None] = culprits or frozenset({finding.headline})
+    groups = group_by_value(
+        ((rank in culprits, _cells(each, result, places.get(rank, ""), in_calls.get(rank))), each)
+        for rank, each in enumerate(finding.ranks)
+    )
+    rows = []
+    for (_, (state, details, place)), group in groups.items():
+        ranks = tuple(each.facts.rank for each in group)
+        times_s = [each.at_s - result.started_s for each in group if each.at_s is not None]
+        timed = f"{state} +{min(times_s):.2f} s" if times_s else state
+        role: Role = "waiting" if timed == "waiting" else "plain"
+        role = role if marked.isdisjoint(ranks) else "culprit"
+        rows.append(Row(ranks, role, timed, details, place))
+    waiting = set(diagnosis.waiting if diagnosis is not None else ())
+    return sorted(
+        rows,
+        key=lambda e: (e.role != "culprit", waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks),
+    )
+
+
+def _cells(
+    finding: RankFinding, result: WorldResult, place: str, in_call: Operation | None
+) -> tuple[str, str, str]:
+    """Return a rank's state, its details, and the place in the code."""
+    if finding.at_s is not None:
+        error = finding.error
+        raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
+        return finding.outcome, finding.summary, raised_at
+    seen = result.last_seen.get(finding.facts.rank)
+    state, details = rank_activity(finding.outcome, seen, result, in_call)
+    own = "" if finding.summary == finding.outcome else finding.summary
+    return state, details or ("" if finding.outcome == "hung" else own), place
+
+
+# Failures besides the headline's
+
+
+def _other_failures(finding: Finding) -> Iterator[Section]:
+    """Yield the full text of failures that are neither the headline nor a symptom."""
+    groups = group_by_value((each.identity, each) for each in finding.ranks)
+    for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
+        first = group[0]
+        ranks = {each.facts.rank for each in group}
+        if finding.headline in ranks or first.error is None or first.outcome == "collateral":
+            continue
+        lines = tuple((Span(line),) for line in first.error.text.splitlines())
+        yield Section(f"{rank_set(ranks)}: {first.error.type}", lines)
+    later = group_by_value(
+        ((f"{error.type} in {phase}", error.text), each.facts.rank)
+        for each in finding.ranks
+        for phase, error in later_failures(each, finding.symptoms)
+    )
+    for (title, text), those in later.items():
+        shown = tuple((Span(line),) for line in text.splitlines())
+        yield Section(f"{rank_set(those)}: {title}", shown)
+
+
+# The merged stacks: the frames that all ranks share first, then the branches
+
+_MAX_BRANCHES = 9
+_MAX_TASKS = 4
+_MAX_HEAD = 48  # a longer branch moves only its own place to the right
+
+
+def stacks_text(result: WorldResult, context: SourceContext) -> str:
+    """Return the merged stacks as plain text."""
+    return text_of(stack_lines(result, context))
+
+
+def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
+    """Yield the merged stacks, and notes on how they were taken."""
+    yield from _branches(result, context)
+    for dump in result.dumps:
+        for task in dump.tasks[:_MAX_TASKS]:
+            yield (Span(f"task of rank {dump.rank}: {task}"),)
+    moving = [dump.rank for dump in result.dumps if dump.has_moved]
+    if moving:
+        yield (Span(f"{rank_set(moving)} moved between two dumps"),)
+    silent = [dump.rank for dump in result.dumps if not dump.threads]
+    if silent:
+        why = "it ignores the signal, or waits in the kernel"
+        yield (Span(f"{rank_set(silent)} gave no stack: {why}"),)
+
+
+def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
+    nodes = merge_stacks(result.dumps)
+    drawn = list(walk(nodes))
+    if len(nodes) == 1:  # the root of a single tree is left of its branches
+        drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
+    shown, size = drawn[:_MAX_BRANCHES], result.spec.size
+    names = [
+        f"all {size}" if len(node.ranks) == size > 1 else f"[{rank_numbers(node.ranks)}]"
+        for _, node in shown
+    ]
+    longest = max(map(len, names), default=0)
+    heads = [
+        f"{lead}{name:<{longest}}  {_chain(node)}"
+        for (lead, node), name in zip(shown, names, strict=True)
+    ]
+    width = min(_MAX_HEAD, max(map(len, heads), default=0))
+    for head, (_, node) in zip(heads, shown, strict=True):
+        at = context.place(node.frames[-1])
+        source = (Span(f"  » {at.source}", "source"),) if at.source else ()
+        yield (Span(f"{head:<{width}}  {at.file}:{at.line}"), *source)
+    if len(drawn) > _MAX_BRANCHES:
+        yield (Span(f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"),)
+
+
+def _chain(node: Node) -> str:
+    names = [frame.function for frame in node.frames]
+    if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
+        names = [names[0], "…", names[-1]]
+    return " → ".join(names)
+
+
+# Native frames of ranks for the terminal, equal ones once.
+
+
+_MAX_FRAMES = 12
+_MAX_SYMBOL = 120
+
+
+def native_sections(result: WorldResult) -> Iterator[Section]:
+    """Yield a section for each stack of native frames that main threads of ranks have."""
+    ranks = result.snapshots[-1].ranks if result.snapshots else ()
+    found = group_by_value((symbols, each.rank) for each in ranks if (symbols := _symbols(each)))
+    for symbols, group in found.items():
+        shown = [each[:_MAX_SYMBOL] for each in symbols[:_MAX_FRAMES]]
+        if (more := len(symbols) - _MAX_FRAMES) > 0:
+            shown.append(f"and {more} more")
+        title = f"native frames of {rank_set(group)}, main thread, innermost first"
+        yield Section(title, tuple((INDENT, Span(each)) for each in shown))
+
+
+def _symbols(seen: RankSnapshot) -> tuple[str, ...]:
+    return seen.native[0].symbols if seen.native else ()
+
+
+# The progress of ranks: the live line while a world runs, and the points they have passed.
+
+
+_MIN_WIDTH = 12
+ERASE = "\x1b[K"
+"""The escape sequence that erases the live line, which is right of the cursor."""
+
+
+def blocking_text(
+    seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
+) -> str:
+    """Return, say, "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
+
+    Args:
+        seconds: How long the world has been running.
+        blocking: The blocking ranks, and the activity of the first one.
+        for_s: How long others have waited for them.
+        where: The line that the first one is in, if known.
+    """
+    # Without its timeout: the line is short.
+    doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
+    place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
+    who = rank_set(blocking.ranks)
+    return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
+
+
+def progress_text(seconds: float, facts: Iterable[RankFacts], subject: Subject = "test") -> str:
+    """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done".
+
+    Of what is no test the phase has its name: pytest's word is not known there.
+    """
+    places = group_by_value((_progress(each, subject), each.rank) for each in facts)
+    where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
+    return f"{seconds:.0f} s: {where}"
+
+
+def _progress(facts: RankFacts, subject: Subject) -> str:
+    if facts.is_gone:
+        return "gone"
+    return "done" if facts.is_past_body else f"in {phase_name(facts.phase, subject)}"
+
+
+def overlay(text: str, width: int) -> str:
+    """Return the output that shows `text` right of the cursor without moving the cursor.
+
+    pytest may be in the middle of a line of dots or of a test's name; its next output overwrites
+    this text.
+
+    Args:
+        text: The text to show; cut to fit.
+        width: Columns that are left in the line.
+    """
+    if width < _MIN_WIDTH:
+        return ""
+    shown = f" {text}"[: width - 1]
+    return f"{shown}{ERASE}\x1b[{len(shown)}D"
+
+
+def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
+    """Return points in order, repeated ones once with a count, and how many more there are."""
+    runs = groupby(replace(each.point, nth=1) for each in points)
+    counts = [(point, len(list(same))) for point, same in runs]
+    found = [f"{point!r} x{count}" if count > 1 else repr(point) for point, count in counts]
+    return (*found, f"and {more} more") if more else tuple(found)
+
+
+def points_lines(result: WorldResult) -> list[str]:
+    """Return the points of a world, one line for ranks that have passed the same points."""
+    points, more = recorded_points(result.history), unrecorded_points(result.history)
+    ranks = range(result.spec.size)
+    together = group_by_value(
+        (_passed_points(points.get(rank, ()), more.get(rank, 0)), rank) for rank in ranks
+    )
+    lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
+    return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]

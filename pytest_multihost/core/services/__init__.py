@@ -1,0 +1,1 @@
+"""What takes part while a world runs, beside its ranks."""

@@ -1,0 +1,385 @@
+"""Ranks that a fault holds at a point, and when each may go on.
+
+The moment is that at which it is as late as it can be: every other rank waits, and none can move
+but by a timer that strikes after the hold's end. The scheduler is asked for that (`Quiescence`), so
+nothing is guessed. Some programs never come to rest, since they look again and again for what the
+held rank has not done yet. They count as waiting when for `POLLS_S` nobody has done anything else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold, ReleaseReason
+from pytest_multihost.core.model.event import now as clock
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.watch.kernel import Quiescence
+from pytest_multihost.core.watch.observer import WorldObserver
+
+INTERVAL_S = 0.005
+"""The longest time from one look at the others to the next, as far as that is cheap enough."""
+
+_LEAST_S = 0.001
+"""The shortest."""
+
+_SHARE = 0.25
+"""Of the time since the last hold began, how long the next look may be later than it could be."""
+
+POLLS_S = 0.3
+"""How long others must have done nothing but look.
+
+Loops sleep 1 to 100 ms between two looks, and do within one of them what they have been waiting
+for. A rank that only sleeps between two steps of its own must have woken up at least once, however
+long that takes."""
+
+MAX_S = 10.0
+"""The longest hold, unless its fault says otherwise."""
+
+_LOOK_S = 0.02
+"""Time between two whole looks at a world whose threads run all the time."""
+
+_COST = 4
+"""How many times longer than a look takes, on a processor, the time to the next one is: looking
+must not starve the world."""
+
+_TRIES = 3
+"""How often a world is asked whether it is quiescent, if nothing but a short run is in the way.
+
+gloo's threads wake up every ten milliseconds, each for some microseconds."""
+
+_POLL_S = 0.3
+"""A wait in an operation that a timer ends so soon is one of a loop that looks again and again."""
+
+_BUSY = 0.1
+"""Share of a processor, for each rank, above which somebody does more than to look."""
+
+_PRESSED_S = 60.0
+"""Timeouts up to here are the program's own; a runtime's are of minutes."""
+
+_RESTS = 0.5
+"""Share of the looks at which a rank that only polls is asleep."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """One thread that a fault holds.
+
+    Attributes:
+        rank: Its rank.
+        index: The fault's number in the world.
+        since_s: Since when.
+        hold: How long it may be.
+        is_released: Whether it has been told to go on.
+    """
+
+    rank: int
+    index: int
+    since_s: float
+    hold: Hold
+    is_released: bool = False
+
+    def ends_s(self, deadline_s: float) -> float:
+        """Return when it ends in any case: it never takes more than half of the time left."""
+        longest_s = MAX_S if self.hold.max_s is None else self.hold.max_s
+        left_s = (deadline_s - self.since_s) / 2
+        return self.since_s + max(self.hold.min_s, min(longest_s, left_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A rank that is to go on.
+
+    Attributes:
+        rank: The rank.
+        index: The number of the fault that holds it.
+        reason: Why now.
+        is_pressed: Whether another rank's wait has a timeout of seconds.
+    """
+
+    rank: int
+    index: int
+    reason: ReleaseReason
+    is_pressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What a rank that is not held is seen to do.
+
+    Attributes:
+        waits: Whether its main thread is in an operation, or in a wait that no timer ends before
+            the hold is over.
+        rests: Whether its main thread is asleep.
+        turns: How often its main thread has been put on a processor.
+        steps: What changes when it does something: its last event, the operations it has entered.
+        is_pressed: Whether its operation has a timeout of seconds.
+        looks: Whether it waits in an operation by looking again and again for what will end it.
+    """
+
+    waits: bool
+    rests: bool
+    turns: int
+    steps: tuple[object, ...]
+    is_pressed: bool = False
+    looks: bool = False
+
+
+def is_unchanged(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
+    """Return whether nobody has done anything between two moments of quiescence but to look."""
+    return seen.keys() == before.keys() and all(
+        each.steps == before[rank].steps and (each.looks or each.turns == before[rank].turns)
+        for rank, each in seen.items()
+    )
+
+
+def have_looked(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
+    """Return whether all that look again and again have done so between two moments.
+
+    What one of them waits for may have come while it was asleep.
+    """
+    return all(each.turns != before[rank].turns for rank, each in seen.items() if each.looks)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What ranks have done since one of them did more than wait or look.
+
+    Attributes:
+        since_s: Since when.
+        used_ns: Processor time of the world until then.
+        first: How each rank was seen then.
+        looks: How often they have been looked at since.
+        rests: How often each of them was asleep or waited.
+        asleep: How often each had been on a processor when it was first seen asleep.
+    """
+
+    since_s: float
+    used_ns: int
+    first: Mapping[int, Glimpse]
+    looks: int = 0
+    rests: dict[int, int] = field(default_factory=dict)
+    asleep: dict[int, int] = field(default_factory=dict)
+
+    def add(self, seen: Mapping[int, Glimpse]) -> bool:
+        """Add a look; return False if somebody has done more: then a new watch is to begin."""
+        if seen.keys() != self.first.keys():
+            return False
+        if any(each.steps != self.first[rank].steps for rank, each in seen.items()):
+            return False
+        self.looks += 1
+        for rank, each in seen.items():
+            self.rests[rank] = self.rests.get(rank, 0) + (each.waits or each.rests)
+            if each.rests:
+                self.asleep.setdefault(rank, each.turns)
+        return True
+
+    def verdict(
+        self, now: float, used_ns: int, seen: Mapping[int, Glimpse]
+    ) -> ReleaseReason | None:
+        """Return what all ranks do, if it is no more than to wait or to look.
+
+        Args:
+            now: The time.
+            used_ns: Processor time of the world until now.
+            seen: How they were seen last.
+        """
+        elapsed_s = now - self.since_s
+        is_busy = used_ns - self.used_ns > _BUSY * len(seen) * elapsed_s * 1e9
+        if elapsed_s < POLLS_S or is_busy:
+            return None
+        if any(self.rests.get(rank, 0) < _RESTS * self.looks for rank in seen):
+            return None
+        polling = {rank: each.turns for rank, each in seen.items() if not each.waits}
+        # In a turn before it first fell asleep it has not looked again.
+        if any(turns == self.asleep.get(rank, turns) for rank, turns in polling.items()):
+            return None
+        return "others poll" if polling else "others wait"
+
+
+@dataclass(slots=True)
+class HeldRanks:
+    """The ranks of one world that faults hold.
+
+    Attributes:
+        observer: Takes the world's snapshots; None: only time ends a hold.
+        let_go_s: When a rank was last told to go on.
+    """
+
+    observer: WorldObserver | None = None
+    let_go_s: float = 0.0
+    _held: list[_Held] = field(default_factory=list)
+    _quiescence: Quiescence | None = None
+    _watched: Watched | None = None
+    _still: Mapping[int, Glimpse] | None = None
+    _known: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
+    _looked_s: float = 0.0
+    _next_s: float = 0.0
+    _is_pressed: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a rank is held, or has not said yet that it has gone on."""
+        return bool(self._held)
+
+    @property
+    def interval_s(self) -> float:
+        """The longest time from one call of `due` to the next."""
+        if all(each.is_released for each in self._held):
+            return math.inf
+        return max(_LEAST_S, min(INTERVAL_S, self._next_s - clock()))
+
+    def note(self, event: Event) -> None:
+        """Take note of an event: a hold has begun or ended, or a held rank has."""
+        match event.body:
+            case FaultChanged(phase="begun", hold=Hold() as hold, index=index):
+                self._held.append(_Held(event.rank, index, event.at_s, hold))
+                self._watched = self._still = None
+                self._next_s = 0.0
+            case FaultChanged(phase="ended", index=index):
+                over = (e for e in self._held if (e.rank, e.index) == (event.rank, index))
+                for each in sorted(over, key=lambda each: not each.is_released)[:1]:
+                    self._held.remove(each)
+            case Exited():
+                self._held = [each for each in self._held if each.rank != event.rank]
+
+    def due(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> tuple[Release, ...]:
+        """Return which ranks may go on now, provided that no event of theirs is unread.
+
+        Args:
+            now: The time.
+            facts: What the ranks' events have reported.
+            deadline_s: When the world is ended in any case.
+        """
+        held = [each for each in self._held if not each.is_released]
+        over = [each for each in held if now >= each.ends_s(deadline_s)]
+        ripe = [each for each in held if now >= each.since_s + each.hold.min_s]
+        if not ripe:
+            return ()
+        ends_s = max(each.ends_s(deadline_s) for each in held)
+        reason = self._reason(now, facts, {each.rank for each in held}, ends_s)
+        if reason is not None:
+            return tuple(Release(e.rank, e.index, reason, self._is_pressed) for e in ripe)
+        return tuple(Release(each.rank, each.index, "max_s") for each in over)
+
+    def let_go(self, release: Release, now: float) -> None:
+        """Take note that a rank is told to go on."""
+        self.let_go_s = now
+        for each in self._held:
+            if (each.rank, each.index) == (release.rank, release.index) and not each.is_released:
+                each.is_released = True
+                return
+
+    def _reason(
+        self, now: float, facts: Sequence[RankFacts], held: Collection[int], ends_s: float
+    ) -> ReleaseReason | None:
+        """Return why held ranks may go on now, None if they may not."""
+        if any(each.is_past_body for each in facts if each.rank in held):
+            return "others have left"  # of a thread whose test is over, too
+        others = [each for each in facts if each.rank not in held]
+        present = {each.rank for each in others if not (each.is_gone or each.is_past_body)}
+        if not present:
+            return "others have left" if others else "others wait"
+        if self.observer is None or now < self._next_s:
+            return None
+        if self._quiescence is None:
+            self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
+        has_run = self._quiescence.busiest_share() > 0
+        is_whole = not has_run or now >= self._looked_s + _LOOK_S
+        began_s = time.thread_time()
+        reason = self._look(now, facts, present, ends_s, is_whole=is_whole)
+        cost_s = time.thread_time() - began_s
+        if is_whole:
+            self._looked_s = now
+        held_s = now - max(each.since_s for each in self._held if not each.is_released)
+        self._next_s = clock() + max(_COST * cost_s, min(INTERVAL_S, _SHARE * held_s))
+        return reason
+
+    def _look(
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        present: Collection[int],
+        ends_s: float,
+        *,
+        is_whole: bool,
+    ) -> ReleaseReason | None:
+        """Look at the ranks that are not held; return what all of them do, if it is to wait.
+
+        Unless the look is to be a whole one, it is over if a slot page says that its rank's main
+        thread waits for no operation.
+        """
+        observer, quiescence = self.observer, self._quiescence
+        if observer is None or quiescence is None:
+            return None
+        pids = observer.local_pids(facts)
+        pages = observer.waiting(present)
+        if not is_whole and any(pids.get(e) not in threads for e, (_, threads) in pages.items()):
+            return None
+        snapshot, _ = observer.shallow(now, facts)
+        seen = {rank: self._glimpse(snapshot, facts[rank], ends_s) for rank in sorted(present)}
+        self._is_pressed = any(each.is_pressed for each in seen.values())
+        if observer.remote is None and all(each.waits for each in seen.values()):
+            turns = {pids[rank]: each.turns for rank, each in seen.items()}
+            # What a page has said is true of the moment of quiescence if it is the same after it.
+            is_still = _is_quiescent(quiescence, turns) and observer.waiting(present) == pages
+            if is_still and self._nobody_moves(seen):
+                return "others wait"
+        if not is_whole:
+            return None
+        if self._watched is None or not self._watched.add(seen):
+            self._watched = Watched(now, quiescence.used_ns, seen)
+        return self._watched.verdict(now, quiescence.used_ns, seen)
+
+    def _nobody_moves(self, seen: Mapping[int, Glimpse]) -> bool:
+        """Return whether no rank will find what it waits for; the world is quiescent now."""
+        if not any(each.looks for each in seen.values()):
+            return True
+        if self._still is None or not is_unchanged(self._still, seen):
+            self._still = seen
+            return False
+        return have_looked(self._still, seen)
+
+    def _glimpse(self, snapshot: Snapshot, facts: RankFacts, ends_s: float) -> Glimpse:
+        """Return what a rank does in a shallow snapshot."""
+        process = snapshot.kernel.ranks.get(facts.rank)
+        main = process.main if process is not None else None
+        operations = next(e for e in snapshot.operations if e.rank == facts.rank)
+        known = self._known.setdefault(facts.rank, set())
+        known |= {_kind_of_step(each) for each in operations.open}
+        steps = (facts.last_event_s, tuple(operations.entered.items()), len(known))
+        if main is None:
+            return Glimpse(waits=False, rests=False, turns=0, steps=steps)
+        rests = main.state == "S" and main.call != "running"
+        awaited = snapshot.awaited_operations(facts.rank, main.tid)
+        waits = bool(awaited) or (rests and not main.ends_by(ends_s))
+        is_pressed = any(e.timeout_s is not None and e.timeout_s <= _PRESSED_S for e in awaited)
+        looks = bool(awaited) and rests and main.ends_by(snapshot.kernel.at_s + _POLL_S)
+        return Glimpse(waits, rests, main.runs, steps, is_pressed=is_pressed, looks=looks)
+
+
+def _is_quiescent(quiescence: Quiescence, turns: Mapping[int, int]) -> bool:
+    """Return whether a world is quiescent, and its main threads have not run since they were seen.
+
+    Args:
+        quiescence: Says whether the world is.
+        turns: How often each main thread had run.
+    """
+    for _ in range(_TRIES):
+        found = quiescence.ask()
+        if any(found.turns.get(tid, runs) != runs for tid, runs in turns.items()):
+            return False
+        if found.is_quiescent:
+            return turns.keys() <= found.turns.keys()
+    return False
+
+
+def _kind_of_step(operation: Operation) -> tuple[object, ...]:
+    """Return what is new if an operation is a step: a wait for the same from one line is none."""
+    if operation.kind == "wait":
+        return operation.name, operation.detail, operation.frame
+    return operation.name, operation.detail, operation.group_key, operation.peer, operation.sequence

@@ -1,0 +1,318 @@
+"""What the descriptors of a world's processes refer to, and which processes are their peers.
+
+The links in /proc/PID/fd give the kind and, for pipes and sockets, the inode (proc(5)): processes
+with the same link hold the same object. /proc/PID/fdinfo/FD has details of anonymous ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+
+from pytest_multihost.core.model.process import Descriptor, Endpoint, Kind, Where
+from pytest_multihost.core.watch.kernel.membership import (
+    EVENTFD,
+    ForeignProcesses,
+    HarnessProcesses,
+)
+from pytest_multihost.core.watch.kernel.proc_files import file_mode, link, read
+from pytest_multihost.core.watch.kernel.sockets import (
+    LISTEN,
+    Inet,
+    Table,
+    Unix,
+    inet_sockets,
+    inet_sockets_from,
+    unix_sockets,
+)
+
+_TCP, _UDP = 6, 17
+_RANDOM_LISTENER = re.compile(r"/listener-[a-z0-9_]{8}$")
+"""Where multiprocessing passes descriptors on: only the world's processes know that name."""
+
+_DEAD_LINK = 4
+"""Number of retransmissions after which a link counts as dead: 3 s on one machine."""
+_ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _CLOSED = 1, 2, 3, 7  # net/tcp_states.h of Linux
+_INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
+_TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
+_ANONYMOUS: Mapping[str, Kind] = {
+    EVENTFD: "eventfd",
+    "anon_inode:[timerfd]": "timerfd",
+    "anon_inode:[eventpoll]": "epoll",
+    "anon_inode:[pidfd]": "pidfd",
+    "anon_inode:[io_uring]": "uring",
+}
+_RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
+"""Counts of an io_uring: what was asked, taken, answered and read
+(https://docs.kernel.org/filesystems/proc.html has none of it; see io_uring/fdinfo.c of Linux)."""
+_BOTH = 2
+
+
+@dataclass
+class Tables:
+    """Everything that is needed to say where a descriptor leads, at one instant.
+
+    Attributes:
+        links: For each process of the world: where the link of each of its descriptors leads.
+        names: Programs of all processes by id.
+        ranks: What to call a process of the world.
+        harness: What belongs to the harness.
+        tcp: Sockets by inode; those without one only by their ends.
+        by_endpoints: All TCP sockets by both ends.
+        udp: Sockets by inode.
+        unix: Sockets by inode.
+        unread: What could not be read.
+    """
+
+    links: Mapping[int, Mapping[int, str]]
+    names: Mapping[int, str]
+    ranks: Mapping[int, str]
+    harness: HarnessProcesses
+    tcp: dict[int, Inet] = field(default_factory=dict)
+    by_endpoints: dict[tuple[Endpoint, ...], Inet] = field(default_factory=dict)
+    udp: dict[int, Inet] = field(default_factory=dict)
+    unix: dict[int, Unix] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    _inside: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for pid, links in self.links.items():
+            for target in links.values():
+                self._inside.setdefault(target, pid)
+        if not any(target.startswith("socket:") for target in self._inside):
+            return
+        tcp = list(self._inet(_TCP, "tcp"))
+        self.tcp = {each.inode: each for each in tcp if each.inode}
+        self.by_endpoints = {each.endpoints: each for each in tcp}
+        self.udp = {each.inode: each for each in self._inet(_UDP, "udp")}
+        for table in (None, *self.harness.socket_tables.values()):
+            try:
+                self.unix |= {each.inode: each for each in unix_sockets(table)}
+            except OSError:
+                self.unread.append("unix sockets")
+
+    def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
+        """Yield sockets of this process's network namespace and of all the world may use.
+
+        A socket stays in the namespace in which it was created, even in other processes. A zombie
+        process has neither sockets nor a namespace.
+        """
+        here = link("/proc/self/ns/net")
+        tables: dict[str, Table | None] = {here: None, **self.harness.socket_tables}
+        holding = [pid for pid, links in self.links.items() if links]
+        elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
+        for space, table in tables.items():
+            try:
+                yield from inet_sockets(protocol, f"{_machine()} {space}", table)
+            except OSError:
+                if space == here:
+                    elsewhere[here] = os.getpid()
+            else:
+                elsewhere.pop(space, None)
+        for space, pid in elsewhere.items():
+            for each in (name, name + "6"):
+                data = read(path := f"/proc/{pid}/net/{each}")
+                if data is not None:
+                    yield from inet_sockets_from(data.decode(), f"{_machine()} {space}")
+                elif each == name:  # without IPv6 there is no table of it
+                    self.unread.append(path)
+
+    @cached_property
+    def foreign(self) -> ForeignProcesses:
+        """All processes but the world's, and those of the harness that do nothing."""
+        return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.servers)
+
+    def describe(self, pid: int, fd: int) -> Descriptor:
+        """Return what a descriptor leads to."""
+        target = self.links[pid].get(fd, "")
+        found = Descriptor(fd=fd, target=target, kind="file")
+        if self.harness.is_path(target):
+            return replace(found, is_exempt=True)
+        if target.startswith("socket:"):
+            return self._socket(pid, found)
+        if target.startswith("pipe:"):
+            return self._pipe(pid, found)
+        if target.startswith("anon_inode:"):
+            return self._anonymous(pid, found)
+        return replace(found, kind=_kind_of_file(f"/proc/{pid}/fd/{fd}", target))
+
+    def _socket(self, pid: int, found: Descriptor) -> Descriptor:
+        inode = int(found.target[8:-1])
+        if inode in self.tcp:
+            return self._tcp(found, self.tcp[inode])
+        if inode in self.unix:
+            return self._unix(found, self.unix[inode])
+        if inode in self.udp:
+            udp = self.udp[inode]
+            where: Where = "outside" if udp.remote.port else "unknown"
+            return replace(found, kind="udp", where=where, peer=str(udp.remote), queues=udp.queues)
+        try:  # in no table: one that is not connected, or of another family
+            path = f"/proc/{pid}/fd/{found.fd}"
+            name = os.getxattr(path, "system.sockprotoname").rstrip(b"\0").decode()
+        except OSError:
+            name = ""
+        kinds: Mapping[str, Kind] = {"TCP": "idle", "TCPv6": "idle", "UDP": "udp", "UDPv6": "udp"}
+        kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
+        return replace(found, kind=kind, where="unknown", peer=name)
+
+    def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
+        other = self.by_endpoints.get(tcp.endpoints[::-1])
+        is_resent = tcp.is_in_flight(other) and 0 < tcp.retransmits < _DEAD_LINK
+        found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved, is_resent=is_resent)
+        if tcp.state == LISTEN:
+            return replace(found, kind="listen", where="unknown", peer=str(tcp.local))
+        if tcp.state == _CLOSED:
+            return replace(found, kind="idle")
+        where, holder = self._tcp_peer(tcp, other)
+        peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
+        return replace(found, kind="tcp", where=where, peer=peer, endpoints=tcp.endpoints)
+
+    def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
+        """Return where the peer of a connection is, and its description for reports."""
+        if other is None or tcp.state == _SYN_SENT:
+            return "outside", ""
+        if other.inode:
+            return self._holder(f"socket:[{other.inode}]")
+        if other.state not in {_ESTABLISHED, _SYN_RECEIVED}:
+            return "nobody", ""  # closed by its process; the kernel finishes the connection
+        # The holder of the listener gets a connection that is not accepted yet.
+        listening = [
+            each
+            for each in self.tcp.values()
+            if each.state == LISTEN
+            and (each.space, each.local.port) == (other.space, other.local.port)
+        ]
+        found = {self._holder(f"socket:[{each.inode}]") for each in listening}
+        return found.pop() if len(found) == 1 else ("unknown", "")
+
+    def _unix(self, found: Descriptor, unix: Unix) -> Descriptor:
+        found = replace(found, kind="unix", where="unknown", queues=unix.queues)
+        if unix.state == LISTEN:
+            where: Where = "inside" if _RANDOM_LISTENER.search(unix.name) else "unknown"
+            return replace(found, kind="listen", where=where, peer=unix.name)
+        if unix.peer is None:
+            is_closed = unix.state == _CLOSED
+            return replace(found, kind="idle") if is_closed else replace(found, where="nobody")
+        if not unix.peer:
+            return found
+        where, holder = self._holder(f"socket:[{unix.peer}]")
+        ends = tuple(Endpoint("", inode, _machine()) for inode in (unix.inode, unix.peer))
+        return replace(found, where=where, peer=f"({holder})" if holder else "", endpoints=ends)
+
+    def _holder(self, target: str) -> tuple[Where, str]:
+        """Return where the holder of an open socket is, and its description for reports.
+
+        If no holder is found, it is an unreadable process, such as another user's server.
+        """
+        pids = [pid for pid, _ in self.foreign.holders(target)]
+        if pids and all(pid in self.harness.controllers for pid in pids):
+            return "harness", "the harness"
+        if pids:
+            return "outside", f"{self.names.get(pids[0], '')} {pids[0]}"
+        if target in self._inside:
+            return "inside", self.ranks.get(self._inside[target], "")
+        return "outside", ""
+
+    def _pipe(self, pid: int, found: Descriptor) -> Descriptor:
+        mine = _mode(pid, found.fd)
+        for other, fd in self.foreign.holders(found.target):
+            modes = {mine, _mode(other, fd)}
+            if len(modes) == 2 or modes & {None, _BOTH}:  # noqa: PLR2004 - one reads, one writes
+                peer = f"{self.names.get(other, '')} {other}"
+                return replace(found, kind="pipe", where="outside", peer=peer)
+        return replace(found, kind="pipe", where="unknown" if mine is None else "inside")
+
+    def _anonymous(self, pid: int, found: Descriptor) -> Descriptor:
+        found = replace(found, kind=_ANONYMOUS.get(found.target, "other"))
+        if found.kind in {"eventfd", "other"}:
+            return replace(found, where="unknown" if found.kind == "other" else "inside")
+        info = (read(f"/proc/{pid}/fdinfo/{found.fd}") or b"").decode()
+        match found.kind:
+            case "timerfd":
+                return replace(found, ends_s=_timer_end(info))
+            case "epoll":
+                return replace(found, watched=_watched(info, self.links[pid]))
+            case "pidfd":
+                process = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
+                # -1 once it was waited for (pidfd_open(2))
+                return replace(found, pid=int(process[1]) if process else 0)
+            case _:
+                return replace(found, where="unknown" if _is_busy_ring(info) else "inside")
+
+
+@cache
+def _machine() -> str:
+    """Return what distinguishes this machine's network namespaces from those of others."""
+    return (read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
+
+def _kind_of_file(path: str, target: str) -> Kind:
+    if target.startswith(_TTYS):
+        return "tty"
+    if target.startswith(_DEVICES):
+        return "device"
+    mode = file_mode(path)
+    if mode is None:
+        return "other"
+    return "fifo" if stat.S_ISFIFO(mode) else "file"
+
+
+def _mode(pid: int, fd: int) -> int | None:
+    """Return how a descriptor was opened: 0 to read, 1 to write, 2 for both; None if unknown.
+
+    The flags in fdinfo are those of open(2), in octal; the last two bits are the access mode.
+    """
+    found = re.search(rb"flags:\s*([0-7]+)", read(f"/proc/{pid}/fdinfo/{fd}") or b"")
+    return int(found[1], 8) & 3 if found else None
+
+
+def _timer_end(info: str) -> float | None:
+    """Return when a timerfd becomes readable, from its fdinfo; None if unknown.
+
+    ``ticks`` are unread expirations; ``it_value`` is the time until the next one, in seconds and
+    nanoseconds, 0 for a timer that is not set (timerfd_create(2)).
+    """
+    found = re.search(r"ticks: (\d+).*it_value: \((\d+), (\d+)\)", info, re.DOTALL)
+    if found is None:
+        return None
+    ticks, seconds, nanoseconds = (int(each) for each in found.groups())
+    left = seconds + nanoseconds / 1e9
+    if ticks:
+        return 0.0
+    return time.monotonic() + left if left else math.inf
+
+
+def _is_busy_ring(info: str) -> bool:
+    """Return whether something was asked of an io_uring that has not been answered and read.
+
+    libuv makes a ring for each of its loops, and with it every TCPStore of torch.
+    """
+    found = dict(re.findall(r"^(\w+):[ \t]*(.*)$", info, re.MULTILINE))
+    counts = {found.get(name, name) for name in _RING}  # a name that is missing is no count
+    lists = info.partition("PollList:")[2].replace("CqOverflowList:", "").split()
+    return len(counts) != 1 or bool(lists and not lists[0].startswith("NAPI"))
+
+
+def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
+    """Return the descriptors that an epoll watches, by its fdinfo; None if one is not what it was.
+
+    A line for each has its number when it was added (``tfd``) and its inode (``ino``): the number
+    may have been closed since and belong to something else, while the epoll goes on watching what
+    it was (epoll(7), question 6).
+    """
+    pattern = r"tfd:\s*(\d+).*?ino:\s*([0-9a-f]+)"
+    found = [(int(fd), int(inode, 16)) for fd, inode in re.findall(pattern, info)]
+    if not info or len(found) != info.count("tfd:"):
+        return None
+    for fd, inode in found:
+        named = _INODE.fullmatch(links.get(fd, ""))
+        if fd not in links or (named and int(named[1]) != inode):
+            return None
+    return tuple(fd for fd, _ in found)

@@ -1,0 +1,283 @@
+"""The sockets of this machine and their peers, from the kernel's tables (sock_diag(7), netlink(7)).
+
+One dump answers for all processes, and has what /proc/net/tcp and /proc/net/unix lack: the peer of
+a unix socket, and the bytes that a TCP connection has moved.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable, Collection
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pytest_multihost.core.model.process import Endpoint
+from pytest_multihost.extensions.netns import netlink_attributes, netlink_dump, open_sock_diag
+
+LISTEN = 10
+"""The state of a socket that waits for connections, of TCP and of unix sockets."""
+
+_SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
+_UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 0, 2, 4
+_TCP_INFO, _MEMORY = 2, 7
+_WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
+_BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
+_NOT_SENT_AT, _SENT_BYTES_AT = 144, 200  # tcpi_notsent_bytes; tcpi_bytes_sent, tcpi_bytes_retrans
+_LIMIT_AT, _QUEUED_AT = 12, 20  # of SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED, in bytes
+_TIMEOUT_S = 1.0
+
+_SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
+_OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
+_CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
+_TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
+_PROBE = 4
+"""The timer of a sender that asks again whether the receiver has room (inet_csk_diag_fill)."""
+
+
+Table = socket.socket
+"""A netlink socket of the kind NETLINK_SOCK_DIAG: it reads the tables of the network namespace in
+which it was created, from any process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inet:
+    """One socket of TCP or UDP.
+
+    Attributes:
+        inode: 0 until it is accepted, and after it was closed.
+        state: The kernel's number for it.
+        endpoints: Its own address, and that of its peer.
+        queues: Bytes to be read, and to be acknowledged.
+        bytes_moved: In both directions; 0 where the kernel does not say.
+        space: Name of its network namespace.
+        asks_for_room: Whether the kernel only asks from time to time if the peer can take more.
+        retransmits: How often it has sent the same again in vain.
+        sent: Bytes that its process has handed over so far; None where the kernel does not say.
+        received: Bytes that have arrived so far, in order.
+        has_room: Whether its process could hand over more: nobody waits for an acknowledgement.
+    """
+
+    inode: int
+    state: int
+    endpoints: tuple[Endpoint, Endpoint]
+    queues: tuple[int, int]
+    bytes_moved: int = 0
+    space: str = ""
+    asks_for_room: bool = False
+    retransmits: int = 0
+    sent: int | None = None
+    received: int = 0
+    has_room: bool = False
+
+    def is_in_flight(self, peer: Inet | None) -> bool:
+        """Return whether data, or its opening, are on their way, or will be sent again.
+
+        Data are so while they are not acknowledged, with two exceptions. Those for which the peer
+        has no room: what has arrived there waits to be read. And those that have all arrived, while
+        the peer delays its acknowledgement (40 ms and more), for which nobody waits: two ends that
+        talk to each other all the time acknowledge what came last with what they send next, so
+        that something is unacknowledged whenever one looks.
+
+        Args:
+            peer: The other end of the connection, if it is known.
+        """
+        is_full = self.asks_for_room and peer is not None and peer.queues[0] > 0
+        is_moving = self.queues[1] > 0 and not is_full and not self._has_arrived(peer)
+        return self.state in _OPENING or is_moving
+
+    def _has_arrived(self, peer: Inet | None) -> bool:
+        """Return whether the peer has all that this end has ever been given to send."""
+        is_known = peer is not None and self.state in _SENDING and self.has_room
+        return is_known and peer is not None and self.sent == peer.received
+
+    @property
+    def local(self) -> Endpoint:
+        """Its own address."""
+        return self.endpoints[0]
+
+    @property
+    def remote(self) -> Endpoint:
+        """The address of its peer."""
+        return self.endpoints[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Unix:
+    """One unix socket.
+
+    Attributes:
+        peer: The inode of the other, 0 if it has none yet, else None.
+        name: Its path; empty if it has none.
+    """
+
+    inode: int
+    state: int
+    peer: int | None
+    queues: tuple[int, int]
+    name: str = ""
+
+
+def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
+    """Return all sockets of a protocol in one network namespace.
+
+    Args:
+        protocol: Its number.
+        space: The namespace's name.
+        table: Reads its tables; None: those of this process's namespace.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    found = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, 0xFFFFFFFF)
+        found += [_inet(message, space) for message in _dump(request, table)]
+    return found
+
+
+def sockets_in_flight(
+    inodes: Callable[[], Collection[int]], table: Table | None = None
+) -> list[Inet]:
+    """Return the TCP sockets of a network namespace whose data, or whose opening, are in flight.
+
+    Args:
+        inodes: Returns the sockets that matter; only called if any has data in flight.
+        table: Reads the tables of the namespace; None: of this process's.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+
+    def connected(details: int) -> list[bytes]:
+        # The kernel walks through its whole table for each request, however few sockets there are.
+        request = struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, details, _CONNECTED, 0)
+        return _dump(request, table, _TCP_OF_ANY_FAMILY)
+
+    if not any(map(_is_unacknowledged, connected(0))):
+        return []
+    found = [_inet(each, "") for each in connected(_WITH_INFO | _WITH_MEMORY)]
+    by_endpoints = {each.endpoints: each for each in found}
+    pairs = [(each, by_endpoints.get(each.endpoints[::-1])) for each in found]
+    moving = [(each, peer) for each, peer in pairs if each.is_in_flight(peer)]
+    wanted = inodes() if moving else ()
+    return [
+        each
+        for each, peer in moving
+        if each.inode in wanted or (peer is not None and peer.inode in wanted)
+    ]
+
+
+def _is_unacknowledged(message: bytes) -> bool:
+    """Return whether an entry of TCP's table says that a socket opens, or has sent something."""
+    return message[1] in _OPENING or message[_SENT_AT : _SENT_AT + 4] != bytes(4)
+
+
+def unix_sockets(table: Table | None = None) -> list[Unix]:
+    """Return all unix sockets of a network namespace; without a table, this process's.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    show = 1 << _UNIX_NAME | 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
+    found = []
+    for message in _dump(request, table):
+        state, (inode,) = message[2], struct.unpack_from("=I", message, 4)
+        attributes = netlink_attributes(message[16:])
+        peer = attributes.get(_UNIX_PEER)
+        receive, send = struct.unpack_from("=II", attributes.get(_UNIX_QUEUES, bytes(8)))
+        queues = (0, 0) if state == LISTEN else (receive, send)
+        name = attributes.get(_UNIX_NAME, b"").rstrip(b"\0").decode("utf-8", "backslashreplace")
+        of_peer = struct.unpack("=I", peer)[0] if peer else None
+        found.append(Unix(inode, state, of_peer, queues, name))
+    return found
+
+
+def inet_sockets_from(text: str, space: str = "") -> list[Inet]:
+    """Return the sockets in the text of a ``/proc/PID/net/tcp``, ``tcp6``, ``udp`` or ``udp6``."""
+
+    def endpoint(text: str) -> Endpoint:
+        host, _, port = text.partition(":")
+        data = bytes.fromhex(host)
+        words = struct.unpack(f">{len(data) // 4}I", data)  # each in the order of this machine
+        return _endpoint(struct.pack(f"={len(words)}I", *words), int(port, 16), space)
+
+    found = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        send, _, receive = words[4].partition(":")
+        state = int(words[3], 16)
+        queues = (0, 0) if state == LISTEN else (int(receive, 16), int(send, 16))
+        ends = endpoint(words[1]), endpoint(words[2])
+        found.append(Inet(int(words[9]), state, ends, queues, space=space))
+    return found
+
+
+def _dump(request: bytes, table: Table | None, kind: int = _SOCK_DIAG_BY_FAMILY) -> list[bytes]:
+    with nullcontext(table) if table is not None else closing(open_sock_diag()) as netlink:
+        netlink.settimeout(_TIMEOUT_S)
+        return netlink_dump(netlink, kind, request)
+
+
+def _inet(message: bytes, space: str) -> Inet:
+    family, state = message[0], message[1]
+    local_port, remote_port = struct.unpack_from(">HH", message, 4)
+    size = 4 if family == socket.AF_INET else 16
+    local = _endpoint(message[8 : 8 + size], local_port, space)
+    remote = _endpoint(message[24 : 24 + size], remote_port, space)
+    _, receive, send, _, inode = struct.unpack_from("=IIIII", message, 52)
+    queues = (0, 0) if state == LISTEN else (receive, send)
+    attributes = netlink_attributes(message[72:])
+    info, memory = attributes.get(_TCP_INFO, b""), attributes.get(_MEMORY, b"")
+    is_known = len(info) >= _BYTES_AT + 16
+    acknowledged, received = struct.unpack_from("=QQ", info, _BYTES_AT) if is_known else (0, 0)
+    return Inet(
+        inode,
+        state,
+        (local, remote),
+        queues,
+        acknowledged + received,
+        space,
+        asks_for_room=message[_TIMER_AT] == _PROBE,
+        retransmits=message[_RETRANSMITS_AT],
+        sent=_sent(info),
+        received=received,
+        has_room=_has_room(memory),
+    )
+
+
+def _sent(info: bytes) -> int | None:
+    """Return the bytes that a process has handed over, each counted once."""
+    if len(info) < _SENT_BYTES_AT + 16:  # before Linux 4.19
+        return None
+    (not_sent,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
+    sent, again = struct.unpack_from("=QQ", info, _SENT_BYTES_AT)
+    return int(sent - again + not_sent)
+
+
+def _has_room(memory: bytes) -> bool:
+    """Return whether a socket is writeable by far (sk_stream_is_writeable in net/sock.h)."""
+    if len(memory) < _QUEUED_AT + 4:
+        return False
+    limit, queued = (struct.unpack_from("=I", memory, at)[0] for at in (_LIMIT_AT, _QUEUED_AT))
+    return bool(2 * queued <= limit)
+
+
+def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
+    """Return an end, one of IPv4 inside IPv6 as IPv4: the peer may use that.
+
+    A loopback address is one of its network namespace alone.
+    """
+    host = _host(data)
+    is_loopback = host.startswith("127.") or host == "::1"
+    return Endpoint(host, port, space if is_loopback else "")
+
+
+@lru_cache(maxsize=1024)
+def _host(data: bytes) -> str:
+    address = ipaddress.ip_address(data)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,301 @@
+"""Takes snapshots of one world from its slot pages and from the kernel; makes no decisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_multihost.core.blame import severed
+from pytest_multihost.core.model.event import FaultChanged
+from pytest_multihost.core.model.fault import disturbs_network
+from pytest_multihost.core.model.operation import (
+    HARNESS_SCOPE,
+    PROGRAM_START,
+    Operation,
+    Operations,
+    Scope,
+    rank_numbers,
+)
+from pytest_multihost.core.model.process import KernelSnapshot, Thread
+from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.threads import main_labels
+from pytest_multihost.core.slots import read_open_operations, read_slots, slots_path
+from pytest_multihost.core.slots.readers import read_waiting
+from pytest_multihost.core.watch.kernel import (
+    HarnessProcesses,
+    KernelReader,
+    ProcReader,
+    Quiescence,
+)
+from pytest_multihost.extensions.clock.page import ClockPage
+from pytest_multihost.extensions.engines.remote_ranks import RemoteRanks
+
+# Which ranks try again and again for the lock of a file, and who holds it.
+#
+# Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in
+# the kernel shows such a wait between two tries; the rank has recorded them.
+
+
+_LOCKS = frozenset({"flock", "lockf"})
+_BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
+_MISSED = 3
+"""After so many intervals without a try a rank has given up."""
+_SLACK_S = 1.0
+"""So much later the rank may come to its next try on a busy machine."""
+
+
+def polled_lock(operations: Operations, at_s: float) -> Operation | None:
+    """Return the tries of a rank for a lock, if it is still trying.
+
+    It is not if it has tried only once, has got the lock, has begun another operation since, or has
+    not tried again when its next try was due.
+    """
+    tries = [each for each in operations.recent if each.scope.kind in _LOCKS]
+    last = max(tries, key=lambda each: each.ended_s or 0.0, default=None)
+    if last is None or last.ended_s is None or last.sequence < 2:  # noqa: PLR2004 - once is no wait
+        return None
+    interval_s = (last.ended_s - last.since_s) / (last.sequence - 1)
+    has_given_up = at_s - last.ended_s > _MISSED * interval_s + _SLACK_S
+    mine = (each for each in operations.recent if each.thread == last.thread)
+    return None if has_given_up or any(each.since_s > last.ended_s for each in mine) else last
+
+
+def with_polled_locks(
+    snapshot: WorldSnapshot,
+    kernel: KernelSnapshot,
+    operations: Sequence[Operations],
+    local: Collection[int],
+    holders: Callable[[Scope], Sequence[int]],
+) -> WorldSnapshot:
+    """Return the last snapshot of a world with the holders of locks that ranks try to get.
+
+    Args:
+        snapshot: Of a world.
+        kernel: Its processes at that instant.
+        operations: What each rank has recorded.
+        local: Ranks on this machine.
+        holders: Returns the processes that hold a lock now.
+    """
+    tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}
+    owners = {each.pid: each.rank for each in kernel.processes if not each.is_dead}
+    ranks = list(snapshot.ranks)
+    strangers: dict[str, list[int]] = {}
+    for i, seen in enumerate(ranks):
+        lock = tries.get(seen.rank)
+        if lock is None or seen.rank not in local or seen.label not in _BETWEEN_TRIES:
+            continue
+        pids = holders(lock.scope)
+        found = {owners[pid] for pid in pids if pid in owners} - {None, seen.rank}
+        held = tuple(sorted(each for each in found if each is not None))
+        if held and not seen.lock_holders:
+            ranks[i] = replace(seen, lock_holders=held, tries_lock=True)
+        for pid in set(pids) - owners.keys():
+            held_by = f"the lock of {lock.detail}, which process {pid} outside the world holds"
+            strangers.setdefault(held_by, []).append(seen.rank)
+    notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
+    return _with_ranks(snapshot, ranks, notes)
+
+
+def _stranger(lock: str, ranks: Sequence[int]) -> str:
+    who = f"rank {ranks[0]} tries" if len(ranks) == 1 else f"ranks {rank_numbers(ranks)} try"
+    return f"{who} again and again for {lock}"
+
+
+def _with_ranks(
+    snapshot: WorldSnapshot, ranks: Sequence[RankSnapshot], notes: Sequence[str]
+) -> WorldSnapshot:
+    return replace(snapshot, ranks=tuple(ranks), notes=(*snapshot.notes, *notes))
+
+
+_TRIES, _TRY_S = 5, 0.005
+"""How often, and how far apart, a world that looks still is asked whether it is quiescent."""
+
+
+@dataclass(slots=True)
+class WorldObserver:
+    """Takes the snapshots of one world.
+
+    Attributes:
+        scratch: The world's directory, where its slot pages are.
+        size: Number of ranks.
+        harness: The parts of the processes that belong to the harness.
+        spec: The world, if it may have network faults.
+        remote: Its ranks on other machines, if any.
+        clock: The page of its clock, if that jumps.
+    """
+
+    scratch: Path
+    size: int
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
+    spec: WorldSpec | None = None
+    remote: RemoteRanks | None = None
+    clock: ClockPage | None = None
+    _reader: KernelReader | None = None
+    _quiescence: Quiescence | None = None
+    _read: dict[int, tuple[bytes | None, Operations, float]] = field(default_factory=dict)
+
+    def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
+        """Return a snapshot of the ranks' main threads, and when any slot page was last written.
+
+        For 64 ranks this costs 4 ms of CPU for /proc and about 10 ms for the slot pages.
+        """
+        pages = self._pages()
+        kernel = self.reader(facts).shallow_snapshot()
+        operations = tuple(each for each, _ in pages)
+        if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
+            operations = tuple(map(_without_failures, operations))
+        snapshot = Snapshot(kernel, operations)
+        if self.spec is not None and disturbs_network(self.spec.faults):
+            events = [event for each in facts for event in each.active_faults]
+            changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
+            has_begun = any(each.network for each in changes)
+            cut = severed(self.spec, events, now)
+            snapshot = replace(snapshot, severed=cut, is_disturbed=has_begun)
+        return snapshot, max(last_s for _, last_s in pages)
+
+    def last_written_s(self) -> float:
+        """Return when any slot page was last written: `shallow` says the same of its moment."""
+        return max(last_s for _, last_s in self._pages())
+
+    def waiting(self, ranks: Iterable[int]) -> Mapping[int, tuple[bytes, frozenset[int]]]:
+        """Return what ranks have recorded, and their threads that wait for operations; fast."""
+        return {rank: read_waiting(slots_path(self.scratch, rank)) for rank in ranks}
+
+    def _pages(self) -> list[tuple[Operations, float]]:
+        if self.remote is not None:
+            self.remote.refresh()
+        self._read = {
+            rank: read_open_operations(
+                slots_path(self.scratch, rank), rank=rank, before=self._read.get(rank)
+            )
+            for rank in range(self.size)
+        }
+        return [(operations, last_s) for _, operations, last_s in self._read.values()]
+
+    def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
+        """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""
+        return self.reader(facts).deep_snapshot()
+
+    def recorded_operations(self) -> tuple[Operations, ...]:
+        """Return all operations still recorded in the ranks' slot pages."""
+        ranks = range(self.size)
+        return tuple(read_slots(slots_path(self.scratch, rank), rank=rank) for rank in ranks)
+
+    def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
+        """Return the process ids of the ranks on this machine."""
+        elsewhere = self.remote.ranks if self.remote is not None else frozenset()
+        return {e.rank: e.pid for e in facts if e.pid is not None and e.rank not in elsewhere}
+
+    def quiescence(self, facts: Sequence[RankFacts]) -> Quiescence:
+        """Return what says whether the ranks on this machine are quiescent."""
+        if self._quiescence is None:
+            self._quiescence = Quiescence(self.local_pids(facts), self.harness)
+        return self._quiescence
+
+    def turns(
+        self, facts: Sequence[RankFacts], idle: Collection[int] | None
+    ) -> Mapping[int, int] | None:
+        """Return how often each thread has run, if the world is quiescent but for `idle` ones.
+
+        None if it is not, after some tries: threads that poll are seldom all asleep at once.
+        """
+        for _ in range(_TRIES):
+            found = self.quiescence(facts).ask(idle)
+            if found.is_quiescent:
+                return found.turns
+            time.sleep(_TRY_S)
+        return None
+
+    def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
+        """Return the reader of the ranks' processes, made on the first call and then kept."""
+        if self._reader is None:
+            pids = {each.rank: each.pid for each in facts if each.pid is not None}
+            if self.remote is not None:
+                self._reader = self.remote.reader(pids, self.harness)
+            else:
+                self._reader = ProcReader(pids, self.harness, self.clock)
+        return self._reader
+
+
+def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
+    """Return a snapshot in which a wait at a harness gate is an operation of the whole world.
+
+    A rank at a gate blocks reading the harness's channel. Only the controller can end that read,
+    and does so when all ranks have arrived. So the rank waits for the others, as in a barrier.
+    """
+    gates = {
+        each.rank: Operation(
+            name="gate",
+            kind="wait",
+            group=tuple(range(len(facts))),
+            sequence=1,
+            scope=HARNESS_SCOPE,
+            since_s=each.parked_s or 0.0,
+            waited_s=each.parked_s or 0.0,
+            thread=each.pid or 0,
+            source="harness",
+        )
+        for each in facts
+        if each.waits_at_gate
+    }
+    operations = tuple(
+        replace(each, recent=(*each.recent, gates[each.rank])) if each.rank in gates else each
+        for each in snapshot.operations
+    )
+    return replace(snapshot, operations=operations)
+
+
+def _without_failures(found: Operations) -> Operations:
+    """Return operations none of which fails the test: xfail expects certain exceptions."""
+    return replace(found, recent=tuple(replace(each, fails_test=False) for each in found.recent))
+
+
+# Comparing two snapshots of a world
+
+
+def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
+    """Return what each rank is doing, as far as a snapshot and its predecessor show it."""
+    kernel = before.kernel if before is not None else None
+    labels = main_labels(kernel, now.kernel)
+    pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
+    # even if it is waiting again
+    ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
+    found = []
+    for each in now.operations:
+        label, activity = labels.get(each.rank, (None, None))
+        found.append(
+            RankSnapshot(
+                rank=each.rank,
+                label=label,
+                activity=activity,
+                operations=tuple(o for o in each.open if o.name != PROGRAM_START),
+                entered=tuple(each.entered.items()),
+                has_run=each.rank in ran,
+            )
+        )
+    return tuple(found)
+
+
+def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
+    """Return the ranks whose main thread is in the same wait in both snapshots."""
+    return frozenset(
+        rank
+        for rank, was, main in _main_threads(before, now)
+        if was.state == main.state == "S" and was.wait_key == main.wait_key
+    )
+
+
+def _main_threads(
+    before: KernelSnapshot, now: KernelSnapshot
+) -> Iterator[tuple[int, Thread, Thread]]:
+    """Yield rank, earlier and later main thread of each rank that has one in both snapshots."""
+    earlier = before.ranks
+    for rank, process in now.ranks.items():
+        was = earlier[rank].main if rank in earlier else None
+        if was is not None and process.main is not None:
+            yield rank, was, process.main

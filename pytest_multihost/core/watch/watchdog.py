@@ -1,0 +1,551 @@
+"""The watchdog: observes a world's ranks from outside until it hangs or ends.
+
+It only reads slot pages and /proc. This module and `ProofSearch` decide when to take snapshots,
+`observer` decides what they contain, and pure functions of `proof` and `blame` decide what they
+prove.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pytest_multihost.core.blame import (
+    BlockingRanks,
+    find_blocking_ranks,
+    has_timeout_before,
+    mismatched_ranks,
+    waiting_ranks,
+)
+from pytest_multihost.core.model.operation import Operations, Parting
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.result import SnapshotReason, WorldSnapshot
+from pytest_multihost.core.model.spec import Early
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.proof import (
+    SLACK_S,
+    ProofSearch,
+    Snapshot,
+    has_left_wait,
+    pollers,
+)
+from pytest_multihost.core.proof.threads import is_sleep, lock_holders
+from pytest_multihost.core.watch.kernel import holders_of_lock
+from pytest_multihost.core.watch.observer import (
+    WorldObserver,
+    rank_snapshots,
+    unmoved_ranks,
+    with_gates,
+    with_polled_locks,
+)
+from pytest_multihost.core.watch.probes import (
+    NativeReader,
+    needs_native_frames,
+    probe_partings,
+    probe_unclear_ranks,
+    with_probe_results,
+)
+
+INTERVAL_S = 0.25
+"""Time between two shallow snapshots of a world that works."""
+
+PEEK_S = 0.05
+"""Time between two readings of its clocks, and between two snapshots while it is still."""
+
+AGAIN_S = 0.02
+"""Time from the first snapshot of a world that has become still to the second, with which a search
+for a proof begins. The least time between two readings of its clocks, too: the clocks of a thread
+that works have advanced by then."""
+
+STILL_SHARE = 0.1
+"""Share of a processor below which a process may be still: it polls at most."""
+
+REST_S = 0.06
+"""How long a world must have been quiescent, but for threads that poll, for a raise, a death or a
+mismatch to be final. Runtimes poll every 10 ms (gloo's loops, torch's FileStore), so each has had
+several turns by then; one with a single turn delays the verdict (`pollers`)."""
+
+QUIET_S = 0.5
+"""Time without progress of any rank after which the slot pages are taken as final: some thread of a
+world that is not quiescent may be on its way to write there."""
+
+SETTLED_S = 0.75
+"""The same after a raise, if some of the remaining ranks do not wait in an operation."""
+
+STOPPED_S = 2.0
+"""How long a rank must have been stopped from outside before its world counts as hung.
+
+Who stopped it can let it go on at any time: a profiler, a snapshot of the machine, a child that
+sleeps. That the others are quiescent does not show that nobody will, and after one second innocents
+were accused."""
+
+_LOOKS_BEFORE_NATIVE = 2
+_TIMER_SLACK_S = 0.002
+"""How much too early the controller may wake up for a check."""
+
+_KEPT_SNAPSHOTS = 4
+_KEPT_RUNS = 24
+"""Number of snapshots for which the ranks that ran are kept: six seconds."""
+
+Ground = Literal["proof", "mismatch", "stopped"]
+"""The evidence of a hang found before the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What a watch has kept of its observations of a world.
+
+    Attributes:
+        snapshots: Oldest first: the one at the first failure, if any; the last ones; the end.
+        operations: All operations still recorded in the ranks' slot pages.
+        partings: Where the histories of a group's ranks part.
+        progress_s: When a rank last made progress; None if unknown.
+        is_quiescent: Whether, after a failure, no rank could go on, by what was seen and not only
+            by the time that had passed.
+    """
+
+    snapshots: tuple[WorldSnapshot, ...] = ()
+    operations: tuple[Operations, ...] = ()
+    partings: tuple[Parting, ...] = ()
+    progress_s: float | None = None
+    is_quiescent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoWatch:
+    """In place of a `Watchdog`: observes nothing, so only the deadline ends a hung world."""
+
+    interval_s: float = 1.0
+
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> None:
+        """Find no evidence of a hang."""
+
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """Keep nothing."""
+
+    def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:  # noqa: ARG002 - unused
+        """Return False: nothing is observed."""
+        return False
+
+    def has_operations(self, ranks: Collection[int]) -> bool:  # noqa: ARG002 - unused
+        """Return False: nothing is observed."""
+        return False
+
+    def quiet_s(self, now: float) -> float:  # noqa: ARG002 - unused
+        """Return 0: nothing is observed."""
+        return 0.0
+
+    def begin_anew(self) -> None:
+        """Do nothing: nothing is searched."""
+
+    def note_jump(self, to_s: float) -> None:
+        """Do nothing: nothing is searched."""
+
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
+        """Return empty observations."""
+        return Observations()
+
+    def release(self) -> None:
+        """Do nothing: nothing is prepared."""
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Observes one world from outside, without affecting it.
+
+    Attributes:
+        observer: Takes its snapshots.
+        may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
+        early: What to do when a hang is found.
+        interval_s: Time until the next check is due.
+        warned: With early "warn", the evidence of the hang.
+    """
+
+    observer: WorldObserver
+    may_run_jax: bool = True
+    early: Early = "fail"
+    interval_s: float = PEEK_S
+    warned: Ground | None = None
+    _search: ProofSearch = field(default_factory=ProofSearch)
+    _last: Snapshot | None = None
+    _at_failure: tuple[Snapshot, WorldSnapshot] | None = None
+    _snapshots: deque[WorldSnapshot] = field(default_factory=lambda: deque(maxlen=_KEPT_SNAPSHOTS))
+    _runs: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_KEPT_RUNS))
+    _ran: frozenset[int] = frozenset()
+    _ran_since_s: float = 0.0
+    _progress_s: float = 0.0
+    _jumped_s: float = 0.0
+    _stopped_since: dict[int, float] = field(default_factory=dict)
+    _checked_s: float = 0.0
+    _peeked_s: float = 0.0
+    _written_s: float = 0.0
+    _is_still: bool = False
+    _still_checks: int = 0
+    _rest: tuple[float, Mapping[int, int]] | None = None
+    _polling: frozenset[int] = frozenset()
+    _had_mismatch: bool = False
+    _is_quiescent_now: bool = False
+    _native: NativeReader = field(default_factory=NativeReader)
+
+    # When to take snapshots
+
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+        """Take a snapshot if one is due; return the evidence of a hang, if any.
+
+        Args:
+            now: The time.
+            facts: What the ranks' events have reported.
+            deadline_s: When the world is ended in any case.
+        """
+        # A search for a proof begins with two snapshots of a still world.
+        is_searching = self._search.state.last is not None or self._had_mismatch
+        is_searching = is_searching or self._still_checks == 1 or self._rest is not None
+        if self.early == "off" or not self._is_due(now, facts, is_searching=is_searching):
+            return None
+        ground = self._ground(now, facts, deadline_s)
+        self.interval_s = self._next_check_s(now)
+        if ground is not None and self.early == "warn":
+            self.warned = ground
+            return None
+        return ground
+
+    def _is_due(self, now: float, facts: Sequence[RankFacts], *, is_searching: bool) -> bool:
+        """Return whether a snapshot is due: now and then, and as soon as no rank is at work.
+
+        Args:
+            now: The time.
+            facts: What the ranks' events have reported.
+            is_searching: Whether the next is due as well while the world stays still.
+        """
+        if self._peeked_s == 0.0:
+            self._peeked_s = self._checked_s = now
+            self.observer.quiescence(facts).busiest_share()  # what the start took does not count
+            return False
+        if now < self._peeked_s + self.interval_s - _TIMER_SLACK_S:
+            return False
+        self._peeked_s, self.interval_s = now, PEEK_S
+        was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
+        self._is_still = share < STILL_SHARE
+        is_due = now >= self._checked_s + INTERVAL_S - SLACK_S
+        is_due = is_due or (self._is_still and (is_searching or not was_still))
+        self._still_checks = self._still_checks + is_due if self._is_still else 0
+        return is_due
+
+    def _next_check_s(self, now: float) -> float:
+        """Return how long after `now` the next check is due, if the world stays still."""
+        due_s = [PEEK_S, self._search.state.due_s - now]
+        if self._rest is not None:
+            due_s.append(self._rest[0] + REST_S - now)
+        return AGAIN_S if self._still_checks == 1 else max(AGAIN_S, min(due_s))
+
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
+        if self._at_failure is None:
+            self._search = ProofSearch()  # what could end a wait before may have done so
+            snapshot = self._take(now, facts, "trouble")
+            self._at_failure = snapshot, self._snapshots.pop()
+
+    def has_operations(self, ranks: Collection[int]) -> bool:
+        """Return whether any of some ranks has an open operation, by the last snapshot."""
+        last = self._last.operations if self._last is not None else ()
+        return any(each.open for each in last if each.rank in ranks)
+
+    def quiet_s(self, now: float) -> float:
+        """Return for how long no rank has made progress."""
+        return now - self._progress_s if self._progress_s else 0.0
+
+    def begin_anew(self) -> None:
+        """Search for a proof from the beginning: the world is about to move."""
+        self._search, self._rest = ProofSearch(), None
+
+    def note_jump(self, to_s: float) -> None:
+        """Begin anew, since the world's clock has jumped: waits are about to end."""
+        self.begin_anew()
+        self._jumped_s = to_s
+
+    def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
+        """Return whether, after a raise, no rank makes progress any more.
+
+        That is so if they wait in operations and the world is quiescent, or if no wait in the world
+        can end; and assumed after a time without progress.
+        """
+        if not self._is_due(now, facts, is_searching=True) or self._last is None:
+            return False
+        before, snapshot = self._last, self._take(now, facts, "tick")
+        is_settled = self._has_settled(before, snapshot, now, facts, deadline_s)
+        self.interval_s = self._next_check_s(now)
+        return is_settled
+
+    def _has_settled(
+        self,
+        before: Snapshot,
+        snapshot: Snapshot,
+        now: float,
+        facts: Sequence[RankFacts],
+        deadline_s: float,
+    ) -> bool:
+        rest = [each.rank for each in facts if not each.is_past_body]
+        rest = rest or [each.rank for each in facts if not each.is_finished]
+        are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
+        quiet_s = now - max(self._progress_s, self._jumped_s)
+        if self._is_still:
+            self._start_native(facts)
+        if are_waiting:
+            is_settled = self._is_quiescent(before, snapshot, now, facts)
+        else:
+            is_settled = self._is_still and self._is_proven(before, snapshot, facts, deadline_s)
+        self._is_quiescent_now = is_settled
+        if is_settled:
+            return bool(rest)
+        return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
+
+    def _is_quiescent(
+        self, before: Snapshot, last: Snapshot, now: float, facts: Sequence[RankFacts]
+    ) -> bool:
+        """Return whether nothing in the world has moved for a while, nor is about to.
+
+        No main thread sleeps, and no thread has run but those that poll.
+        """
+        living = last.kernel.ranks
+        has_moved = any(has_left_wait(rank, before, last) for rank in living)
+        sleeps = any(e.main is not None and is_sleep(e.main) for e in living.values())
+        if has_moved or sleeps or not self._is_still:
+            self._rest = None
+            return False
+        if self._rest is not None and self._rest[0] <= self._progress_s:
+            self._rest = None
+        began_s, turns = self._rest or (now, None)
+        if turns is not None and now < began_s + REST_S - _TIMER_SLACK_S:
+            return False
+        turns_now = self.observer.turns(facts, None)
+        self._rest = (now, turns_now) if turns_now is not None else None
+        if turns is None or turns_now is None:
+            return False
+        polling = pollers(turns, turns_now)
+        if polling is None:
+            return False
+        self._polling = polling
+        return self._rests_still(facts)
+
+    def _rests_still(self, facts: Sequence[RankFacts]) -> bool:
+        """Return whether the world is quiescent, and only threads that poll have run meanwhile."""
+        if self._rest is None:
+            return False
+        turns = self.observer.turns(facts, self._polling)
+        asleep = {tid: runs for tid, runs in self._rest[1].items() if tid not in self._polling}
+        return turns is not None and asleep.items() <= turns.items()
+
+    def _deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
+        """Return a deep snapshot, the last one if the current check has taken it."""
+        last = self._search.last_deep
+        return last if last and last.at_s >= self._checked_s else self.observer.deep(facts)
+
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
+        """Take the last snapshots, before the ranks are ended, and return all that are kept."""
+        kernel = self._deep(facts)
+        last = self._take(now, facts, "end")
+        self._add_deep(kernel)
+        self._probe(now, facts, kernel)
+        operations = self.observer.recorded_operations()
+        self._snapshots[-1] = with_polled_locks(
+            self._snapshots[-1],
+            kernel,
+            operations,
+            local=self.observer.local_pids(facts),
+            holders=holders_of_lock,
+        )
+        snapshots = tuple(self._snapshots)
+        if self._at_failure is not None:
+            then, at_failure = self._at_failure
+            unmoved = unmoved_ranks(then.kernel, last.kernel)
+            snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
+        partings = probe_partings(
+            self.observer.scratch, self.observer.size, self._can_answer(facts)
+        )
+        return Observations(
+            snapshots,
+            operations,
+            partings,
+            self._progress_s or None,
+            is_quiescent=self._is_quiescent_now,
+        )
+
+    def release(self) -> None:
+        """End what was only prepared."""
+        self._native.close()
+
+    def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
+        """Return the ranks the others wait for in the last snapshot; for display only."""
+        if self._last is None or not self._snapshots:
+            return None
+        activities = {each.rank: each.activity for each in self._snapshots[-1].ranks}
+        pids = self.observer.local_pids(facts)
+        return find_blocking_ranks(with_gates(self._last, facts).operations, activities, pids)
+
+    # Taking snapshots and deriving progress from them
+
+    def _take(self, now: float, facts: Sequence[RankFacts], reason: SnapshotReason) -> Snapshot:
+        """Take and keep a shallow snapshot, and note when a rank last made progress.
+
+        It does when it sends an event, writes its slot page, or leaves a wait.
+        """
+        self._checked_s = now
+        before = self._last
+        snapshot, used_s = self.observer.shallow(now, facts)
+        self._last, self._written_s = snapshot, used_s
+        ranks = rank_snapshots(before, snapshot)
+        if reason == "end":
+            ranks = tuple(
+                replace(each, recent_runs=tuple(each.rank in ran for ran in self._runs))
+                for each in ranks
+            )
+        else:
+            self._ran |= {each.rank for each in ranks if each.has_run}
+            if now >= self._ran_since_s + INTERVAL_S - SLACK_S:
+                self._runs.append(self._ran)
+                self._ran, self._ran_since_s = frozenset(), now
+        blockers = self._search.state.blockers
+        self._snapshots.append(
+            WorldSnapshot(at_s=now, reason=reason, ranks=ranks, blockers=blockers)
+        )
+        self._progress_s = max(self._progress_s, used_s, *map(_last_event_s, facts))
+        living = snapshot.kernel.ranks
+        if before is not None and any(has_left_wait(rank, before, snapshot) for rank in living):
+            self._progress_s = max(self._progress_s, before.kernel.at_s)
+        return snapshot
+
+    def _add_deep(self, kernel: KernelSnapshot) -> None:
+        """Add the details of a deep snapshot to the last one kept."""
+        holders = lock_holders(kernel)
+        last = self._snapshots[-1]
+        ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
+        self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
+
+    def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
+        """Add to the last snapshot kept what only the ranks or a debugger can report."""
+        alive = [each.rank for each in facts if not each.is_gone]
+        last = self._snapshots[-1]
+        ranks, unobserved = probe_unclear_ranks(
+            last.ranks,
+            kernel,
+            pids=self._readable(facts),
+            alive=alive,
+            scratch=self.observer.scratch,
+            may_run_jax=self.may_run_jax,
+            at_s=now,
+            reader=self._native,
+        )
+        notes = self.observer.remote.notes if self.observer.remote is not None else ()
+        if self._search.state.is_proof and self._search.state.last is not None:
+            notes = (*notes, *self._search.state.last.give_ups())
+        self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
+
+    def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
+        """Return the ranks whose threads of the plugin can run."""
+        seen = self._snapshots[-1].ranks
+        deaf = {each.rank for each in seen if each.label == "STOPPED" or each.holds_gil}
+        return [each.rank for each in facts if not each.is_gone and each.rank not in deaf]
+
+    # Judging the snapshots
+
+    def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
+        before, was_progress_s = self._last, self._progress_s
+        snapshot = self._take(now, facts, "tick")
+        has_progressed = self._progress_s > was_progress_s
+        if self._is_proven(before, snapshot, facts, deadline_s):
+            return "proof"
+        if self._has_long_been_stopped(now, has_progressed=has_progressed):
+            return "stopped"
+        had, self._had_mismatch = self._had_mismatch, False
+        if has_progressed or before is None:
+            return None
+        rests = bool(mismatched_ranks(snapshot.operations)) and self._is_quiescent(
+            before, snapshot, now, facts
+        )
+        if rests or now >= max(self._progress_s, self._jumped_s) + QUIET_S:
+            self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
+        # Twice, if main threads may run: a timeout that fires between the shallow and the deep
+        # snapshot is in neither.
+        mains = {each.main.tid for each in snapshot.kernel.ranks.values() if each.main is not None}
+        is_certain = had or (rests and not mains & self._polling and self._rests_still(facts))
+        return "mismatch" if self._had_mismatch and is_certain and self._is_current(facts) else None
+
+    def _is_current(self, facts: Sequence[RankFacts]) -> bool:
+        """Return whether what the ranks had recorded at the last snapshot is still true.
+
+        The slot pages are read first, and threads and descriptors afterwards. On a busy machine
+        that takes so long that a rank may have left its operation in between, and then waits for
+        something else than its page has said. A rank that has ended sends an event.
+        """
+        kernel = self._last.kernel.ranks if self._last is not None else {}
+        alive = (e.rank for e in facts if e.rank in kernel and not e.is_gone)
+        if any(kernel[rank].is_dead for rank in alive):
+            return False
+        return self.observer.last_written_s() == self._written_s
+
+    def _is_proven(
+        self, before: Snapshot | None, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float
+    ) -> bool:
+        """Take one more step in the search for a proof; return whether there is one."""
+        last_deep = self._search.last_deep
+        is_proven = self._search.step(
+            with_gates(before, facts) if before is not None else None,
+            with_gates(now, facts),
+            lambda: self.observer.deep(facts),
+            lambda idle: self.observer.turns(facts, idle),
+            deadline_s=deadline_s,
+        )
+        if self._search.last_deep is not None and self._search.last_deep is not last_deep:
+            self._add_deep(self._search.last_deep)
+            self._prepare(facts, deadline_s)
+        if is_proven and not self._is_current(facts):
+            self._search = ProofSearch()
+            return False
+        return is_proven
+
+    def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
+        """Start what reads native frames if the world seems to hang: that takes a while.
+
+        Also if it has been still for two deep snapshots, although something may end a wait: often
+        that is only an acknowledgement on its way.
+        """
+        state = self._search.state
+        if state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE:
+            self._start_native(facts)
+
+    def _readable(self, facts: Sequence[RankFacts]) -> dict[int, int]:
+        """Return the process ids of the ranks here that wait for something else than a gate."""
+        pids = self.observer.local_pids(facts)
+        asked = [e.rank for e in facts if not (e.is_gone or e.waits_at_gate)]
+        return {rank: pids[rank] for rank in asked if rank in pids}
+
+    def _start_native(self, facts: Sequence[RankFacts]) -> None:
+        """Start what reads native frames, if these are going to be read."""
+        pids = self._readable(facts)
+        ranks = [each for each in self._snapshots[-1].ranks if each.rank in pids]
+        if needs_native_frames(ranks, may_run_jax=self.may_run_jax):
+            self._native.start(pids.values())
+
+    def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
+        """Return whether ranks wait in operations that can never match, nor time out."""
+        ranks = mismatched_ranks(last.operations)
+        if not ranks:
+            return False
+        deep = replace(last, kernel=self._deep(facts))
+        return not has_timeout_before(ranks, deep, deadline_s=deadline_s)
+
+    def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
+        """Return whether a rank has long been stopped from outside, and no rank makes progress."""
+        stopped = {each.rank for each in self._snapshots[-1].ranks if each.label == "STOPPED"}
+        if has_progressed or not stopped:
+            self._stopped_since = {}
+            return False
+        self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
+        return min(self._stopped_since.values()) <= now - STOPPED_S
+
+
+def _last_event_s(facts: RankFacts) -> float:
+    """Return when a rank last sent an event, or died."""
+    return facts.last_event_s if facts.exited_s is None or facts.was_ended else facts.exited_s

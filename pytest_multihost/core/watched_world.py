@@ -1,0 +1,197 @@
+"""One world with its watchdog: what a run of it needs beside its spec. Knows no pytest.
+
+Also what a watchdog must know of the processes that the harness runs around the ranks, and a line
+that says where a running world is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from pytest_multihost.core.blame import BlockingRanks
+from pytest_multihost.core.engine import OnTick, Surroundings, run_world
+from pytest_multihost.core.launch import Launcher, RunningWorld
+from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
+from pytest_multihost.core.model.stack import Dump
+from pytest_multihost.core.nemesis import clean_up_faults, heal_files
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.report.text import blocking_text, progress_text
+from pytest_multihost.core.watch import HeldRanks, RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.core.watch.kernel import HarnessProcesses
+from pytest_multihost.core.watch.probes import PySpySampler, dump_stacks
+from pytest_multihost.extensions.clock.jumps import ClockJumps, NoJumps
+from pytest_multihost.extensions.clock.page import ClockPage, clock_page_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedWorld:
+    """A world that is to run, and its watchdog.
+
+    Attributes:
+        spec: The world.
+        directory: Where logs and stacks go.
+        scratch: Its own directory for everything else.
+        watchdog: Observes it.
+    """
+
+    spec: WorldSpec
+    directory: Path
+    scratch: Path
+    watchdog: Watchdog
+
+    @classmethod
+    def make(
+        cls,
+        spec: WorldSpec,
+        *,
+        directory: Path,
+        scratch: Path,
+        early: Early,
+        others: frozenset[int] = frozenset(),
+    ) -> WatchedWorld:
+        """Make the watchdog of a world, and the directory that its ranks share.
+
+        Args:
+            spec: The world.
+            directory: Where logs and stacks go.
+            scratch: Its own directory for everything else.
+            early: What to do when a hang is proven before the timeout.
+            others: Other processes on this machine that start ranks as this one does.
+        """
+        (scratch / "shared").mkdir()
+        harness = harness_processes(directory, scratch, others)
+        jumps = spec.clock == "jump"
+        clock = ClockPage.create(clock_page_path(scratch)) if jumps else None
+        watchdog = Watchdog(
+            WorldObserver(scratch, spec.size, harness, spec, clock=clock),
+            may_run_jax=spec.backend not in ("gloo", "nccl"),
+            early=early,
+        )
+        return cls(spec=spec, directory=directory, scratch=scratch, watchdog=watchdog)
+
+    def run(
+        self,
+        launcher: Launcher,
+        *,
+        primary_leaves_last: bool,
+        on_tick: OnTick | None = None,
+        tick_s: float = 1.0,
+        on_hang: Callable[[Sequence[RankFacts]], None] | None = None,
+        patience_s: float | None = None,
+    ) -> WorldResult:
+        """Run it to its end, and remove what its faults have left.
+
+        Args:
+            launcher: Starts its ranks.
+            primary_leaves_last: Whether rank 0 may exit only after the others.
+            on_tick: See `Surroundings`.
+            tick_s: See `Surroundings`.
+            on_hang: See `Surroundings`.
+            patience_s: See `Surroundings`.
+        """
+        clock = self.watchdog.observer.clock
+        surroundings = Surroundings(
+            launcher=launcher,
+            dumper=partial(_dump_healed, self.scratch),
+            now=now if clock is None else clock.now,
+            directory=self.directory,
+            scratch=self.scratch,
+            primary_leaves_last=primary_leaves_last,
+            on_start=partial(_show_to_watchdog, self.watchdog, self.scratch),
+            on_tick=on_tick,
+            tick_s=tick_s,
+            watch=self.watchdog,
+            held=HeldRanks(self.watchdog.observer),
+            jumps=NoJumps() if clock is None else ClockJumps(clock, self.watchdog.observer),
+            on_hang=on_hang,
+            patience_s=patience_s,
+        )
+        try:
+            result = run_world(self.spec, surroundings)
+        finally:
+            if clock is not None:
+                clock.close()
+        result = result.with_events(clean_up_faults(result.history, self.scratch))
+        for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
+            shutil.rmtree(sockets, ignore_errors=True)
+        return result
+
+
+FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
+"""Returns the ranks that the others wait for, if they wait for any."""
+
+
+@dataclass(slots=True)
+class WorldProgress:
+    """Where the ranks of a running world are, in one line.
+
+    Where some wait for another, it names that one and what it does.
+
+    Attributes:
+        blocking_ranks: Returns the ranks that the others wait for.
+        subject: What the ranks run.
+    """
+
+    blocking_ranks: FindBlockingRanks
+    subject: Subject = "test"
+    _sampler: PySpySampler = field(default_factory=PySpySampler)
+    _since: tuple[tuple[int, ...], float] = ((), 0.0)
+
+    def close(self) -> None:
+        """End what reads the stacks."""
+        self._sampler.close()
+
+    def text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
+        """Return where the ranks are after `seconds`."""
+        blocking = self.blocking_ranks(facts)
+        if blocking is None:
+            return progress_text(seconds, facts, self.subject)
+        if self._since[0] != blocking.ranks:
+            self._since = blocking.ranks, seconds
+        where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
+        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
+
+
+def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
+    """Return the processes and files of the harness on this machine, which no rank can wait for.
+
+    Args:
+        directory: Where the world's logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes here that start ranks as this one does.
+    """
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
+
+
+def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
+    """Let the watchdog of a world that has started know the harness's processes around it."""
+    found, observer = world.processes, watchdog.observer
+    observer.harness = replace(
+        observer.harness,
+        servers=found.servers,
+        socket_tables=found.socket_tables,
+        reaper=found.reaper,
+        companions=found.companions,
+    )
+    if found.remote:
+        observer.remote = RemoteRanks(found.remote, scratch)
+
+
+def _dump_healed(
+    scratch: Path,
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int],
+) -> tuple[Dump, ...]:
+    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory, computing)

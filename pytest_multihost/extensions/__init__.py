@@ -1,0 +1,1 @@
+"""The extensions: each folder can be deleted, and the rest still works."""

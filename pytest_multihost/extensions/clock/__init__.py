@@ -1,0 +1,1 @@
+"""A clock that jumps, shared by the processes of one world."""

@@ -1,0 +1,399 @@
+"""When the clock of a world jumps, and how far: to the earliest timer, when only timers are left.
+
+A jump is wrong if something could still have happened before that timer: the test would see a
+timeout that no real run has. So a jump needs
+
+* a quiescent world (`Quiescence`): no thread can run, and nothing is in flight
+* idle loops that have looked: a runtime's loop (gloo's, every 10 ms) is asleep between two looks,
+  while others wait for what its next look brings about. The clock goes on to the loops' own timers,
+  and only if no other thread runs then, they have found nothing
+* a closed world (`open_ends`): no connection, pipe, lock or device outside can end a wait. Reading
+  that costs milliseconds, so it is done again only when processes or their descriptors have changed
+* no work of the harness: no event is unread, no rank is held, no rank has ended unnoticed
+
+In doubt the clock goes on as the machine's does, and the record says since when and why.
+
+Threads that poll make for many small jumps. After a silent time, in which nobody has done more than
+look again, a short wait may end a little late (`slack_s`), so that several end at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pytest_multihost.core.model.event import (
+    Event,
+    Exited,
+    FaultChanged,
+    Forked,
+    NetworkChanged,
+    Pause,
+)
+from pytest_multihost.core.model.event import now as real_clock
+from pytest_multihost.core.model.result import ClockDoubt, ClockRecord
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.proof.proof_state import open_ends
+from pytest_multihost.core.watch.kernel import Quiescence
+from pytest_multihost.core.watch.observer import WorldObserver, with_gates
+from pytest_multihost.extensions.clock.page import ClockPage, ClockWait
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.016
+"""Real time from one look at the world to the next: doubled while it moves."""
+
+BUSY_SHARE = 0.5
+"""Share of a processor above which a process computes, so that its world need not be looked at."""
+
+DOUBT_S = 0.05
+"""Real time from one reading of an open world to the next."""
+
+TOLD_S = 0.25
+"""How long a doubt must last to be told."""
+
+MAX_DOUBTS = 16
+"""How many are told."""
+
+PROOF_S = 2.0
+"""Real time that a quiescent world without a timer before its deadline has for a proof."""
+
+IDLE_ROUNDS = 3
+"""How often in a row a runtime's loop must have found nothing to count as idle."""
+
+SHORT_S = 1.1
+"""Waits up to this long may be those of a poller."""
+
+_POLLER_SHARE, _POLLER_SLACK_S = 0.01, 0.1
+_RUNTIME_SHARE, _RUNTIME_SLACK_S = 0.05, 1.0
+
+
+def slack_s(wait: ClockWait, silent_s: float) -> float:
+    """Return how much too late a wait may end.
+
+    Only one of many short ones: the thread has found nothing for `IDLE_ROUNDS` in a row. The main
+    thread's may count them, or compare the time with a limit of its own.
+
+    Args:
+        wait: The wait.
+        silent_s: For how long nobody has done more than look.
+    """
+    if wait.timeout_s > SHORT_S or wait.rounds < IDLE_ROUNDS:
+        return 0.0
+    if wait.tid == wait.pid:
+        return min(_POLLER_SHARE * silent_s, _POLLER_SLACK_S)
+    return min(_RUNTIME_SHARE * silent_s, _RUNTIME_SLACK_S)
+
+
+def is_idle_loop(wait: ClockWait) -> bool:
+    """Return whether a thread is a runtime's loop that has found nothing several times in a row."""
+    return wait.is_loop and wait.rounds >= IDLE_ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A world that is quiescent.
+
+    Attributes:
+        waits: Its timed waits, by thread.
+        turns: How often each thread has run.
+    """
+
+    waits: Mapping[int, ClockWait]
+    turns: Mapping[int, int]
+
+    @property
+    def loops(self) -> Mapping[int, ClockWait]:
+        """The waits of idle loops."""
+        return {tid: each for tid, each in self.waits.items() if is_idle_loop(each)}
+
+    @property
+    def timers(self) -> Sequence[ClockWait]:
+        """All other timed waits."""
+        return [each for each in self.waits.values() if not is_idle_loop(each)]
+
+    def next_s(self, silent_s: float) -> float | None:
+        """Return when the earliest of these must have ended, None if there is none."""
+        return min((each.due_s + slack_s(each, silent_s) for each in self.timers), default=None)
+
+
+def have_looked(before: Still, now: Still) -> bool:
+    """Return whether every idle loop has looked since `before`, and no other thread has run."""
+    loops = now.loops
+    if loops.keys() != before.loops.keys():
+        return False
+    if any(each.serial == before.waits[tid].serial for tid, each in loops.items()):
+        return False
+    others = {tid: turns for tid, turns in now.turns.items() if tid not in loops}
+    return others == {tid: turns for tid, turns in before.turns.items() if tid not in loops}
+
+
+def have_only_polled(before: Still, now: Still) -> bool:
+    """Return whether all threads that have run since `before` only looked again.
+
+    Each has begun the same wait anew, with the same timeout.
+    """
+    if before.turns.keys() != now.turns.keys():
+        return False
+    ran = [tid for tid, turns in now.turns.items() if turns != before.turns[tid]]
+    pairs = [(before.waits.get(tid), now.waits.get(tid)) for tid in ran]
+    return all(
+        was is not None and wait is not None and wait.rounds > was.rounds for was, wait in pairs
+    )
+
+
+class Jumps(Protocol):
+    """What moves the clock of a world."""
+
+    @property
+    def interval_s(self) -> float:
+        """The longest real time from one call of `due_s` to the next."""
+
+    def due_s(
+        self, now: float, facts: Sequence[RankFacts], deadline_s: float, *, is_last: bool
+    ) -> float | None:
+        """Return the time to which the clock is to jump now, None if it is not to jump.
+
+        Provided that no event of a rank is unread.
+
+        Args:
+            now: The world's time.
+            facts: What the ranks' events have reported.
+            deadline_s: The world's next deadline, beyond which its clock does not jump.
+            is_last: Whether the world is ended there, and nothing but that is left to find out: a
+                proof of a hang, which takes real time, is worth more.
+        """
+
+    def jump(self, to_s: float) -> None:
+        """Let the clock jump."""
+
+    def in_world_time(self, event: Event) -> Event:
+        """Return an event with the world's time where it has that of the machine."""
+
+    def in_machine_time(self, pause: Pause) -> Pause | None:
+        """Return a pause of a rank as its server is to perform it."""
+
+    def record(self) -> ClockRecord | None:
+        """Return what the clock has done so far, None for a real clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoJumps:
+    """The clock of a world that lives in real time."""
+
+    interval_s: float = math.inf
+
+    def due_s(
+        self,
+        now: float,  # noqa: ARG002 - of Jumps
+        facts: Sequence[RankFacts],  # noqa: ARG002
+        deadline_s: float,  # noqa: ARG002
+        *,
+        is_last: bool,  # noqa: ARG002
+    ) -> float | None:
+        """Return None."""
+        return None
+
+    def jump(self, to_s: float) -> None:
+        """Do nothing."""
+
+    def in_world_time(self, event: Event) -> Event:
+        """Return it as it is."""
+        return event
+
+    def in_machine_time(self, pause: Pause) -> Pause | None:
+        """Return it as it is."""
+        return pause
+
+    def record(self) -> ClockRecord | None:
+        """Return None."""
+        return None
+
+
+@dataclass(slots=True)
+class ClockJumps:
+    """Decides on the jumps of one world's clock, and performs them: see `Jumps`.
+
+    Attributes:
+        page: The page of its clock.
+        observer: Takes snapshots of the world.
+        interval_s: The longest real time from one call of `due_s` to the next.
+    """
+
+    page: ClockPage
+    observer: WorldObserver
+    interval_s: float = FIRST_LOOK_S
+    _quiescence: Quiescence | None = None
+    _last: Still | None = None
+    _is_looking: bool = False
+    _silent_since_s: float = 0.0
+    _still_since_s: float | None = None
+    _closed: object = None
+    _open: tuple[str, ...] = ()
+    _read_s: float = 0.0
+    _open_s: float = 0.0
+    _doubts: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    _jumped_s: float = 0.0
+
+    def due_s(
+        self, now: float, facts: Sequence[RankFacts], deadline_s: float, *, is_last: bool
+    ) -> float | None:
+        """Return the time to which the clock is to jump now, None if it is not to jump."""
+        still = self._still(now, facts)
+        if still is None:
+            self.interval_s = min(2 * self.interval_s, LAST_LOOK_S)
+            if self._still_since_s is not None:
+                self._count_doubts(now)
+            self._still_since_s, self._is_looking = None, False
+            return None
+        self.interval_s = FIRST_LOOK_S
+        before, self._last = self._last, still
+        if before is None or not have_only_polled(before, still):
+            self._silent_since_s = now
+        if self._still_since_s is None:
+            self._still_since_s, self._open_s = real_clock(), now
+        timer_s = still.next_s(now - self._silent_since_s)
+        wakes_s = min(_continued_s(facts), math.inf if timer_s is None else timer_s)
+        if wakes_s >= deadline_s and is_last and real_clock() < self._still_since_s + PROOF_S:
+            return None
+        to_s = min(wakes_s, deadline_s)
+        loops_s = max((each.due_s for each in still.loops.values()), default=now)
+        have_found_nothing = self._is_looking and before is not None and have_looked(before, still)
+        self._is_looking = now < loops_s < to_s and not have_found_nothing
+
+        if not self._is_closed(now, facts, still):
+            return None
+        return loops_s if self._is_looking else to_s
+
+    def jump(self, to_s: float) -> None:
+        """Let the clock jump, and wake the threads whose timers have expired then."""
+        self._jumped_s += max(0.0, to_s - self.page.now())
+        self.page.jump(to_s)
+        self._still_since_s = None
+
+    def in_world_time(self, event: Event) -> Event:
+        """Return an event with the world's time, if its server has made it."""
+        is_of_server = isinstance(event.body, Exited | Forked | NetworkChanged)
+        return replace(event, at_s=event.at_s + self.page.offset_s) if is_of_server else event
+
+    def in_machine_time(self, pause: Pause) -> Pause | None:
+        """Return a pause as its server is to perform it.
+
+        The end of one without turns comes from here: the clock jumps to it.
+        """
+        if pause.until_s is None:
+            return pause
+        if not pause.takes_turns:
+            return Pause()
+        return replace(pause, until_s=pause.until_s - self.page.offset_s)
+
+    def record(self) -> ClockRecord | None:
+        """Return what the clock has done so far."""
+        doubts = (ClockDoubt(why, *times) for why, times in self._doubts.items())
+        told = [each for each in doubts if each.for_s >= TOLD_S]
+        told.sort(key=lambda each: -each.for_s)
+        return ClockRecord(self.page.jumps, self._jumped_s, tuple(told[:MAX_DOUBTS]))
+
+    def _still(self, now: float, facts: Sequence[RankFacts]) -> Still | None:
+        """Return the world if it is quiescent, and no timer of it has expired."""
+        if any(each.pid is None for each in facts) or _acts_in_real_time(facts):
+            return None
+        if self._quiescence is None:
+            self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
+        if self.interval_s >= LAST_LOOK_S and self._quiescence.busiest_share() > BUSY_SHARE:
+            return None  # a look would cost a world that computes a thousand times more
+        frozen = frozen_ranks(facts)
+        may_run = {e.tid for e in self.page.waits() if is_idle_loop(e) or e.is_idle}
+        found = self._quiescence.ask(may_run | self.page.helpers(), frozen)
+        family = self._quiescence.family
+        # One that has ended unnoticed: its server is about to say so.
+        if not found.is_quiescent or any(e.pid not in family for e in facts if not e.is_gone):
+            return None
+        waits = {
+            each.tid: each
+            for each in self.page.waits()
+            if (each.tid in found.turns or (each.kind == "timer" and each.pid in family))
+            and family.get(each.pid) not in frozen
+        }
+        if any(each.due_s <= now for each in waits.values()):
+            self.page.wake()
+            return None
+        apart = self.page.helpers() | {tid for tid, each in waits.items() if each.is_idle}
+        return Still(
+            {tid: each for tid, each in waits.items() if tid not in apart},
+            {tid: each for tid, each in found.turns.items() if tid not in apart},
+        )
+
+    def _is_closed(self, now: float, facts: Sequence[RankFacts], still: Still) -> bool:
+        """Return whether only timers and threads of the world can end its waits."""
+        if self._quiescence is None or (self._open and real_clock() < self._read_s + DOUBT_S):
+            return False
+        doubts = self.page.doubts()
+        closed = (self._quiescence.descriptors(), frozenset(still.turns), doubts)
+        if self._open or closed != self._closed:
+            shallow, _ = self.observer.shallow(now, facts)
+            deep = replace(shallow, kernel=self.observer.deep(facts))
+            frozen = frozen_ranks(facts)
+            timed = {each.tid for each in self.page.waits()}
+            timerfds = self.page.timerfds()
+            world = with_gates(deep, facts)
+            found = open_ends(world, timed=timed, timerfds=timerfds, frozen=frozen)
+            self._note_doubts(now, (*found, *doubts))
+            self._read_s, self._closed = real_clock(), closed
+        return not self._open
+
+    def _note_doubts(self, now: float, found: tuple[str, ...]) -> None:
+        """Take note of why the clock may not jump."""
+        self._count_doubts(now)
+        self._open = found
+        self.page.set_jumping(not found)
+
+    def _count_doubts(self, now: float) -> None:
+        """Take note of for how long it could not jump; a world that moves could not anyway."""
+        for why in self._open:
+            since_s, _, for_s = self._doubts.get(why, (self._open_s, 0.0, 0.0))
+            self._doubts[why] = since_s, now, for_s + now - self._open_s
+        self._open_s = now
+
+
+def frozen_ranks(facts: Sequence[RankFacts]) -> frozenset[int]:
+    """Return the ranks that a fault stops, and nobody continues before its end."""
+    return frozenset(rank for rank, pause in _pauses(facts) if not pause.takes_turns)
+
+
+def overdue_pauses(facts: Sequence[RankFacts], now: float) -> frozenset[int]:
+    """Return the ranks that a fault has stopped until a time that is over."""
+    return frozenset(
+        rank
+        for rank, pause in _pauses(facts)
+        if not pause.takes_turns and pause.until_s is not None and pause.until_s <= now
+    )
+
+
+def _continued_s(facts: Sequence[RankFacts]) -> float:
+    """Return when the first of the stopped ranks goes on."""
+    ends_s = (pause.until_s for _, pause in _pauses(facts) if not pause.takes_turns)
+    return min((each for each in ends_s if each is not None), default=math.inf)
+
+
+def _acts_in_real_time(facts: Sequence[RankFacts]) -> bool:
+    """Return whether a fault acts in real time: stops a rank in turns, or disturbs the network."""
+    changes = _changes(facts)
+    return any(
+        (each.pause is not None and each.pause.takes_turns)
+        or (each.network and each.until_s is not None)
+        for _, each in changes
+    )
+
+
+def _pauses(facts: Sequence[RankFacts]) -> Iterator[tuple[int, Pause]]:
+    for rank, each in _changes(facts):
+        if each.pause is not None:
+            yield rank, each.pause
+
+
+def _changes(facts: Sequence[RankFacts]) -> Iterator[tuple[int, FaultChanged]]:
+    for each in facts:
+        for event in each.active_faults:
+            if isinstance(event.body, FaultChanged):
+                yield each.rank, event.body

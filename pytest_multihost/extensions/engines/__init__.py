@@ -1,0 +1,1 @@
+"""Runs whose ranks others start: torchrun, mpirun, Slurm."""

@@ -1,0 +1,22 @@
+"""Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
+
+`rendezvous` says where the processes meet and how they authenticate each other, `connect` connects
+them. `peer` is another process of the run as the controller sees it, `world` starts ranks through
+all of them.
+"""
+
+from pytest_multihost.extensions.engines.attach.connect import Connector, Listener
+from pytest_multihost.extensions.engines.attach.peer import Peer, kernel_identity
+from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
+from pytest_multihost.extensions.engines.attach.world import AttachLauncher, pack, sites_for
+
+__all__ = [
+    "AttachLauncher",
+    "Connector",
+    "Listener",
+    "Peer",
+    "Rendezvous",
+    "kernel_identity",
+    "pack",
+    "sites_for",
+]

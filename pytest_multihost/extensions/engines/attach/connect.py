@@ -1,0 +1,366 @@
+"""How rank 0 admits the other processes of its run, and how these connect to it.
+
+Rank 0 admits no other process. An unauthenticated connection costs little: a hundred bytes are read
+from it, for at most ten seconds, and of too many such connections the oldest is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.launch.launcher_env import Address
+from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.extensions.engines.attach.peer import (
+    Peer,
+    interface_of_address,
+    kernel_identity,
+)
+from pytest_multihost.extensions.engines.attach.rendezvous import (
+    CHALLENGE,
+    MAGIC,
+    PROOF,
+    Greeting,
+    Handshake,
+    RefusedError,
+    Rendezvous,
+    close_in_children,
+    new_nonce,
+)
+
+_PROVE_S = 10.0
+"""How long a process that connects may take to authenticate itself."""
+
+_MAX_PENDING = 256
+_MAX_SHOWN = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A connection from a process that is not authenticated yet."""
+
+    connection: socket.socket
+    address: str
+    deadline_s: float
+    challenge: bytes = field(default_factory=new_nonce)
+    greeting: Greeting = field(default_factory=lambda: Greeting(PROOF))
+
+
+class Listener:
+    """Accepts the peers.
+
+    Args:
+        rendezvous: Where they find rank 0, and the secret.
+
+    Attributes:
+        peers: The authenticated peers, by rank.
+        membership: Rank 0's, with the number of processes.
+
+    Raises:
+        SettingError: A secret is given, but no address for rank 0; or another user has made the
+            rendezvous file.
+        LaunchError: It cannot listen there.
+    """
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self.peers: dict[int, Peer] = {}
+        self.membership = rendezvous.membership
+        self._rendezvous = rendezvous
+        self._listener, self._secret = rendezvous.listen()
+        self._listener.setblocking(False)  # noqa: FBT003 - the standard library's signature
+        close_in_children(self._listener)
+        self._refused: list[str] = []  # the first few
+        self._refusals = 0
+        self._pending: list[_Pending] = []  # the oldest first
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def await_peers(self, timeout_s: float, *, remedy: str) -> None:
+        """Wait until all peers have connected and sent their hello.
+
+        Args:
+            timeout_s: How long.
+            remedy: What the reader can do where one does not come.
+
+        Raises:
+            LaunchError: Timeout; the error names the missing peers.
+            SettingError: Another user has replaced the rendezvous file.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while missing := sorted({*range(1, self.membership.size)} - self.peers.keys()):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise self._incomplete(missing, timeout_s, remedy)
+            self._rendezvous.check_file()
+            self._step(min(0.5, left_s))
+        self._listener.close()
+        for peer in self.peers.values():
+            peer.await_hello()
+
+    def detect_local_peers(self, folder: Path) -> None:
+        """Find out which peers see the same processes and files as the controller.
+
+        Args:
+            folder: A directory of this machine.
+
+        Raises:
+            LaunchError: A peer is gone, or does not answer.
+        """
+        token = secrets.token_hex(16)
+        probe = folder / f"attach-{token}"
+        probe.write_text(token)
+        try:
+            for peer in self.peers.values():
+                peer.detect_locality(str(probe), token)
+        finally:
+            probe.unlink()
+
+    def require_one_machine(self, world: str) -> None:
+        """Check that all peers share this machine's processes and files: a clock that jumps does.
+
+        To be called after `detect_local_peers`.
+
+        Args:
+            world: The name of a world with such a clock.
+
+        Raises:
+            LaunchError: One does not.
+        """
+        for peer in self.peers.values():
+            if not peer.is_local:
+                raise LaunchError(
+                    f"{world} cannot have clock='jump' in a run on several machines: its ranks"
+                    " share a page of memory",
+                    seen=f"{peer.name} does not share this process's kernel and files.",
+                    remedy="Say clock='real', or start all processes on one machine.",
+                )
+
+    def close(self) -> None:
+        """Stop accepting connections, and remove the rendezvous file."""
+        for pending in self._pending:
+            pending.connection.close()
+        self._selector.close()
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            self._rendezvous.file.unlink()
+
+    def _incomplete(self, missing: Sequence[int], timeout_s: float, remedy: str) -> LaunchError:
+        here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]
+        seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
+        seen += f", listening at {host}:{port} as {self.membership.source} says"
+        if self._refused:
+            seen += f", {self._refusals} connections were refused: {'; '.join(self._refused)}"
+        have = "has" if len(missing) == 1 else "have"
+        return LaunchError(
+            f"{rank_set(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
+            seen=f"{seen}.",
+            remedy=remedy,
+        )
+
+    def _step(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._accept()
+            elif key.data in self._pending:
+                self._read(key.data)
+        while self._pending and self._pending[0].deadline_s <= time.monotonic():
+            self._drop(self._pending[0], f"it proved nothing within {_PROVE_S:g} s")
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
+        close_in_children(connection)
+        if len(self._pending) >= _MAX_PENDING:
+            self._drop(self._pending[0])
+        deadline_s = time.monotonic() + _PROVE_S
+        pending = _Pending(connection, f"{address[0]}:{address[1]}", deadline_s)
+        self._pending.append(pending)
+        self._selector.register(connection, selectors.EVENT_READ, pending)
+        with contextlib.suppress(OSError):
+            connection.send(CHALLENGE.pack(MAGIC, pending.challenge))
+
+    def _read(self, pending: _Pending) -> None:
+        try:
+            fields = pending.greeting.receive(pending.connection)
+            if fields is not None:
+                self._admit(pending, *fields)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(pending)
+        except RefusedError as error:
+            self._drop(pending, str(error))
+
+    def _admit(self, pending: _Pending, answer: bytes, rank: int, size: int, proof: bytes) -> None:
+        """Make a process a peer if its proof is valid.
+
+        Raises:
+            RefusedError: It is not.
+        """
+        handshake = Handshake(pending.challenge, answer, rank, size)
+        if not handshake.proves(self._secret, proof):
+            raise RefusedError("it does not know the secret")
+        self._forget(pending)
+        stream = handshake.stream(pending.connection, self._secret, role="controller")
+        if size != self.membership.size:
+            why = f"it is one of {size} processes, this run has {self.membership.size}"
+        elif not 0 < rank < size:
+            why = f"its rank is {rank}, and this run has ranks 1 to {size - 1} besides rank 0"
+        elif rank in self.peers:
+            why = f"rank {rank} has come twice"
+        else:
+            peer = self.peers[rank] = Peer(rank, stream, PeerHello(host=pending.address))
+            peer.welcome()
+            return
+        self._note_refusal(pending, why)
+        stream.send(Frame(Refused(why)))
+        stream.drain(time.monotonic() + 1.0)
+        stream.close()
+
+    def _drop(self, pending: _Pending, why: str = "") -> None:
+        """Close a connection; without a reason it may be a port probe, or a peer that retries."""
+        if why:
+            self._note_refusal(pending, why)
+        self._forget(pending)
+        pending.connection.close()
+
+    def _note_refusal(self, pending: _Pending, why: str) -> None:
+        self._refusals += 1
+        if len(self._refused) < _MAX_SHOWN:
+            self._refused.append(f"{pending.address}: {why}")
+
+    def _forget(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        self._pending.remove(pending)
+
+
+_TRY_S = 5.0
+"""Timeout for connecting to one address."""
+
+_COLLECT_S = 600.0
+"""How long rank 0 may take to answer once its port is listening: it may be collecting."""
+
+
+@dataclass(slots=True)
+class Connector:
+    """Finds rank 0 and connects to it.
+
+    Attributes:
+        rendezvous: Where to find it, and the secret.
+        seen: The last error at each address.
+    """
+
+    rendezvous: Rendezvous
+    seen: dict[Address, str] = field(default_factory=dict)
+    _patience_s: float = 0.0
+    """Deadline until which a silent listener is taken for a rank 0 that is collecting."""
+
+    def connect(
+        self, timeout_s: float, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]
+    ) -> FrameStream[ToPeer]:
+        """Return the connection to rank 0, after sending it this process's hello.
+
+        Args:
+            timeout_s: How long rank 0 is looked for.
+            tests: The collected tests, see `PeerHello`.
+            problems: Why this process cannot take part.
+
+        Raises:
+            LaunchError: It was not found before the timeout, or refused this process.
+            SettingError: Other users may read the rendezvous file.
+        """
+        started_s = time.monotonic()
+        while time.monotonic() < (deadline_s := max(started_s + timeout_s, self._patience_s)):
+            addresses, secret = self.rendezvous.find() or ((), b"")
+            for address in addresses:
+                found = self._try(address, secret, min(deadline_s, time.monotonic() + _TRY_S))
+                if found is not None:
+                    stream, welcome = found
+                    own = str(stream.socket.getsockname()[0])
+                    hello = PeerHello(
+                        host=socket.gethostname(),
+                        pid=os.getpid(),
+                        kernel=kernel_identity(),
+                        address=own,
+                        interface=interface_of_address(own),
+                        tests=tests,
+                        problems=problems,
+                    )
+                    stream.send(Frame(hello, number=welcome.number))
+                    return stream
+            time.sleep(0.05)
+        waited_s = time.monotonic() - started_s
+        seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
+        raise LaunchError(
+            f"rank {self.rendezvous.membership.rank} has not found rank 0 for {waited_s:.0f} s",
+            seen=seen or f"There is no rendezvous file {self.rendezvous.file}.",
+            remedy=(
+                "Rank 0's process must run the same command. Where the machines share no folder,"
+                " set PYTEST_MULTIHOST_SECRET and PYTEST_MULTIHOST_ADDRESS in all of them."
+            ),
+        )
+
+    def _try(
+        self, address: Address, secret: bytes, until_s: float
+    ) -> tuple[FrameStream[ToPeer], Frame[ToPeer]] | None:
+        try:
+            connection = socket.create_connection(address, timeout=_TRY_S)
+        except OSError as error:
+            self.seen[address], self._patience_s = str(error), 0.0
+            return None
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            try:
+                stream = self._prove(connection, secret, until_s)
+                frames = stream.await_frames(until_s)
+            except TimeoutError:
+                self.seen[address] = "the connection is accepted, and nothing is sent"
+                self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
+                return None
+            except (OSError, RefusedError) as error:
+                self.seen[address] = str(error) or type(error).__name__
+                return None
+            if not frames:
+                self.seen[address] = stream.ended or "it has not answered our greeting yet"
+                return None
+            if isinstance(refused := frames[0].message, Refused):
+                rank = self.rendezvous.membership.rank
+                happened = f"rank 0 does not want this process, which says it is {rank}"
+                raise LaunchError(happened, seen=refused.why)
+            undo.pop_all()
+        return stream, frames[0]
+
+    def _prove(
+        self, connection: socket.socket, secret: bytes, until_s: float
+    ) -> FrameStream[ToPeer]:
+        """Send the proof; the tags of rank 0's first frame prove that rank 0 knows the secret.
+
+        Raises:
+            OSError: Rank 0 is not there, or does not answer.
+            RefusedError: It does not speak this protocol.
+        """
+        greeting = Greeting(CHALLENGE)
+        fields = None
+        while fields is None:
+            connection.settimeout(max(0.01, until_s - time.monotonic()))
+            fields = greeting.receive(connection)
+        membership = self.rendezvous.membership
+        handshake = Handshake(fields[0], new_nonce(), membership.rank, membership.size)
+        proof = handshake.proof(secret)
+        connection.sendall(
+            PROOF.pack(MAGIC, handshake.answer, handshake.rank, handshake.size, proof)
+        )
+        return handshake.stream(connection, secret, role="peer")

@@ -1,0 +1,216 @@
+"""Another process of an attached run, as the controller sees it: requests and answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.messages import (
+    Failed,
+    FromPeer,
+    PeerHello,
+    Ping,
+    Pong,
+    ProbeRead,
+    Quit,
+    ReadProbe,
+    Signalled,
+    ToPeer,
+    Welcome,
+    WorldForked,
+)
+
+_FAREWELL_S = 5.0
+"""How long the last message to a process may take to be sent."""
+
+A = TypeVar("A")
+Answer = tuple[A, bytes]
+"""A message and its payload."""
+
+
+def kernel_identity() -> tuple[str, str, str]:
+    """Return the identities of this process's kernel, time namespace and pid namespace.
+
+    Processes with the same kernel and clock (time_namespaces(7)) have the same monotonic time;
+    those that share the table of processes too see each other in /proc.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    time, pid = (os.readlink(f"/proc/self/ns/{name}") for name in ("time", "pid"))
+    return boot, time, pid
+
+
+def interface_of_address(address: str) -> str:
+    """Return the network interface that has an address, "lo" where none is found."""
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address == address for each in found):
+            return name
+    return "lo"
+
+
+_PINGS = 8
+PING_S = 30.0
+"""How long an idle peer may take to answer."""
+
+_HELLO_S = 60.0
+"""How long a peer may take to send its hello: it may be collecting."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """Another process of the run.
+
+    Attributes:
+        rank: Its rank.
+        stream: The connection to it.
+        hello: Its description of itself.
+        offset_s: Offset from its clock to the controller's.
+        uncertainty_s: Error bound of `offset_s`.
+        is_local: Whether it shares the controller's kernel, process ids and files, so that the
+            controller sees its ranks.
+        backlog: Frames that arrived during a wait for an answer.
+    """
+
+    rank: int
+    stream: FrameStream[FromPeer]
+    hello: PeerHello
+    offset_s: float = 0.0
+    uncertainty_s: float = 0.0
+    is_local: bool = False
+    backlog: list[Frame[FromPeer]] = field(default_factory=list)
+    _requests: int = 0
+    _await_hello: Callable[[], Answer[PeerHello]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return f"rank {self.rank}'s process (pid {self.hello.pid} on {self.hello.host})"
+
+    @property
+    def our_address(self) -> tuple[str, str, str]:
+        """The controller's machine as the peer sees it: name, address, network interface."""
+        address = str(self.stream.socket.getsockname()[0])
+        return socket.gethostname(), address, interface_of_address(address)
+
+    @property
+    def its_address(self) -> tuple[str, str, str]:
+        """Its machine: name, address, network interface."""
+        return self.hello.host, self.hello.address, self.hello.interface
+
+    @property
+    def interruption(self) -> str:
+        """The signal that it has received and that is to end the run; empty if there is none."""
+        found = [each.message for each in self.backlog if isinstance(each.message, Signalled)]
+        return f"{found[0].signal} to {self.name}" if found else ""
+
+    def send(self, message: ToPeer, payload: bytes = b"") -> None:
+        """Send a message that has no answer."""
+        self.stream.send(Frame(message, payload))
+
+    def send_quit(self, code: int) -> None:
+        """Tell the process that the run has ended, and with which exit code."""
+        self.send(Quit(code))
+        self.stream.drain(time.monotonic() + _FAREWELL_S)
+
+    def request(
+        self, message: ToPeer, wanted: type[A], *, within_s: float
+    ) -> Callable[[], Answer[A]]:
+        """Send a request; return what waits for the answer and returns it with its payload.
+
+        Meanwhile other frames go into `backlog`. Where the peer is gone, does not answer within
+        `within_s` or could not do it, LaunchError is raised.
+        """
+        self._requests += 1
+        self.stream.send(Frame(message, number=self._requests))
+        return partial(self._answer, self._requests, wanted, within_s)
+
+    def _answer(self, number: int, wanted: type[A], within_s: float) -> Answer[A]:
+        deadline_s = time.monotonic() + within_s
+        while True:
+            for index, frame in enumerate(self.backlog):
+                if frame.number == number:
+                    del self.backlog[index]
+                    if isinstance(frame.message, wanted):
+                        return frame.message, frame.payload
+                    if isinstance(frame.message, Failed):
+                        became = "could not be started" if wanted is WorldForked else "are lost"
+                        happened = f"the ranks of {self.name} {became}"
+                        raise LaunchError(happened, seen=frame.message.error)
+                    raise self.lost(f"it answered with {type(frame.message).__name__}")
+            frames = self.stream.await_frames(deadline_s)
+            if not frames:
+                raise self.lost(f"it has not answered for {within_s:g} s")
+            self.backlog += frames
+
+    def welcome(self) -> None:
+        """Tell the peer that it is admitted: the first request, answered after collection."""
+        self._await_hello = self.request(Welcome(), PeerHello, within_s=_HELLO_S)
+
+    def await_hello(self) -> None:
+        """Wait for its hello.
+
+        Raises:
+            LaunchError: The peer is gone, or does not answer.
+        """
+        if self._await_hello is not None:
+            self.hello, _ = self._await_hello()
+
+    def detect_locality(self, path: str, content: str) -> None:
+        """Find out whether it sees the same processes and files as the controller.
+
+        Args:
+            path: A file on the controller's machine.
+            content: The file's content, which only a process that can read it knows.
+
+        Raises:
+            LaunchError: The peer is gone, or does not answer.
+        """
+        answer, _ = self.request(ReadProbe(path), ProbeRead, within_s=PING_S)()
+        self.is_local = self.hello.kernel == kernel_identity() and answer.text == content
+
+    def measure_clock(self) -> None:
+        """Measure the offset of its clock to the controller's by round trips, for each world.
+
+        The shortest round trip gives the tightest bound: the answer was written within it.
+
+        Raises:
+            LaunchError: The peer is gone.
+        """
+        if self.hello.kernel[:2] == kernel_identity()[:2]:
+            return
+        found = []
+        for _ in range(_PINGS):
+            sent_s = time.monotonic()
+            pong, _ = self.request(Ping(), Pong, within_s=PING_S)()
+            back_s = time.monotonic()
+            found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
+        self.uncertainty_s, self.offset_s = min(found)
+
+    def take_arrived(self) -> list[Frame[FromPeer]]:
+        """Return the frames that have arrived and answer no request; `interruption` stays."""
+        self.stream.flush()
+        frames = [*self.backlog, *self.stream.receive()]
+        self.backlog = [each for each in frames if isinstance(each.message, Signalled)]
+        return frames
+
+    def note_arrived(self) -> None:
+        """Read what has arrived into the backlog, which also detects the connection's end."""
+        self.backlog += self.stream.receive()
+
+    def lost(self, seen: str) -> LaunchError:
+        """Drop the connection, and return the error that says so."""
+        self.stream.give_up(seen)
+        return LaunchError(
+            f"{self.name} is gone",
+            seen=self.stream.ended or seen,
+            remedy="Its own last words, or its launcher's, may say why.",
+        )

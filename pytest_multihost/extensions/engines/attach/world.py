@@ -1,0 +1,296 @@
+"""Start the ranks of one world through all processes of an attached run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.core.launch.interface import (
+    ANSWER_S,
+    CompositeWorld,
+    Ending,
+    Files,
+    RemotePart,
+    WorldProcesses,
+)
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.messages import (
+    DumpKind,
+    DumpsWritten,
+    EndWorld,
+    FaultRequest,
+    Fork,
+    FromPeer,
+    PauseRank,
+    RankEvent,
+    RanksLost,
+    RequestDumps,
+    SendToRank,
+    Signalled,
+    SnapshotTaken,
+    TakeSnapshot,
+    WorldEnded,
+    WorldForked,
+)
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.spec import Site, WorldSpec
+from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
+
+_END_S = 15.0
+"""How long a process may take to end its ranks."""
+
+_DUMP_S = 20.0
+"""How long a process on another machine may take to have its ranks write their stacks."""
+
+_SNAPSHOT_S = 10.0
+"""How long a process may take to take a snapshot. One that is stopped never answers."""
+
+
+def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
+    """Return which ranks each process starts.
+
+    A smaller world uses the first processes; in a larger one each has several in a row.
+    """
+    used = min(size, processes)
+    return group_by_value((rank * used // size, rank) for rank in range(size))
+
+
+def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
+    """Return the hosts of a world of `size` ranks; none where all are on this one."""
+    shares = assign_ranks(size, len(peers) + 1)
+    far = {process for process in shares if process and not peers[process].is_local}
+    if not far:
+        return ()
+    here = peers[min(far)].our_address
+    places = [
+        (peers[process].its_address if process in far else here, len(ranks))
+        for process, ranks in sorted(shares.items())
+    ]
+    return tuple(
+        (*place, sum(count for _, count in group))
+        for place, group in groupby(places, key=itemgetter(0))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AttachLauncher:
+    """Starts worlds through all processes of an attached run.
+
+    Attributes:
+        local: Starts the controller's own share of a world.
+        peers: The other processes by rank.
+    """
+
+    local: ServerLauncher
+    peers: Mapping[int, Peer]
+
+    @property
+    def name(self) -> str:
+        """The way of launching, as the verdict calls it."""
+        return "attach"
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
+        """Start the ranks of a world, the primary first: its process holds the world's ports.
+
+        Raises:
+            LaunchError: They could not be started; none is left.
+        """
+        shares = assign_ranks(spec.size, len(self.peers) + 1)
+        for process in shares.keys() & self.peers.keys():
+            self.peers[process].measure_clock()
+        own = shares.pop(0)
+        mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
+        parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
+        world = CompositeWorld([mine, *parts], survives_loss=False)
+        try:
+            waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
+            for wait in waits:
+                wait()
+        except LaunchError:
+            world.end(grace_s=0.0)
+            raise
+        return world
+
+
+@dataclass(slots=True)
+class PeerWorld:
+    """The ranks of one world that a peer has started; see `WorldPart`.
+
+    Requests are sent first and their answers awaited later, so that several peers work at the same
+    time.
+
+    Attributes:
+        peer: The process that has started them.
+        ranks: Which ranks.
+        directory: Where logs and stacks go.
+    """
+
+    peer: Peer
+    ranks: Sequence[int]
+    directory: Path
+    _dumps: Callable[[], Answer[DumpsWritten]] | None = field(default=None, init=False)
+    _end: Callable[[], Answer[WorldEnded]] | None = field(default=None, init=False)
+
+    def begin_fork(
+        self, spec: WorldSpec, ports: tuple[int, int], scratch: Path
+    ) -> Callable[[], object]:
+        """Have the peer start the ranks; return what waits until they have been started."""
+        is_local = self.peer.is_local
+        request = Fork(
+            spec=spec,
+            directory=str(self.directory) if is_local else None,
+            scratch=str(scratch) if is_local else None,
+            ranks=tuple(self.ranks),
+            ports=ports,
+        )
+        return self.peer.request(request, WorldForked, within_s=ANSWER_S)
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """The harness's own processes around these ranks."""
+        peer = self.peer
+        if peer.is_local:
+            return WorldProcesses()
+        clock = peer.offset_s, peer.uncertainty_s
+        part = RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
+        return WorldProcesses(remote=(part,))
+
+    def _begin_snapshot(self, request: TakeSnapshot) -> Callable[[], tuple[KernelSnapshot, Files]]:
+        wait = self.peer.request(request, SnapshotTaken, within_s=_SNAPSHOT_S)
+
+        def finish() -> tuple[KernelSnapshot, Files]:
+            answer, payload = wait()
+            return answer.snapshot, unpack(payload)
+
+        return finish
+
+    @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the peer."""
+        return self.peer.stream.moved_bytes
+
+    @property
+    def has_events(self) -> bool:
+        """Whether frames arrived during a wait for an answer."""
+        return bool(self.peer.backlog)
+
+    @property
+    def poll_events(self) -> int:
+        """The poll events to wait for on the connection."""
+        return self.peer.stream.poll_events
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self.peer.stream.fileno()
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what has happened by now; does not wait: the composite world does.
+
+        Raises:
+            LaunchError: The peer is gone, or its ranks are.
+            KeyboardInterrupt: It has received a signal that ends the run.
+        """
+        del timeout_s
+        self.peer.note_arrived()
+        if self.peer.interruption:
+            raise KeyboardInterrupt(self.peer.interruption)
+        frames = self.peer.take_arrived()
+        for frame in frames:
+            if isinstance(frame.message, RanksLost):
+                happened = f"the ranks of {self.peer.name} are lost"
+                raise LaunchError(happened, seen=frame.message.error)
+        events = self._events(frames)
+        if not events and self.peer.stream.ended is not None:
+            raise self.peer.lost("")
+        return events
+
+    def _events(self, frames: Sequence[Frame[FromPeer]]) -> list[Event]:
+        """Return the events among frames, with their times on the controller's clock."""
+        now_s, offset_s = time.monotonic(), self.peer.offset_s
+        return [
+            replace(event, at_s=min(event.at_s + offset_s, now_s), payload=frame.payload)
+            for frame in frames
+            if isinstance(frame.message, RankEvent) and (event := frame.message.event)
+        ]
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here."""
+        self.peer.send(SendToRank(rank, frame.message), frame.payload)
+
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have ranks write a dump."""
+        request = RequestDumps(tuple(ranks), kind)
+        if self.peer.is_local:
+            self.peer.send(request)
+        else:
+            self._dumps = self.peer.request(request, DumpsWritten, within_s=_DUMP_S)
+
+    def collect_dumps(self) -> None:
+        """Wait for the files from another machine, and write them beside the local ones."""
+        if self._dumps is not None:
+            _, payload = self._dumps()
+            write_files(payload, self.directory)
+
+    def request(self, message: FaultRequest) -> None:
+        """Have a rank paused; `CompositeWorld` passes on no other request."""
+        if isinstance(message, PauseRank):
+            self.peer.send(message)
+
+    def begin_end(self, *, grace_s: float) -> None:
+        """Have the peer start ending the ranks."""
+        self._end = self.peer.request(EndWorld(grace_s), WorldEnded, within_s=_END_S)
+
+    def finish_end(self) -> Ending:
+        """Wait until the peer has ended all ranks, and return what it found."""
+        if self._end is None:
+            return Ending()
+        answer, payload = self._end()
+        write_files(payload, self.directory)
+        return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
+
+    def close(self) -> None:
+        """Discard frames of this world; the connection stays open."""
+        self.peer.backlog = [e for e in self.peer.backlog if isinstance(e.message, Signalled)]
+
+
+MAX_FILE = 64 << 20
+"""Bytes of a file that are sent; of a longer one, the end."""
+
+
+def pack(paths: Iterable[Path]) -> bytes:
+    """Return a zip archive of the files that exist."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as files:
+        for path in paths:
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_FILE))
+                files.writestr(path.name, file.read(MAX_FILE))
+    return archive.getvalue()
+
+
+def unpack(payload: bytes) -> Files:
+    """Return the contents of an archive's files, by their bare names."""
+    if not payload:
+        return {}
+    with zipfile.ZipFile(io.BytesIO(payload)) as files:
+        return {Path(name).name: files.read(name) for name in files.namelist()}
+
+
+def write_files(payload: bytes, directory: Path) -> None:
+    """Write an archive's files into a directory; a full disk costs them alone."""
+    for name, data in unpack(payload).items():
+        with contextlib.suppress(OSError):
+            (directory / name).write_bytes(data)

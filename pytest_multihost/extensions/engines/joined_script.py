@@ -1,0 +1,101 @@
+"""A run whose ranks are started by processes that a launcher has started: torchrun, srun, mpirun.
+
+Each of them runs the same command. Rank 0's is the controller, the others start ranks for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
+from pytest_multihost.extensions.engines.peer_server import PeerProcess
+
+JOIN_S = 300.0
+"""How long the processes wait for each other."""
+
+_LOST = 1
+_REMEDY = "Every process must run the same command, and reach rank 0."
+
+
+def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
+    """Wait for the other processes as rank 0's; return them by rank.
+
+    Args:
+        rendezvous: Where they find this one.
+        spec: The world, which theirs must be as well.
+        folder: A directory of this machine.
+
+    Raises:
+        MultihostError: One did not come, or cannot take part.
+    """
+    listener = Listener(rendezvous)
+    try:
+        listener.await_peers(JOIN_S, remedy=_REMEDY)
+        for peer in listener.peers.values():
+            if peer.hello.problems:
+                seen = "\n".join(peer.hello.problems)
+                raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+            if peer.hello.tests != (_world(spec),):
+                seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
+                raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
+        listener.detect_local_peers(folder)
+        if spec.clock == "jump":
+            listener.require_one_machine(spec.nodeid)
+    finally:
+        listener.close()
+    return listener.peers
+
+
+def check_peers(peers: Mapping[int, Peer]) -> None:
+    """Raise what a process has told that has received a signal.
+
+    Raises:
+        KeyboardInterrupt: One has.
+    """
+    for peer in peers.values():
+        if why := peer.interruption:
+            raise KeyboardInterrupt(why)
+
+
+def part(peers: Mapping[int, Peer], code: int) -> None:
+    """Tell the other processes the exit code of the run."""
+    for peer in peers.values():
+        peer.send_quit(code)
+        peer.stream.close()
+
+
+def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: ServerLauncher) -> int:
+    """Start ranks for rank 0's process until the run ends; return its exit code.
+
+    Args:
+        rendezvous: Where to find it.
+        spec: The world.
+        home: A private directory of this process.
+        launcher: Starts its ranks.
+    """
+    process = PeerProcess(rendezvous, JOIN_S)
+    process.take_signals()
+    problems: tuple[str, ...] = ()
+    try:
+        try:
+            launcher.open()
+        except LaunchError as error:
+            problems = (str(error),)
+        process.connect(tests=(_world(spec),), problems=problems)
+        code = process.serve(lambda _: launcher, home)
+    except MultihostError as error:
+        sys.stderr.write(f"multihost run: rank {rendezvous.membership.rank}: {error}\n")
+        return _LOST
+    finally:
+        launcher.close()
+    process.outlive_controller()
+    return code
+
+
+def _world(spec: WorldSpec) -> tuple[str, int, str]:
+    return (spec.nodeid, spec.size, spec.backend)

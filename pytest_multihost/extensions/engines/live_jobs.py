@@ -1,0 +1,227 @@
+"""A job whose ranks are on several machines: on each of them a process looks, the first one judges.
+
+The machines have clocks and process ids of their own; `watch.remote_ranks` makes one of them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.messages import (
+    DescribeRanks,
+    Failed,
+    FromPeer,
+    Ping,
+    Pong,
+    Quit,
+    RanksDescribed,
+    ReadStacks,
+    SnapshotTaken,
+    StacksRead,
+    TakeSnapshot,
+    ToPeer,
+)
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.extensions.engines.attach import Peer, kernel_identity
+from pytest_multihost.extensions.engines.remote_ranks import RemoteSnapshot, merge_snapshots
+from pytest_multihost.extensions.live.processes import Job
+from pytest_multihost.extensions.live.reader import JobReader, Stacks
+from pytest_multihost.extensions.live.waits import SeenWait
+
+_SNAPSHOT_S = 30.0
+_STACKS_S = 180.0
+"""How long a process may take to answer: a machine whose job hangs may have much else to do."""
+
+_AGAIN_S = 60.0
+
+
+# Rank 0's process
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found on one machine.
+
+    Attributes:
+        host: Its name.
+        job: Its ranks; None if there are none.
+        why: Why there are none.
+        kernel: Identifies its table of processes; empty if that is not known.
+    """
+
+    host: str
+    job: Job | None
+    why: str = ""
+    kernel: tuple[str, ...] = ()
+
+    def is_seen_by(self, other: Machine) -> bool:
+        """Return whether the same processes have been found by another one on the same machine."""
+        if self.job is None or other.job is None or self.kernel != other.kernel:
+            return False
+        return self.job.pids == other.job.pids
+
+
+def this_machine(job: Job | None, why: str) -> Machine:
+    """Return what was found on this machine: a job, or why there is none."""
+    return Machine(socket.gethostname(), job, why, kernel_identity())
+
+
+def machine_of(peer: Peer) -> Machine:
+    """Return what a process has found on its machine.
+
+    Raises:
+        LaunchError: It is gone, or cannot take part.
+    """
+    if peer.hello.problems:
+        raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(peer.hello.problems))
+    peer.measure_clock()
+    answer, _ = peer.request(DescribeRanks(), RanksDescribed, within_s=_SNAPSHOT_S)()
+    job = from_json(Job, answer.job) if answer.job is not None else None
+    return Machine(peer.hello.host, job, answer.why, peer.hello.kernel)
+
+
+def joined_job(machines: Sequence[Machine]) -> Job:
+    """Return the job of which ranks were found on several machines.
+
+    Raises:
+        MultihostError: There are no ranks, or they are not those of one job.
+    """
+    found = [(each.host, each.job) for each in machines if each.job is not None]
+    absent = tuple(f"no ranks on {each.host}: {each.why}" for each in machines if each.job is None)
+    if not found:
+        raise MultihostError("no machine has ranks of the job", seen="\n".join(absent))
+    ranks = [rank for _, job in found for rank in job.pids]
+    kinds = {(job.launcher, job.size if job.is_size_known else 0) for _, job in found}
+    if len(kinds) > 1 or len({*ranks}) < len(ranks):
+        seen = [f"{host}: {rank_set(j.pids)} of {j.size}, by {j.launcher}" for host, j in found]
+        raise MultihostError(
+            "what was found on these machines is not one job",
+            seen="\n".join(seen),
+            remedy="Say on each machine which one: multihost attach --match TEXT, or 0=PID 1=PID.",
+        )
+    pids = {rank: pid for _, job in found for rank, pid in job.pids.items()}
+    notes = (note for _, job in found for note in job.notes)
+    return Job(
+        pids=dict(sorted(pids.items())),
+        size=max(job.size for _, job in found),
+        launcher=found[0][1].launcher,
+        is_size_known=found[0][1].is_size_known,
+        ended=frozenset(rank for _, job in found for rank in job.ended if rank not in pids),
+        notes=(*notes, *absent),
+        hosts={rank: host for host, job in found for rank in job.pids},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedReader:
+    """Reads ranks here and on other machines.
+
+    Attributes:
+        local: Reads those here.
+        peers: The processes that read the others.
+    """
+
+    local: JobReader
+    peers: Sequence[Peer]
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of their main threads."""
+        return self._snapshot(self.local.shallow_snapshot, is_deep=False)
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of all their threads and descriptors."""
+        return self._snapshot(self.local.deep_snapshot, is_deep=True)
+
+    def _snapshot(self, take: Callable[[], KernelSnapshot], *, is_deep: bool) -> KernelSnapshot:
+        message = TakeSnapshot(is_deep)
+        waits = [each.request(message, SnapshotTaken, within_s=_SNAPSHOT_S) for each in self.peers]
+        local = take()
+        return self._merged(local, [wait()[0].snapshot for wait in waits])
+
+    def _merged(self, local: KernelSnapshot, others: Sequence[KernelSnapshot]) -> KernelSnapshot:
+        pairs = enumerate(zip(self.peers, others, strict=True), 1)
+        return merge_snapshots(
+            local,
+            [RemoteSnapshot(n, seen, p.offset_s, p.uncertainty_s) for n, (p, seen) in pairs],
+        )
+
+    def read_stacks(self, *, reads_native: bool) -> Stacks:
+        """Return what their stacks show, read on all machines at the same time.
+
+        Args:
+            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+        """
+        message = ReadStacks(reads_native)
+        waits = [each.request(message, StacksRead, within_s=_STACKS_S) for each in self.peers]
+        local = self.local.read_stacks(reads_native=reads_native)
+        others = [from_json(Stacks, wait()[0].stacks) for wait in waits]
+        at_s = local.now.at_s
+        parts = [local, *others]
+        return Stacks(
+            now=self._merged(local.now, [each.now for each in others]),
+            waits={rank: _at(wait, at_s) for each in parts for rank, wait in each.waits.items()},
+            dumps=tuple(sorted((d for e in parts for d in e.dumps), key=lambda dump: dump.rank)),
+            gil_holders=frozenset(rank for each in parts for rank in each.gil_holders),
+            unread={rank: why for each in parts for rank, why in each.unread.items()},
+            unobserved=tuple(text for each in parts for text in each.unobserved),
+            native={rank: found for each in parts for rank, found in each.native.items()},
+            lines=tuple(line for each in parts for line in each.lines),
+        )
+
+    def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
+        """Return None: of several machines it cannot be asked for one instant."""
+        del idle
+        return None
+
+
+def _at(wait: SeenWait, at_s: float) -> SeenWait:
+    """Return a wait as seen at a time on this machine's clock."""
+    found = wait.operation
+    if found is None:
+        return wait
+    waited_s = None if found.waited_s is None else at_s
+    return replace(wait, operation=replace(found, since_s=at_s, waited_s=waited_s))
+
+
+# The other processes
+
+
+def answer_first(stream: FrameStream[ToPeer], machine: Machine, reader: JobReader | None) -> int:
+    """Answer what rank 0's process asks until it has judged; return the exit code.
+
+    Args:
+        stream: The connection to it.
+        machine: What was found on this machine.
+        reader: Reads its ranks; None if they may not be read.
+
+    Raises:
+        LaunchError: It is gone.
+    """
+    while True:
+        for frame in stream.await_frames(time.monotonic() + _AGAIN_S):
+            if isinstance(frame.message, Quit):
+                return frame.message.status
+            stream.send(Frame(_answer(frame.message, machine, reader), number=frame.number))
+        if stream.ended is not None:
+            raise LaunchError("rank 0's process has gone", seen=stream.ended)
+
+
+def _answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromPeer:
+    match message:
+        case Ping():
+            return Pong(time.monotonic())
+        case DescribeRanks():
+            job = None if machine.job is None else to_json(machine.job)
+            return RanksDescribed(job, machine.why)
+        case TakeSnapshot(is_deep) if reader is not None:
+            return SnapshotTaken(reader.deep_snapshot() if is_deep else reader.shallow_snapshot())
+        case ReadStacks(reads_native) if reader is not None:
+            return StacksRead(to_json(reader.read_stacks(reads_native=reads_native)))
+    return Failed(f"{type(message).__name__} is no request for this process")

@@ -1,0 +1,306 @@
+"""How a peer serves the controller: as a server does, but over TCP and on its own machine.
+
+It has a server that forks ranks, as the controller has, and forwards requests to it. It has one
+thread, which waits only for its connection and its ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pytest_multihost.core.launch import Ending
+from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
+from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import Event, FaultChanged
+from pytest_multihost.core.model.messages import (
+    CollectedTest,
+    DumpsWritten,
+    EndWorld,
+    Failed,
+    Fork,
+    FromPeer,
+    PauseRank,
+    Ping,
+    Pong,
+    ProbeRead,
+    Quit,
+    RankEvent,
+    RanksLost,
+    ReadProbe,
+    RequestDumps,
+    SendToRank,
+    Signalled,
+    SnapshotTaken,
+    TakeSnapshot,
+    ToPeer,
+    WorldEnded,
+)
+from pytest_multihost.core.nemesis import clean_up_faults, heal_files
+from pytest_multihost.core.slots import slots_path
+from pytest_multihost.core.slots.readers import history_path
+from pytest_multihost.core.watch.kernel import ProcReader
+from pytest_multihost.core.watch.probes import request_dump
+from pytest_multihost.core.watched_world import harness_processes
+from pytest_multihost.extensions.engines.attach import Connector, Rendezvous, pack
+
+_FAREWELL_S = 10.0
+"""How long rank 0 may take to end after it has sent the run's exit status."""
+
+_AFTER_S = 0.2
+"""Delay of this process's exit after rank 0's: launchers report the first process that failed."""
+
+Answer = tuple[FromPeer, bytes]
+"""A message and its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalRanks:
+    """This process's ranks of the running world.
+
+    Attributes:
+        world: The ranks.
+        logs: Where logs and stacks go.
+        scratch: For everything else.
+        private: The directory above both; None where rank 0's machine sees the files.
+        proc: Takes snapshots of them.
+        faults: Their fault events.
+    """
+
+    world: ServerWorld
+    logs: Path
+    scratch: Path
+    private: Path | None
+    proc: ProcReader
+    faults: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PeerServer:
+    """Serves rank 0.
+
+    Attributes:
+        stream: The connection to it.
+        launcher: Returns the launcher of a test's ranks.
+        home: A private directory of this process.
+    """
+
+    stream: FrameStream[ToPeer]
+    launcher: Callable[[str], ServerLauncher]
+    home: Path
+    _local: _LocalRanks | None = None
+    _status: int | None = None
+
+    def serve(self) -> int:
+        """Serve until the run ends; return its exit status.
+
+        Raises:
+            LaunchError: Rank 0 is gone.
+        """
+        while self._status is None:
+            poll = select.poll()
+            poll.register(self.stream.fileno(), self.stream.poll_events)
+            if self._local is not None:
+                poll.register(self._local.world.fileno(), self._local.world.poll_events)
+            poll.poll()
+            self.stream.flush()
+            for frame in self.stream.receive():
+                self._handle(frame)
+            self._unless_lost(self._pass_on_events)
+            if self.stream.ended is not None and self._status is None:
+                happened = "rank 0's process has gone without a word about how the run went"
+                raise LaunchError(happened, seen=self.stream.ended)
+        return self._status
+
+    def _unless_lost(self, act: Callable[[], None]) -> None:
+        """Do something with this process's ranks; if their server is gone, tell rank 0."""
+        try:
+            act()
+        except LaunchError as error:
+            self._local = None
+            self.stream.send(Frame(RanksLost(str(error))))
+
+    def _pass_on_events(self) -> None:
+        """Forward the events of this process's ranks to rank 0."""
+        if self._local is None:
+            return
+        events = self._local.world.wait(0)
+        self._local.faults.extend(each for each in events if isinstance(each.body, FaultChanged))
+        self._send_events(events)
+
+    def _send_events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.stream.send(Frame(RankEvent(event), event.payload))
+
+    def _handle(self, frame: Frame[ToPeer]) -> None:
+        if isinstance(frame.message, Quit):
+            self._status = frame.message.status
+        elif frame.number:
+            try:
+                message, payload = self._answer(frame.message)
+            except LaunchError as error:  # the next look at the ranks tells that they are lost
+                message, payload = Failed(str(error)), b""
+            self.stream.send(Frame(message, payload, frame.number))
+        elif self._local is not None:
+            self._unless_lost(partial(self._pass_on, frame, self._local.world))
+
+    def _pass_on(self, frame: Frame[ToPeer], world: ServerWorld) -> None:
+        """Pass a message without an answer on to this process's ranks."""
+        match frame.message:
+            case SendToRank(rank, passed_on):
+                world.send(rank, Frame(passed_on, frame.payload))
+            case RequestDumps(ranks, what):
+                world.request_dumps(ranks, what)
+            case PauseRank() as request:
+                world.request(request)
+
+    def _answer(self, message: ToPeer) -> Answer:
+        local = self._local
+        match message:
+            case Ping():
+                return Pong(time.monotonic()), b""
+            case ReadProbe(path):
+                text = None
+                with contextlib.suppress(OSError, ValueError):
+                    text = Path(path).read_text(encoding="utf-8")
+                return ProbeRead(text), b""
+            case Fork() as fork:
+                return self._fork(fork), b""
+            case _ if local is None:
+                return Failed("its ranks are lost"), b""
+            case RequestDumps(ranks, what):
+                heal_files(local.scratch, ranks)
+                files = request_dump(local.world, ranks, local.logs, what)
+                return DumpsWritten(), pack(files.values())
+            case TakeSnapshot(is_deep):
+                found = local.proc.deep_snapshot() if is_deep else local.proc.shallow_snapshot()
+                pages = [slots_path(local.scratch, rank) for rank in local.world.ranks]
+                histories = map(history_path, pages) if is_deep else ()  # they are larger
+                return SnapshotTaken(found), pack([*pages, *histories])
+            case EndWorld(grace_s):
+                return self._end(local, grace_s)
+        return Failed(f"{type(message).__name__} is no request"), b""
+
+    def _fork(self, request: Fork) -> FromPeer:
+        private = None
+        try:
+            if request.directory is None or request.scratch is None:  # rank 0 sees no files here
+                private = Path(tempfile.mkdtemp(prefix="world-", dir=self.home))
+                logs, scratch = private / "logs", private / "scratch"
+                (scratch / "shared").mkdir(parents=True)
+                logs.mkdir()
+            else:
+                logs, scratch = Path(request.directory), Path(request.scratch)
+            world = self.launcher(request.spec.nodeid).start(
+                request.spec,
+                directory=logs,
+                scratch=scratch,
+                ranks=request.ranks,
+                ports=request.ports,
+            )
+        except (LaunchError, OSError) as error:
+            return Failed(str(error))
+        pids = dict(zip(world.ranks, world.forked.pids, strict=True))
+        proc = ProcReader(pids, harness_processes(logs, scratch, frozenset()))
+        self._local = _LocalRanks(world, logs, scratch, private, proc)
+        return world.forked
+
+    def _end(self, local: _LocalRanks, grace_s: float) -> Answer:
+        """End all remaining processes, and send what only files of this machine record."""
+        self._local = None
+        ending = Ending()
+        with contextlib.suppress(LaunchError):  # the server is gone, and the ranks with it
+            ending = local.world.end(grace_s=grace_s)
+        if local.private is None:
+            self._send_events(ending.events)
+            return WorldEnded(ending.leftovers), b""
+        self._send_events((*clean_up_faults(local.faults, local.scratch), *ending.events))
+        payload = pack(sorted(local.logs.glob("rank-*")))
+        shutil.rmtree(local.private, ignore_errors=True)
+        return WorldEnded(ending.leftovers), payload
+
+
+@dataclass(slots=True)
+class PeerProcess:
+    """A process that starts ranks for rank 0's, from its first signal to its end.
+
+    Attributes:
+        rendezvous: Where to find rank 0.
+        timeout_s: Timeout of the search for it.
+    """
+
+    rendezvous: Rendezvous
+    timeout_s: float
+    _stream: FrameStream[ToPeer] | None = None
+    _told: FrameStream[ToPeer] | None = None
+
+    def take_signals(self) -> None:
+        """Let rank 0 decide what Ctrl-C means, and tell it of other signals that end runs."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        """Let rank 0 end the run, which then reports where the ranks were; at once the next time.
+
+        Before there is a connection, this process just ends.
+        """
+        stream, self._told = self._told, None
+        if stream is None:
+            sys.exit(128 + number)
+        stream.send(Frame(Signalled(signal.Signals(number).name)))
+
+    def connect(self, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]) -> None:
+        """Connect to rank 0.
+
+        Args:
+            tests: The worlds that this process can start ranks of.
+            problems: Why this process cannot take part.
+
+        Raises:
+            MultihostError: Rank 0 was not found.
+        """
+        self._stream = self._told = Connector(self.rendezvous).connect(
+            self.timeout_s, tests=tests, problems=problems
+        )
+
+    def serve(self, launcher: Callable[[str], ServerLauncher], home: Path) -> int:
+        """Serve rank 0's requests until the run ends; return its exit status.
+
+        Args:
+            launcher: Returns the launcher of a test's ranks.
+            home: A private directory of this process.
+
+        Raises:
+            LaunchError: Rank 0 is gone.
+        """
+        assert self._stream is not None  # noqa: S101 - it is connected
+        return PeerServer(self._stream, launcher, home).serve()
+
+    def outlive_controller(self) -> None:
+        """Wait until rank 0's process has ended.
+
+        A launcher that sees one process fail ends the others, and rank 0 may still be printing.
+        """
+        if self._stream is not None:
+            await_end(self._stream)
+
+
+def await_end(stream: FrameStream[ToPeer]) -> None:
+    """Wait until the other end of a connection has been closed, and a moment longer."""
+    deadline_s = time.monotonic() + _FAREWELL_S
+    while stream.ended is None and time.monotonic() < deadline_s:
+        stream.await_frames(deadline_s)
+    time.sleep(_AFTER_S)

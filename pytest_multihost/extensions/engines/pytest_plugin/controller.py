@@ -1,0 +1,293 @@
+"""An attached run in rank 0's process, which is the controller and works as in any other run.
+
+The other processes run the same command: they collect the same tests, connect to this one, start
+ranks for it and print nothing; see `agent`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.messages import CollectedTest
+from pytest_multihost.core.model.spec import ONE
+from pytest_multihost.core.pytest_plugin.fixtures import requests_object_store
+from pytest_multihost.core.pytest_plugin.launchers import Launchers
+from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_private import base_temp, redirect_terminal
+from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
+from pytest_multihost.extensions.engines.peer_server import PeerProcess
+
+# A process of an attached run that starts ranks for the controller.
+#
+# It holds the same collected tests, so its server forks ranks as the controller's does. It has one
+# thread, waits only for its connection and its ranks, and ends with them when rank 0 ends.
+
+
+_LOST = 1
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class Agent:
+    """What a process does that is not the controller of its attached run; a plugin.
+
+    Attributes:
+        rendezvous: Where to find the controller.
+        timeout_s: Timeout of the search for it.
+        problems: Errors of the collection.
+        peers: None: only the controller has peers.
+    """
+
+    rendezvous: Rendezvous
+    timeout_s: float
+    problems: list[str] = field(default_factory=list)
+    peers: Mapping[int, Peer] = field(default_factory=dict)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Print nothing from now on: the controller prints everything once."""
+        redirect_terminal(session.config, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for good
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record collection errors."""
+        if report.failed:
+            self.problems.append(report.longreprtext)
+
+    def take_part(self, session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoReturn:
+        """Start ranks for rank 0 until it ends the run, then exit with the same status.
+
+        Skips pytest's own end: no plugin of this process may write files that rank 0's writes.
+
+        Args:
+            session: The session, after its collection.
+            chosen: Its multihost tests.
+        """
+        config = session.config
+        settings = config.stash[TALLY].settings
+        home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
+        process = PeerProcess(self.rendezvous, self.timeout_s)
+        process.take_signals()
+        plans = {plan.world.nodeid: plan for plan in plan_items(config, chosen, settings).values()}
+        backends = {plan.backend.name: plan.backend for plan in plans.values()}
+        launchers = Launchers(config, settings, chosen, backends, home)
+        status = _LOST
+        try:
+            status = self._serve(process, plans, launchers, home)
+        except SystemExit as error:
+            status = int(error.code or 0)
+        except MultihostError as error:
+            sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
+        except BaseException:  # noqa: BLE001 - pytest's own end, which must not run, would report it
+            traceback.print_exc()
+        finally:
+            launchers.close()
+            shutil.rmtree(home, ignore_errors=True)
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _serve(
+        self, process: PeerProcess, plans: Mapping[str, Plan], launchers: Launchers, home: Path
+    ) -> int:
+        """Connect to rank 0, serve its requests, and return the run's exit status.
+
+        Raises:
+            MultihostError: Rank 0 was not found, or is gone.
+        """
+        try:
+            for plan in plans.values():
+                launchers.get_local(plan.requirements)
+        except LaunchError as error:
+            self.problems.append(str(error))
+        process.connect(tests=collected_tests(plans), problems=tuple(self.problems))
+        status = process.serve(lambda nodeid: launchers.get_local(plans[nodeid].requirements), home)
+        launchers.close()
+        shutil.rmtree(home, ignore_errors=True)  # launchers may kill it once rank 0 ends
+        process.outlive_controller()
+        return status
+
+
+_REMEDY = (
+    "Every process must run the same pytest command, with --multihost-attach, and reach rank 0."
+    " Give a slow start more time: --multihost-startup-timeout=SECONDS"
+)
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class Controller:
+    """What the controller of an attached run does more than that of any other; a plugin.
+
+    Attributes:
+        listener: Accepts the peers.
+        timeout_s: Timeout of the wait for them.
+        lost: Descriptions of the peers that are gone.
+    """
+
+    listener: Listener
+    timeout_s: float
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """The other processes."""
+        return self.listener.peers
+
+    def take_part(self, session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+        """Wait for the peers, and check that they have collected the same tests.
+
+        Raises:
+            pytest.UsageError: One did not connect, or has collected other tests.
+        """
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._interrupt)
+        atexit.register(self._hang_up)  # peers take the connection's end for this process's
+        try:
+            self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
+            plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
+            _refuse(plans, chosen)
+            for peer in self.peers.values():
+                _compare(plans, peer)
+            self.listener.detect_local_peers(base_temp(session.config))
+            for plan in plans.values():
+                if plan.world.clock == "jump":
+                    self.listener.require_one_machine(plan.world.nodeid)
+        except MultihostError as error:
+            raise pytest.UsageError(str(error)) from error
+        finally:
+            self.listener.close()
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.verbosity >= 0:
+            membership = self.listener.membership
+            hosts = {socket.gethostname(), *(peer.hello.host for peer in self.peers.values())}
+            reporter.write_line(
+                f"multihost: attached to {membership.size} processes on"
+                f" {f'{len(hosts)} machines' if len(hosts) > 1 else 'one machine'},"
+                f" as {membership.source} has started them"
+            )
+
+    def _interrupt(self, number: int, _: object) -> None:
+        """Interrupt the run, which then reports what it was doing.
+
+        Does nothing where a process is lost: that is being reported already.
+        """
+        if not self._note_losses():
+            raise KeyboardInterrupt(signal.Signals(number).name)
+
+    def _hang_up(self) -> None:
+        for peer in self.peers.values():
+            peer.stream.close()
+
+    def _note_losses(self) -> list[str]:
+        """Check which peers are gone; return a description of each."""
+        for peer in self.peers.values():
+            peer.note_arrived()
+            if peer.stream.ended is not None:
+                words = f"{peer.name} is gone: {peer.stream.ended}"
+                self.lost += [words] if words not in self.lost else []
+        return self.lost
+
+    # Hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """End the run when a process is lost, or told to end: it can start no more ranks."""
+        if call.when != "teardown":
+            return
+        if lost := self._note_losses():
+            item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+        for peer in self.peers.values():
+            if why := peer.interruption:
+                item.session.shouldstop = f"multihost: interrupted by {why}"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Send the peers the run's exit status, after all output is written."""
+        try:
+            return (yield)
+        finally:
+            for peer in self.peers.values():
+                peer.send_quit(int(session.exitstatus))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Report which processes were lost."""
+        for words in self.lost:
+            terminalreporter.write_line(f"multihost: {words}", red=True)
+
+
+def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
+    """Refuse tests with requirements that only one machine can meet.
+
+    Raises:
+        LaunchError: There are such tests; names the first.
+    """
+    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
+    stores = [item.nodeid for item in chosen if requests_object_store(item)]
+    for nodeids, why in (
+        (made, "hosts are made on one machine, and an attached run has its own"),
+        (stores, "object_store is an endpoint of one machine, which others do not reach"),
+    ):
+        if nodeids:
+            happened = f"{nodeids[0]} cannot be part of an attached run: {why}"
+            raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
+
+
+def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
+    """Check that a peer has collected the tests that this process has.
+
+    Raises:
+        LaunchError: It has not, or cannot take part.
+    """
+    if peer.hello.problems:
+        seen = "\n".join(peer.hello.problems)
+        raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+    difference = first_difference(collected_tests(plans), peer.hello.tests)
+    if difference is not None:
+        raise LaunchError(
+            f"{peer.name} has collected other tests than rank 0's",
+            seen=difference,
+            remedy=(
+                "Give all the same command, code and configuration; and make collection"
+                " depend on nothing that differs between processes."
+            ),
+        )
+
+
+def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
+    """Return the collected tests, in the form to compare."""
+    worlds = [plan.world for plan in plans.values()]
+    return tuple((world.nodeid, world.size, world.backend) for world in worlds)
+
+
+def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
+    """Return one sentence on the first difference of two collections, None if they are equal.
+
+    The order is ignored: rank 0 decides which test is next.
+    """
+    here, there = ({each[0]: each for each in tests} for tests in (ours, theirs))
+    for nodeid in [*here, *there]:
+        if here.get(nodeid) != there.get(nodeid):
+            says = f"{_describe(here.get(nodeid))} and there {_describe(there.get(nodeid))}"
+            counts = f"{len(here)} multihost tests here, {len(there)} there"
+            return f"{nodeid}: here {says} ({counts})."
+    return None
+
+
+def _describe(test: CollectedTest | None) -> str:
+    if test is None:
+        return "it was not collected"
+    return f"ranks={test[1]}, backend={test[2]!r}"

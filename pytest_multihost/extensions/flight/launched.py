@@ -1,0 +1,300 @@
+"""What the ranks have launched: the entries of all dumps, joined to operations of groups.
+
+Groups are the same on two ranks if their members and their names are: the number that an entry
+gives to a group (`pg_id`) is one rank's own. Collectives of a group are counted alike by its
+members. Transfers are not: each rank counts all of its own in a group, whoever the other is, so
+they are counted anew between each two ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.model.operation import GroupKey, Operation, Scope, group_by_value
+from pytest_multihost.core.model.stack import innermost_user_frame
+from pytest_multihost.extensions.flight.recording import Entry, Recording
+
+_RUNTIME = Scope()
+
+DEFAULT_GROUP = "0"
+"""The name that torch gives to the group of `init_process_group`."""
+
+_BATCH_END = "coalesced"
+_LAUNCHERS = frozenset({"isend", "irecv", "batch_isend_irecv"})
+"""Functions of torch that launch a transfer and do not wait for its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One operation that a rank has launched.
+
+    Attributes:
+        order: Its place in the order of all operations of the rank; the parts of a coalesced one
+            have that of the last.
+        counted: Its number within the group as its rank counts it, which other ranks may not.
+        operation: The operation; it has ended if the dump shows that it has.
+        is_on_host: Whether the processor performs it, and not a device.
+    """
+
+    order: int
+    counted: int
+    operation: Operation
+    is_on_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The dumps of a world, joined.
+
+    Attributes:
+        size: Ranks of the world.
+        recordings: By rank.
+        keys: The groups, by rank and name.
+        launched: What each rank has launched, in order.
+        origin_s: The instant on the wall clock at which all times begin.
+    """
+
+    size: int
+    recordings: Mapping[int, Recording]
+    keys: Mapping[tuple[int, str], GroupKey]
+    launched: Mapping[int, tuple[Launched, ...]]
+    origin_s: float
+
+    @property
+    def groups(self) -> frozenset[GroupKey]:
+        """All groups."""
+        return frozenset(self.keys.values())
+
+    @property
+    def titles(self) -> Mapping[GroupKey, str]:
+        """What the program calls its groups."""
+        return {
+            key: self.recordings[rank].titles.get(name, "")
+            for (rank, name), key in self.keys.items()
+        }
+
+    def names(self, rank: int) -> Mapping[GroupKey, str]:
+        """Return the names of a rank's groups."""
+        return {key: name for (each, name), key in self.keys.items() if each == rank}
+
+
+def join(recordings: Sequence[Recording], ahead_s: Mapping[int, float]) -> Joined:
+    """Return the dumps of a world, joined.
+
+    Args:
+        recordings: The dumps.
+        ahead_s: By rank, how far its clock is ahead.
+    """
+    members = _members(recordings)
+    keys = _keys(members)
+    origin_s = min(
+        (e.time_created_ns / 1e9 - ahead_s[r.rank] for r in recordings for e in r.entries),
+        default=0.0,
+    )
+    singly = {
+        each.rank: tuple(_of_rank(each, members, keys, origin_s + ahead_s[each.rank]))
+        for each in recordings
+    }
+    ranks = {rank for each in members.values() for rank in each} | {r.rank for r in recordings}
+    return Joined(
+        size=max(ranks) + 1,
+        recordings={each.rank: each for each in recordings},
+        keys=keys,
+        launched=_with_transfers_counted(singly, {e.rank: e for e in recordings}),
+        origin_s=origin_s,
+    )
+
+
+# Groups
+
+
+def _members(recordings: Sequence[Recording]) -> Mapping[tuple[int, str], tuple[int, ...]]:
+    """Return the members of each rank's groups, in the groups' order, by rank and name.
+
+    Where its dump does not list them, they are those that another member's dump lists; of the
+    default group all ranks; of another group those that have used it, as far as that is seen.
+    """
+    found = {(r.rank, name): ranks for r in recordings for name, ranks in r.members.items()}
+    listed = group_by_value((name, ranks) for (_, name), ranks in found.items())
+    last = max([r.rank for r in recordings] + [each for ranks in found.values() for each in ranks])
+    used = group_by_value((name, r.rank) for r in recordings for name in r.titles)
+    for name, ranks in used.items():
+        users = tuple(range(last + 1)) if name == DEFAULT_GROUP else tuple(sorted(ranks))
+        for rank in ranks:
+            of_others = (each for each in listed.get(name, []) if rank in each)
+            found.setdefault((rank, name), next(of_others, users))
+    for name in {DEFAULT_GROUP} & used.keys():  # ranks that have not used it are in it
+        for each in recordings:
+            found.setdefault((each.rank, name), tuple(range(last + 1)))
+    return found
+
+
+def _keys(members: Mapping[tuple[int, str], tuple[int, ...]]) -> Mapping[tuple[int, str], GroupKey]:
+    """Return the groups' identities. Names are numbers in the order of creation, or hashes."""
+    names: dict[tuple[int, ...], set[str]] = {}
+    for (_, name), ranks in members.items():
+        names.setdefault(tuple(sorted(ranks)), set()).add(name)
+    ordinals = {
+        (ranks, name): ordinal
+        for ranks, each in names.items()
+        for ordinal, name in enumerate(sorted(each, key=lambda n: (len(n), n)))
+    }
+    return {
+        (rank, name): (key, ordinals[key, name], _RUNTIME)
+        for (rank, name), ranks in members.items()
+        for key in (tuple(sorted(ranks)),)
+    }
+
+
+# One rank
+
+
+def _of_rank(
+    recording: Recording,
+    members: Mapping[tuple[int, str], tuple[int, ...]],
+    keys: Mapping[tuple[int, str], GroupKey],
+    origin_s: float,
+) -> Iterator[Launched]:
+    places = set()
+    for entry, order, is_over in _as_whole(recording.entries):
+        name = entry.process_group[0]
+        key, title = keys[recording.rank, name], recording.titles.get(name, "")
+        operation = _operation(entry, recording.rank, members[recording.rank, name], origin_s)
+        if operation is None:
+            continue
+        group, ordinal, scope = key
+        operation = replace(
+            operation,
+            group=group,
+            ordinal=ordinal,
+            scope=scope,
+            group_title=title,
+            has_members=name in recording.members or name == DEFAULT_GROUP,
+        )
+        if is_over:
+            operation = replace(operation, ended_s=operation.since_s, waited_s=None)
+        if not entry.is_p2p:  # the parts of a coalesced collective are one
+            if operation.place in places:
+                continue
+            places.add(operation.place)
+        counted = entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id
+        yield Launched(
+            order=order, counted=counted, operation=operation, is_on_host=entry.is_on_host
+        )
+
+
+def _as_whole(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int, bool]]:
+    """Yield the entries with the place in the order, and whether they are over.
+
+    Only the last entry of a coalesced operation has a state: it stands for those before it.
+    """
+    ends = {_batch(each): each for each in entries if each.name == _BATCH_END}
+    parts = {_batch(each) for each in entries if each.name != _BATCH_END}
+    for each in entries:
+        end = ends.get(_batch(each), each)
+        if each is not end or _batch(each) not in parts or each.name != _BATCH_END:
+            yield each, max(end.record_id, each.record_id), _is_over(end)
+
+
+def _batch(entry: Entry) -> tuple[str, bool, int]:
+    counted = entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id
+    return entry.process_group[0], entry.is_p2p, counted
+
+
+def _is_over(entry: Entry) -> bool:
+    """Return whether a dump shows that an operation has ended.
+
+    The watchdog of a device retires what has failed, too. The processor's backends know no state,
+    and retire what has ended, however it did.
+    """
+    return entry.retired if entry.is_on_host else entry.state == "completed"
+
+
+def _operation(
+    entry: Entry, rank: int, members: Sequence[int], origin_s: float
+) -> Operation | None:
+    since_s = entry.time_created_ns / 1e9 - origin_s
+    stack = entry.stack
+    is_waited = not (entry.is_on_host and any(each.function in _LAUNCHERS for each in stack))
+    peer = None
+    if entry.is_p2p and entry.ends is not None:
+        inside = [members[each] for each in entry.ends if each < len(members)]
+        others = [each for each in inside if each != rank]
+        if len(inside) < len(entry.ends) or len(others) != 1:
+            return None  # to itself, or the members are not known
+        peer = others[0]
+    return Operation(
+        name=entry.name,
+        kind="transfer" if peer is not None else "collective",
+        group=tuple(sorted(members)),
+        sequence=0 if peer is not None else entry.collective_seq_id,
+        peer=peer,
+        detail=entry.detail,
+        since_s=since_s,
+        waited_s=since_s if is_waited else None,
+        frame=innermost_user_frame(stack),
+        source="flight-recorder",
+    )
+
+
+# Transfers, counted between each two ranks
+
+_Pair = tuple[GroupKey, int, int]
+"""A group, the sender, the receiver."""
+
+
+def _with_transfers_counted(
+    launched: Mapping[int, tuple[Launched, ...]], recordings: Mapping[int, Recording]
+) -> Mapping[int, tuple[Launched, ...]]:
+    """Return what was launched, the transfers with numbers that are equal on both of their ends."""
+    sides = group_by_value(
+        ((_pair(rank, each.operation), rank), each)
+        for rank, theirs in launched.items()
+        for each in theirs
+        if each.operation.kind == "transfer"
+    )
+    numbers: dict[int, int] = {}
+    for pair in dict.fromkeys(pair for pair, _ in sides):
+        both = [sides.get((pair, rank), []) for rank in pair[1:]]
+        found = _numbers(pair, both, [recordings.get(rank) for rank in pair[1:]])
+        for theirs, counts in zip(both, found, strict=True):
+            numbers.update(zip(map(id, theirs), counts, strict=True))
+    return {
+        rank: tuple(
+            replace(each, operation=replace(each.operation, sequence=numbers[id(each)]))
+            if id(each) in numbers
+            else each
+            for each in theirs
+        )
+        for rank, theirs in launched.items()
+    }
+
+
+def _pair(rank: int, operation: Operation) -> _Pair:
+    peer = operation.peer if operation.peer is not None else rank
+    ends = (rank, peer) if operation.name == "send" else (peer, rank)
+    return (operation.group_key, *ends)
+
+
+def _numbers(
+    pair: _Pair, both: Sequence[Sequence[Launched]], recordings: Iterable[Recording | None]
+) -> Sequence[Sequence[int]]:
+    """Return the numbers of the transfers of a sender and of those of their receiver.
+
+    From the start on they are counted. Two ranks alone in a group count the same transfers. Else
+    those that are open are counted on both sides from the last one that has ended: of what has, all
+    have on both.
+    """
+    if all(each is not None and each.is_from_start for each in recordings):
+        return [range(1, len(each) + 1) for each in both]
+    counted = [[each.counted for each in side] for side in both]
+    if len(pair[0][0]) == len(both) and all(len({*side}) == len(side) for side in counted):
+        return counted
+    firsts = [e.counted for side in both for e in [x for x in side if x.operation.is_open][:1]]
+    base = max(1, *firsts, 1) - 1
+    found = []
+    for side in both:
+        ended = sum(not each.operation.is_open for each in side)
+        found.append([max(0, base + number - ended) for number in range(1, len(side) + 1)])
+    return found

@@ -1,0 +1,420 @@
+"""What torch's flight recorder has dumped of one rank.
+
+The format is torch's (FlightRecorder.hpp), versions 2.0 to 2.10. Fields that older versions lack
+have defaults. Numbers in `pg_status` are texts in JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.json_values import Json, JsonError, from_json, parse_json
+from pytest_multihost.core.model.operation import group_by_value, rank_numbers
+from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.model.stack import Frame
+
+KNOWN_VERSION = (2, 10)
+"""The newest version of the format that this was written for."""
+
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+
+_HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
+"""Backends whose operations the processor performs, each as soon as it is launched. On a device
+they are queued: one that is launched begins when those before it have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    name: str
+    filename: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One operation that a rank has launched, with torch's names.
+
+    Attributes:
+        record_id: Its place in the order of all operations of the rank.
+        process_group: The group's name, which no other group has, and its description.
+        collective_seq_id: Which collective of the group; of a transfer, the last one before it.
+        p2p_seq_id: Which transfer of this rank in the group; 0 for a collective.
+        op_id: Which operation of the group, parts of coalesced ones counted singly.
+        profiling_name: ``nccl:all_reduce``, ``gloo:send 0->1`` with ranks within the group.
+        retired: Whether torch has done with it, be it after its end or after a failure.
+        state: ``completed`` if its end was seen. The processor's backends do not tell.
+    """
+
+    record_id: int
+    process_group: tuple[str, str]
+    collective_seq_id: int
+    profiling_name: str
+    pg_id: int = -1
+    p2p_seq_id: int = 0
+    op_id: int = 0
+    time_created_ns: int = 0
+    time_discovered_completed_ns: int | None = None
+    input_sizes: Json = ()
+    output_sizes: Json = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    state: str = ""
+    retired: bool = False
+    is_p2p: bool = False
+    frames: Json = ()
+
+    @property
+    def backend(self) -> str:
+        """The backend that performs it: ``nccl``, ``gloo``."""
+        return self.profiling_name.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name: ``all_reduce``, ``send``."""
+        return self.profiling_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the processor performs it, and not a device."""
+        return self.backend in _HOST_BACKENDS
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Of a send or receive, sender and receiver as ranks of the group."""
+        found = _ENDS.search(self.profiling_name)
+        if found is None:
+            return None
+        first, arrow, second = int(found[1]), found[2], int(found[3])
+        return (first, second) if arrow == "->" else (second, first)
+
+    @property
+    def detail(self) -> str:
+        """What it was launched with: ``Float[4,2]``."""
+        shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)]
+        return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in shapes)
+
+    @property
+    def stack(self) -> tuple[Frame, ...]:
+        """Whence it was launched, innermost first; empty if the dump has no stacks."""
+        try:  # only now: dumps have millions of frames
+            frames: tuple[_Frame, ...] = from_json(tuple[_Frame, ...], self.frames)
+        except JsonError:
+            return ()
+        return tuple(Frame(each.filename, each.line, each.name) for each in frames)
+
+
+_ENDS = re.compile(r" (\d{1,7})(->|<-)(\d{1,7})$", re.ASCII)
+
+
+def _sizes(value: Json) -> Sequence[Sequence[Json]]:
+    is_list = isinstance(value, list | tuple)
+    shapes = value if is_list and isinstance(value, Sequence) else ()
+    return [each if isinstance(each, list | tuple) else () for each in shapes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a rank knows of a group as a whole: its last operations, of whatever kind they were."""
+
+    last_enqueued_collective: int | str = -1
+    last_completed_collective: int | str = -1
+
+    @property
+    def launched(self) -> int:
+        """The number of the last one launched; -1 if unknown."""
+        return _number(self.last_enqueued_collective)
+
+    @property
+    def completed(self) -> int:
+        """The number of the last one whose end was seen; -1 if none was."""
+        return _number(self.last_completed_collective)
+
+
+def _number(value: int | str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        return -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    name: str = ""
+    desc: str = ""
+    ranks: str | tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """The content of a dump; `comm_lib_version` was `nccl_version` up to 2.9."""
+
+    version: str
+    pg_config: Mapping[str, _Group] = field(default_factory=dict)
+    pg_status: Mapping[str, Counts] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The dump of one rank.
+
+    Attributes:
+        rank: The rank, which only the file's name tells.
+        version: Of the format.
+        members: Of each of its groups, by name, the ranks, in the group's order. gloo's dumps lack
+            them (torch 2.13).
+        titles: Of each of its groups, by name, what the program calls it; may be empty.
+        counts: Of each of its groups, by name, what it knows as a whole. None for a group without.
+        has_all_counts: Whether a group that is not in `counts` was never used.
+        entries: The last operations that it has launched, in order.
+        dumped_s: When the file was written, on the wall clock; None if unknown.
+    """
+
+    rank: int
+    version: tuple[int, int]
+    members: Mapping[str, tuple[int, ...]]
+    titles: Mapping[str, str]
+    counts: Mapping[str, Counts]
+    has_all_counts: bool
+    entries: tuple[Entry, ...]
+    dumped_s: float | None = None
+
+    @property
+    def is_from_start(self) -> bool:
+        """Whether no operation was overwritten, or left out because it had ended."""
+        numbers = [each.record_id for each in self.entries]
+        return numbers == list(range(len(numbers)))
+
+    @property
+    def last_s(self) -> float | None:
+        """When it last launched an operation or saw one end, on the wall clock, if known."""
+        times = [max(e.time_created_ns, e.time_discovered_completed_ns or 0) for e in self.entries]
+        return max(times) / 1e9 if times else None
+
+
+def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Recording:
+    """Return a dump of a rank.
+
+    Args:
+        rank: The rank.
+        data: What its file holds.
+        dumped_s: When the file was written, on the wall clock.
+
+    Raises:
+        JsonError: It is not the content of a dump.
+    """
+    content = from_json(_Content, data)
+    version = _VERSION.fullmatch(content.version)
+    if version is None or int(version[1]) != KNOWN_VERSION[0]:
+        raise JsonError(f"version: format {content.version[:20]!r} is not known")
+    entries = tuple(sorted(content.entries, key=lambda each: each.record_id))
+    names = {each.pg_id: each.process_group[0] for each in entries}
+    counts, has_all = _named_counts(content, names)
+    told = {name: _members(each.ranks) for name, each in content.pg_config.items()}
+    members = {name: each for name, each in told.items() if rank in each and name}
+    return Recording(
+        rank=rank,
+        version=(int(version[1]), int(version[2])),
+        members=members,
+        titles={
+            **{each.process_group[0]: _title(each.process_group[1]) for each in entries},
+            **{name: _title(content.pg_config[name].desc) for name in members},
+        },
+        counts=counts,
+        has_all_counts=has_all,
+        entries=entries,
+        dumped_s=dumped_s,
+    )
+
+
+def _title(description: str) -> str:
+    return "" if description in ("undefined", "default_pg") else description
+
+
+def _members(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
+    found: tuple[int, ...] = from_json(
+        tuple[int, ...], parse_json(ranks) if isinstance(ranks, str) else ranks
+    )
+    return found
+
+
+def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str, Counts], bool]:
+    """Return the counts by the groups' names, and whether there are some for every used group.
+
+    They have a number that only this rank gives to the group. Entries tie it to the name. Groups
+    are numbered in the order in which they are made, and so are their names: where there are as
+    many of both, and the ties agree, the rest follows.
+    """
+    status = {int(each): counts for each, counts in content.pg_status.items() if each.isdecimal()}
+    known = {names[each]: counts for each, counts in status.items() if each in names}
+    if not status.keys() - names:
+        return known, bool(status)
+    made = sorted(content.pg_config, key=lambda each: int(each) if each.isdecimal() else -1)
+    pairs = dict(zip(sorted(status), made, strict=False))
+    agrees = all(pairs.get(number, name) == name for number, name in names.items())
+    if len(made) != len(status) or not agrees or not all(each.isdecimal() for each in made):
+        return known, False
+    return {pairs[each]: counts for each, counts in status.items()}, True
+
+
+# A folder of dumps: which file is which rank's, and what is in it.
+#
+# Dumps are pickles or JSON, and their files have any prefix before the number of the rank. A pickle
+# can name functions to call when it is read. A flight recorder's holds only dicts, lists, texts and
+# numbers, so every name is refused.
+
+
+_NUMBER = re.compile(r"\d{1,7}", re.ASCII)
+_RANK = re.compile(r"rank[_-]?(\d{1,7})", re.ASCII | re.IGNORECASE)
+_NO_DUMPS = frozenset({".log", ".txt", ".md", ".html", ".py", ".zip", ".gz", ".out", ".err"})
+_MAX_BYTES = 1 << 29
+_MAX_DEPTH = 12
+_REMEDY = (
+    "Name the folder that TORCH_FR_DUMP_TEMP_FILE names, with one file of each rank:"
+    " docs/dumps.md says how dumps are made."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFolder:
+    """The dumps of one world.
+
+    Attributes:
+        recordings: Of each rank that left a usable dump, in order.
+        problems: Why files could not be used, one sentence each.
+    """
+
+    recordings: tuple[Recording, ...]
+    problems: tuple[str, ...] = ()
+
+
+def is_dump_folder(directory: Path) -> bool:
+    """Return whether a folder may hold dumps of flight recorders, by the names of its files."""
+    return (
+        directory.is_dir() and not (directory / "facts.json").exists() and bool(_named(directory))
+    )
+
+
+def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
+    """Return the dumps that are in a folder.
+
+    Args:
+        directory: The folder.
+        prefix: What the files' names begin with; needed only if files of several kinds are there.
+
+    Raises:
+        MultihostError: There is none, or it is not clear which files are meant.
+    """
+    files = _of_one_kind(directory, _named(directory), prefix)
+    found: list[Recording] = []
+    problems: list[str] = []
+    for rank, path in sorted(files.items()):
+        try:
+            data = _content(path)
+            found.append(recording(rank, data, dumped_s=path.stat().st_mtime))
+        except (JsonError, OSError) as error:
+            problems.append(f"{path.name} cannot be used: {error}")
+    if not found:
+        raise MultihostError(
+            f"there is no dump of a flight recorder in {directory} that can be used",
+            seen="\n".join(problems[:3]),
+            remedy=_REMEDY,
+        )
+    return DumpFolder(tuple(found), tuple(problems))
+
+
+def _named(directory: Path) -> list[tuple[str, int, Path]]:
+    """Return the files with a number in their names: the rest of the name, the number, the path."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        if path.suffix in _NO_DUMPS or path.name.startswith(".") or not path.is_file():
+            continue
+        stem = path.name.removesuffix(".json").removesuffix(".pickle").removesuffix(".pkl")
+        numbers = [*(_RANK.finditer(stem))] or [*_NUMBER.finditer(stem)]
+        if numbers:
+            last = numbers[-1]
+            at, end = last.span(last.lastindex or 0)
+            found.append((f"{stem[:at]}*{path.name[end:]}", int(stem[at:end]), path))
+    return found
+
+
+def _of_one_kind(
+    directory: Path, named: Sequence[tuple[str, int, Path]], prefix: str | None
+) -> Mapping[int, Path]:
+    """Return the files of the ranks: those whose names differ in nothing but the number."""
+    kinds = group_by_value(
+        (kind, (rank, path))
+        for kind, rank, path in named
+        if rank < MAX_RANKS and (prefix is None or kind.startswith(prefix))
+    )
+    ordered = sorted(kinds.items(), key=lambda each: -len(each[1]))
+    if not ordered:
+        raise MultihostError(
+            f"there is no dump of a flight recorder in {directory}",
+            seen="No file's name ends in the number of a rank, as nccl_trace_rank_0 does.",
+            remedy=_REMEDY,
+        )
+    if len(ordered) > 1 and len(ordered[1][1]) == len(ordered[0][1]):
+        seen = [f"{kind}: ranks {rank_numbers(r for r, _ in each)}" for kind, each in ordered[:4]]
+        raise MultihostError(
+            f"{directory} holds files of several kinds",
+            seen="\n".join(seen),
+            remedy="Say which with --prefix, the text before the number of the rank.",
+        )
+    return dict(ordered[0][1])
+
+
+# One file
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a pickle of plain values. To derive is the only way to refuse names."""
+
+    def find_class(self, module: str, name: str) -> object:
+        """Refuse to find anything: what a pickle names may be called."""
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump names nothing")
+
+
+def _content(path: Path) -> Json:
+    if path.stat().st_size > _MAX_BYTES:
+        raise JsonError(f"it has more than {_MAX_BYTES >> 20} MiB")
+    data = path.read_bytes()
+    if not data:
+        raise JsonError("it is empty: its rank was ended while it wrote, or before")
+    return parse_json(data) if data.lstrip()[:1] == b"{" else unpickled(data)
+
+
+def unpickled(data: bytes) -> Json:
+    """Return the value of a pickle that holds only dicts, lists, texts and numbers.
+
+    Raises:
+        JsonError: It is cut off, or holds or does anything else.
+    """
+    try:
+        value: object = _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        raise JsonError(f"not a whole pickle of plain values: {error}"[:200]) from error
+    return _plain(value, _MAX_DEPTH, {})
+
+
+def _plain(value: object, depth: int, known: dict[int, Json]) -> Json:
+    """Return a value as JSON has it; what is in several places is converted once."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    found: Json
+    if depth > 0 and isinstance(value, list | tuple):
+        found = [_plain(each, depth - 1, known) for each in value]
+    elif depth > 0 and isinstance(value, dict):
+        found = {str(key): _plain(each, depth - 1, known) for key, each in value.items()}
+    else:
+        raise JsonError(f"it holds a {type(value).__name__}, or is nested too deep")
+    known[id(value)] = found
+    return found

@@ -1,0 +1,350 @@
+"""The world that dumps tell of, judged as any other: by its wait-for graph.
+
+Ranks of which nothing is known at the instant of the others' dumps are not in that graph. Only if
+no rank is found to be waited for do those count that left no dump at all, and nothing is certain
+then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from statistics import median
+
+from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.blame.divergence import find_partings
+from pytest_multihost.core.model.operation import (
+    CallSite,
+    GroupKey,
+    History,
+    Operation,
+    Operations,
+    group_by_value,
+    rank_set,
+)
+from pytest_multihost.core.model.result import (
+    Activity,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+    utc_text,
+)
+from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.verdict import Diagnosis
+from pytest_multihost.core.outcome import Finding, RankFacts, Symptoms
+from pytest_multihost.core.outcome.finding import suspected_hang
+from pytest_multihost.extensions.flight.launched import Joined, Launched, join
+from pytest_multihost.extensions.flight.progress import Progress, progress_of
+from pytest_multihost.extensions.flight.recording import KNOWN_VERSION, DumpFolder, Recording
+
+_ALIKE = (
+    "all_reduce",
+    "allreduce",
+    "all_gather_base",
+    "reduce_scatter_base",
+    "broadcast",
+    "reduce",
+)
+"""Collectives whose ranks pass tensors of one size."""
+
+_KEPT_S = 86400.0
+"""A file's time is that of the dump if it is no later than that after its last operation."""
+
+
+def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgement:
+    """Return the judgement of a world from its ranks' dumps.
+
+    Args:
+        folder: The dumps.
+        name: What the reader calls them.
+        context: Names files, and reads lines of them.
+    """
+    ahead_s = clocks_ahead_s(folder.recordings)
+    joined = join(folder.recordings, ahead_s)
+    progress = progress_of(joined, ahead_s)
+    result = _result(joined, progress, name)
+    old = frozenset(rank for rank, each in progress.items() if each.is_old)
+    silent = frozenset(range(joined.size)) - joined.recordings.keys()
+    finding = _finding(joined)
+    judge = partial(judge_world, result, Symptoms(), context, finding=finding)
+    judged = judge(unseen=old | silent)
+    if silent and not _names_ranks(judged.diagnosis) and len(silent) <= joined.size // 2:
+        again = judge(unseen=old)
+        named = again.diagnosis.culprits if again.diagnosis is not None else ()
+        if again.diagnosis is not None and named and silent.issuperset(named):
+            judged = replace(again, diagnosis=replace(again.diagnosis, confidence="likely"))
+    found = judged.diagnosis
+    if found is None or not any(each.waits_in for each in progress.values()):
+        return replace(judged, diagnosis=None, finding=_nothing_open(finding, old))
+    gave_up = any(progress[rank].gave_up for rank in found.waiting if rank in progress)
+    if (gave_up or not _times_are_kept(joined)) and found.confidence == "certain":
+        found = replace(found, confidence="likely")
+    notes = (*remarks(joined, progress, ahead_s), *folder.problems)
+    return replace(judged, diagnosis=replace(found, notes=(*found.notes, *notes)))
+
+
+def _names_ranks(diagnosis: Diagnosis | None) -> bool:
+    return diagnosis is not None and bool(diagnosis.culprits or diagnosis.cycle)
+
+
+def _times_are_kept(joined: Joined) -> bool:
+    """Return whether files have the times of their dumps, as far as these can be held against."""
+    lasts = [
+        each.dumped_s - each.last_s
+        for each in joined.recordings.values()
+        if each.dumped_s is not None and each.last_s is not None
+    ]
+    return bool(lasts) and max(lasts) <= _KEPT_S
+
+
+def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
+    reason = "no rank waits in an operation that was recorded"
+    if old:
+        reason = "ranks still moved while the dumps were taken, so nothing follows from them"
+    return replace(finding, outcome="passed", status="passed", reason=reason)
+
+
+# What is judged
+
+
+def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> WorldResult:
+    """Return the world as it stood when it was dumped."""
+    lasts = [e.operation.since_s for theirs in joined.launched.values() for e in theirs]
+    dumped = [
+        each.dumped_s - joined.origin_s
+        for each in joined.recordings.values()
+        if each.dumped_s is not None and _times_are_kept(joined)
+    ]
+    last_s = max(lasts, default=0.0)
+    end_s = max([last_s, *dumped])
+    backends = {e.backend for each in joined.recordings.values() for e in each.entries}
+    places = {e.place for each in progress.values() for e in each.waits_in}
+    return WorldResult(
+        spec=WorldSpec(
+            nodeid=name,
+            attempt=1,
+            size=joined.size,
+            backend="+".join(sorted(backends)) or "torch",
+            local_devices=1,
+            timeout_s=0.0,
+            startup_timeout_s=0.0,
+            seed=0,
+            subject="job",
+        ),
+        launch="dumps",
+        started_at=utc_text(datetime.fromtimestamp(joined.origin_s, tz=UTC)),
+        started_s=0.0,
+        ended_s=end_s,
+        history=(),
+        ending="dumps",
+        snapshots=(
+            WorldSnapshot(
+                at_s=end_s,
+                reason="end",
+                ranks=tuple(_snapshot(rank, progress, joined.size) for rank in range(joined.size)),
+            ),
+        ),
+        operations=tuple(
+            Operations(rank, tuple(_known(each, places, joined.titles)), each.entered)
+            for rank, each in progress.items()
+        ),
+        partings=find_partings(_histories(joined, progress), ()),
+        progress_s=last_s,
+        detected_s=end_s,
+    )
+
+
+def _snapshot(rank: int, progress: Mapping[int, Progress], size: int) -> RankSnapshot:
+    one = progress.get(rank)
+    return RankSnapshot(
+        rank=rank,
+        activity=Activity(_activity(one, size)),
+        operations=one.waits_in if one is not None else (),
+        entered=tuple(one.entered.items()) if one is not None else (),
+    )
+
+
+def _activity(progress: Progress | None, size: int) -> str:
+    """Return in words where a rank is that waits in nothing."""
+    if progress is None:
+        return "left no dump"
+    if progress.is_old:
+        return "moved after it was dumped"
+    if progress.held_in is not None:
+        return f"has not ended {progress.held_in.describe(size)}, as others have"
+    if not progress.reached:
+        return "nothing of it is open"
+    return f"nothing of it is open, the last was {progress.reached[-1].describe(size)}"
+
+
+def _known(
+    progress: Progress,
+    places: Collection[tuple[GroupKey, int]],
+    titles: Mapping[GroupKey, str],
+) -> Iterator[Operation]:
+    """Yield what is known of a rank's operations, as far as others wait for them.
+
+    Of a group whose entries are gone it has at least the number of the last one.
+    """
+    lasts = {each.group_key: each for each in progress.reached if each.kind == "collective"}
+    for key, count in progress.entered.items():
+        if key not in lasts and count > 0 and any(key == group for group, _ in places):
+            ranks, ordinal, scope = key
+            yield Operation(
+                name="collective",
+                kind="collective",
+                group=ranks,
+                ordinal=ordinal,
+                scope=scope,
+                group_title=titles.get(key, ""),
+                sequence=count,
+                since_s=0.0,
+                ended_s=0.0,
+                source="flight-recorder",
+            )
+    for each in progress.reached:
+        if each.kind == "transfer" or each.place in places or lasts.get(each.group_key) is each:
+            yield each
+
+
+def _finding(joined: Joined) -> Finding:
+    ranks = [RankFacts(rank, phase="call") for rank in range(joined.size)]
+    reason = f"{len(joined.recordings)} ranks were dumped"
+    return suspected_hang(ranks, reason, summary="was dumped")
+
+
+# What ranks have entered in each group
+
+
+def _histories(joined: Joined, progress: Mapping[int, Progress]) -> Sequence[History]:
+    """Return what ranks have entered in the groups that any rank waits in."""
+    waited = {each.group_key for one in progress.values() for each in one.waits_in}
+    return [
+        _history(rank, key, one.entered[key], joined.launched[rank])
+        for key in sorted(waited, key=str)
+        for rank, one in progress.items()
+        if key in one.entered and not one.is_old
+    ]
+
+
+def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) -> History:
+    """Return the collectives of one group up to the last, from the last gap on."""
+    found = {
+        each.operation.sequence: each.operation
+        for each in launched
+        if each.operation.group_key == key and each.operation.kind == "collective"
+    }
+    first = last + 1
+    while first - 1 in found:
+        first -= 1
+    known = [found[each] for each in range(first, last + 1)]
+    sites = group_by_value((_site(each), each) for each in known)
+    numbers = {site: number for number, site in enumerate(sites)}
+    return History(
+        rank,
+        key,
+        max(1, first),
+        tuple(numbers),
+        order=tuple(numbers[_site(each)] for each in known),
+        times_s=tuple(each.since_s for each in known),
+    )
+
+
+def _site(operation: Operation) -> CallSite:
+    detail = operation.detail if operation.name in _ALIKE else ""
+    frames = (operation.frame,) if operation.frame is not None else ()
+    return CallSite(operation.name, None, detail, frames)
+
+
+# How far the hosts' clocks are apart, as far as dumps tell.
+#
+# Nothing is judged by times across hosts but whether dumps were taken while ranks still moved.
+
+
+_LEAST = 5
+"""Of fewer collectives in common no difference of clocks is derived: ranks enter them apart."""
+
+_MATTERS_S = 1.0
+
+
+def clocks_ahead_s(recordings: Sequence[Recording]) -> Mapping[int, float]:
+    """Return by rank how many seconds its clock is ahead of the first rank's; mostly 0.
+
+    Ranks meet in their collectives. If one always comes seconds later, its clock is ahead.
+    """
+    times = {each.rank: _times_s(each) for each in recordings}
+    found: dict[int, float] = {}
+    for rank, own in times.items():
+        found[rank] = 0.0
+        for other in found.keys() - {rank}:
+            common = own.keys() & times[other].keys()
+            if len(common) >= _LEAST:
+                apart_s = median(own[each] - times[other][each] for each in common)
+                found[rank] = found[other] + (apart_s if abs(apart_s) > _MATTERS_S else 0.0)
+                break
+    return found
+
+
+def _times_s(recording: Recording) -> Mapping[tuple[str, int], float]:
+    """Return when a rank has entered the collectives that are over."""
+    return {
+        (each.process_group[0], each.collective_seq_id): each.time_created_ns / 1e9
+        for each in recording.entries
+        if not each.is_p2p and (each.retired or each.state == "completed")
+    }
+
+
+# What dumps show besides who waits for whom, and what they cannot show: notes for the reader.
+
+
+_MAX_CULPRITS = 4
+_CANNOT_TELL = (
+    "dumps tell of collectives, sends and receives only, and not of roots: what a rank does outside"
+    " of these - a data loader, a lock, a store, a checkpoint - its stack shows"
+)
+
+
+def remarks(
+    joined: Joined,
+    progress: Mapping[int, Progress],
+    ahead_s: Mapping[int, float],
+) -> Iterator[str]:
+    """Yield notes on a world that was judged from dumps, one sentence each."""
+    held = [rank for rank, each in progress.items() if each.held_in is not None]
+    if held:
+        yield (
+            f"{rank_set(held)} went on to launch operations behind one whose end others have seen:"
+            " its device has stopped, or the thread that watches it"
+        )
+    if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
+        yield (
+            f"what {rank_set(gave_up)} waited in has ended without all members, so by a timeout or"
+            " another error"
+        )
+    old = [rank for rank, each in progress.items() if each.is_old]
+    if old:
+        yield f"{rank_set(old)} moved after the first dumps, or just before: not judged"
+    if silent := set(range(joined.size)) - joined.recordings.keys():
+        yield f"{rank_set(silent)} left no dump that can be used"
+    ahead = {rank: seconds for rank, seconds in ahead_s.items() if seconds}
+    for rank, seconds in [*ahead.items()][:_MAX_CULPRITS]:
+        than = "ahead" if seconds > 0 else "behind"
+        yield f"the clock of rank {rank} is about {abs(seconds):.1f} s {than}"
+    if any(not e.operation.has_members for theirs in joined.launched.values() for e in theirs):
+        yield (
+            "the dumps do not list the members of groups, as gloo's do not: of all but the default"
+            " group only ranks that had used it before can be found missing"
+        )
+    versions = group_by_value((each.version, rank) for rank, each in joined.recordings.items())
+    if len(versions) > 1:
+        told = ", ".join(
+            f"{'.'.join(map(str, each))} of {rank_set(ranks)}" for each, ranks in versions.items()
+        )
+        yield f"the dumps are of several formats: {told}"
+    elif max(versions, default=KNOWN_VERSION) > KNOWN_VERSION:
+        newest = ".".join(map(str, KNOWN_VERSION))
+        yield f"the dumps are of a format newer than {newest}, the last that is known here"
+    yield _CANNOT_TELL

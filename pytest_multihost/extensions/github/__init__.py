@@ -1,0 +1,1 @@
+"""Annotations and summaries for GitHub workflows."""

@@ -1,0 +1,24 @@
+"""Running jobs that never heard of this plugin, looked at from outside; nothing is disturbed.
+
+`machine` finds the worlds of this machine by the environment of their processes, and which one is
+meant. `processes` says which process is which rank, and what is missing to read one. `look` looks
+twice at a job, and says why a rank may still go on: `reader` reads its ranks here, `joined` those
+on several machines, `waits` says which operation the frames of a thread show. `seen_world` judges
+what was seen, again and again until a job stops moving if asked for.
+"""
+
+from pytest_multihost.extensions.live.machine import Worlds, choose
+from pytest_multihost.extensions.live.processes import Job
+from pytest_multihost.extensions.live.reader import JobReader, LocalReader
+from pytest_multihost.extensions.live.seen_world import PATIENCE_S, follow, judge_job
+
+__all__ = [
+    "PATIENCE_S",
+    "Job",
+    "JobReader",
+    "LocalReader",
+    "Worlds",
+    "choose",
+    "follow",
+    "judge_job",
+]

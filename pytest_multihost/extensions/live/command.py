@@ -1,0 +1,283 @@
+"""A running job, looked at from outside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.command.main import artifacts_folder
+from pytest_multihost.core.command.screen import page_of
+from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.operation import rank_numbers
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.verdict import Verdict
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.extensions.live import (
+    Job,
+    JobReader,
+    LocalReader,
+    Worlds,
+    choose,
+    follow,
+    judge_job,
+)
+from pytest_multihost.extensions.live.processes import this_program
+
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.engines.attach import Peer, Rendezvous
+    from pytest_multihost.extensions.engines.live_jobs import Machine
+
+_MAX_COMMAND = 100
+_RANK = "PYTEST_MULTIHOST_RANK"
+
+
+def attach(options: argparse.Namespace) -> int:
+    """Print what a job's ranks do, and which one is waited for; return 0 if it seems to hang.
+
+    Args:
+        options: Those of the command line.
+
+    Raises:
+        MultihostError: A process cannot be read, or it is not clear which job is meant.
+        OSError: A file cannot be written.
+    """
+    context = SourceContext(str(Path.cwd()))
+    if options.join or _RANK in os.environ:
+        return _attach_together(options, context)
+    found = choose(options.processes, match=options.match, below=options.children_of)
+    job = _asked(found) if isinstance(found, Worlds) else found
+    return 1 if job is None else _show(job, LocalReader(job, context), context, options)
+
+
+def _attach_together(options: argparse.Namespace, context: SourceContext) -> int:
+    """Look at a job together with the processes on other machines."""
+    from pytest_multihost.extensions.engines.attach import Rendezvous
+
+    rendezvous = Rendezvous.read(os.environ, artifacts_folder().absolute())
+    rendezvous.forget_variables()
+    found = found_here(
+        lambda: choose(options.processes, match=options.match, below=options.children_of),
+        lambda job: LocalReader(job, context),
+    )
+    return look_together(
+        rendezvous, found, lambda job, reader: _show(job, reader, context, options)
+    )
+
+
+def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace) -> int:
+    """Print what a job's ranks do; return the exit code."""
+    judge = partial(judge_job, job, reader, context, reads_native=options.native)
+    try:
+        judged = (
+            follow(job, reader, judge, _say, patience_s=options.patience)
+            if options.follow
+            else judge()
+        )
+    except KeyboardInterrupt:
+        return 1
+    if judged is None:
+        _say("the job has ended")
+        return 1
+    _write(judged, job.title, options)
+    return int(judged.diagnosis is None or judged.finding.outcome != "hung")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{datetime.now().astimezone():%H:%M:%S}  {line}\n")
+
+
+def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
+    """Print the page or the verdict, and write the files that were asked for."""
+    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
+    text = f"{json.dumps(to_json(verdict), indent=2)}\n"
+    page = page_of(judged, title, shows_native=options.native)
+    sys.stdout.write(text if options.json == "-" else f"{page}\n")
+    if options.json not in {None, "-"}:
+        Path(options.json).write_text(text, encoding="utf-8")
+    if options.html is not None:
+        _write_html(judged, verdict, options.html)
+
+
+def _write_html(judged: Judgement, verdict: Verdict, file: Path) -> None:
+    from pytest_multihost.core.report.html import PageModel, write_page  # which is seldom asked for
+
+    with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
+        shutil.copyfile(write_page(Path(scratch), PageModel(judged=judged, verdict=verdict)), file)
+
+
+# Which job
+
+
+def _asked(worlds: Worlds) -> Job | None:
+    """Print the jobs of this machine; return that which the user chooses, if one can be asked."""
+    sys.stdout.write("\n".join(_listed(worlds)) + "\n")
+    if not (worlds.found and sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    try:
+        number = int(input(f"Which one? [1-{len(worlds.found)}] "))
+    except (ValueError, EOFError):
+        return None
+    return worlds.found[number - 1].job if 0 < number <= len(worlds.found) else None
+
+
+def _listed(worlds: Worlds) -> Iterator[str]:
+    """Yield the jobs of this machine, and how to attach to each."""
+    count = len(worlds.found)
+    yield f"{count or 'no'} job{'' if count == 1 else 's'} with ranks on this machine"
+    for number, each in enumerate(worlds.found, 1):
+        job, ranks = each.job, rank_numbers(each.job.pids)
+        here = "" if len(job.pids) == job.size else f", of which {ranks} are here"
+        age = f"started {each.age_s / 60:.0f} min ago"
+        yield f"{number:3}  {job.size} ranks, {job.launcher}{here}, {age}"
+        yield f"     {each.command[:_MAX_COMMAND]}"
+        pids = " ".join(map(str, job.pids.values()))
+        is_alone = sum(each.parent == other.parent for other in worlds.found) == 1
+        how = f"--children-of {each.parent}" if each.parent and is_alone else pids
+        yield f"     multihost attach {how}"
+    if worlds.unreadable:
+        yield (
+            f"{worlds.unreadable} processes of other users could not be read:"
+            f" sudo {shlex.join(this_program())} attach"
+        )
+    if not worlds.found:
+        yield "Processes that do not say their rank: multihost attach 0=PID 1=PID ..."
+
+
+# A running job on several machines: `multihost attach` runs on each of them, and they join.
+#
+# Rank 0's process prints what was found; the others look at the ranks of their machines for it.
+# What only this needs is imported here: to look at the jobs of one machine must not wait for it.
+
+
+JOIN_S = 60.0
+"""How long the processes wait for each other."""
+
+_FAILED = 1
+_REMEDY = (
+    "Run the same command on every machine. Each process needs a number of its own, and must reach"
+    " rank 0's."
+)
+
+Show = Callable[[Job, JobReader], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found on this machine.
+
+    Attributes:
+        machine: The ranks.
+        reader: Reads them; None if they may not be read.
+        problem: Why not.
+    """
+
+    machine: Machine
+    reader: JobReader | None
+    problem: str = ""
+
+
+def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobReader]) -> Found:
+    """Return what was found on this machine.
+
+    Args:
+        choose: Returns the job, or the jobs of this machine if it is not clear which one.
+        read: Returns what reads its ranks.
+    """
+    from pytest_multihost.extensions.engines.live_jobs import this_machine
+
+    job, why, problem, reader = None, "", "", None
+    try:
+        chosen = choose()
+        job = chosen if isinstance(chosen, Job) else _only(chosen)
+        why = "" if job is not None else "no process there says which rank of a job it is"
+    except MultihostError as error:
+        why = error.happened
+    try:
+        reader = read(job or Job({}, 0, ""))
+    except MultihostError as error:
+        problem = str(error)
+    return Found(this_machine(job, why), reader, problem)
+
+
+def _only(worlds: Worlds) -> Job | None:
+    """Return the only job of a machine; None if it has none.
+
+    Raises:
+        MultihostError: It has several.
+    """
+    if len(worlds.found) > 1:
+        raise MultihostError(f"{len(worlds.found)} jobs have ranks there: say which one")
+    return worlds.found[0].job if worlds.found else None
+
+
+def look_together(rendezvous: Rendezvous, found: Found, show: Show) -> int:
+    """Look at a job together with the processes on other machines; return the exit code.
+
+    Args:
+        rendezvous: Where they find each other.
+        found: What was found here.
+        show: Shows in rank 0's process what is found by all, and returns the exit code.
+
+    Raises:
+        MultihostError: They have not found each other, a job may not be read, or is not one.
+    """
+    from pytest_multihost.extensions.engines.attach import Listener
+    from pytest_multihost.extensions.engines.joined_script import part
+
+    if rendezvous.membership.rank:
+        return _look_for_first(rendezvous, found)
+    listener = Listener(rendezvous)
+    peers, code = listener.peers, _FAILED
+    try:
+        listener.await_peers(JOIN_S, remedy=_REMEDY)
+        listener.close()
+        if found.problem:
+            raise LaunchError("the ranks here cannot be read", seen=found.problem)
+        code = show(*_joined(found, peers))
+    finally:
+        listener.close()
+        part(peers, code)
+    return code
+
+
+def _joined(found: Found, peers: Mapping[int, Peer]) -> tuple[Job, JobReader]:
+    """Return the job of all machines, and what reads it."""
+    from pytest_multihost.extensions.engines.live_jobs import JoinedReader, joined_job, machine_of
+
+    machines, readers = [found.machine], []
+    for peer in peers.values():
+        machine = machine_of(peer)
+        if not any(machine.is_seen_by(other) for other in machines):
+            machines.append(machine)
+            if machine.job is not None:
+                readers.append(peer)
+    assert found.reader is not None  # noqa: S101 - else there was a problem
+    return joined_job(machines), JoinedReader(found.reader, readers)
+
+
+def _look_for_first(rendezvous: Rendezvous, found: Found) -> int:
+    """Look at the ranks of this machine for rank 0's process; return its exit code."""
+    from pytest_multihost.extensions.engines.attach import Connector
+    from pytest_multihost.extensions.engines.live_jobs import answer_first
+    from pytest_multihost.extensions.engines.peer_server import await_end
+
+    problems = (found.problem,) if found.problem else ()
+    stream = Connector(rendezvous).connect(JOIN_S, tests=(), problems=problems)
+    try:
+        return answer_first(stream, found.machine, found.reader)
+    finally:
+        await_end(stream)

@@ -1,0 +1,289 @@
+"""The worlds that run on this machine, found by what launchers set in their processes' environment.
+
+Children inherit these variables, and so do the shells and tools that start a rank. Of the processes
+that say the same rank, the rank is the outermost that runs Python. A process that has started ranks
+of another world is their launcher: torchrun under srun has a rank of Slurm's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.watch.kernel import read_stat
+from pytest_multihost.extensions.live.processes import (
+    NUMBERED,
+    Job,
+    check_rights,
+    find_job,
+    membership_if_any,
+)
+
+_PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
+_HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
+"""Processes that Python starts beside those of a program."""
+
+_LOOKS = re.compile(r"(/multihost|pytest_multihost\.command\.main) attach\b")
+"""Processes that look at jobs as this one does: their launcher may have numbered them, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A job whose ranks, or some of them, run on this machine.
+
+    Attributes:
+        job: Its ranks here.
+        parent: The process that has started them all; 0 if they have no common one.
+        command: The command line of its first rank here.
+        age_s: How long ago that one was started.
+    """
+
+    job: Job
+    parent: int
+    command: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """What was found on this machine.
+
+    Attributes:
+        found: The worlds, the latest first.
+        unreadable: Number of processes of Python's that may not be read.
+    """
+
+    found: tuple[World, ...]
+    unreadable: int = 0
+
+
+def worlds_here(among: Collection[int] | None = None) -> Worlds:
+    """Return the worlds on this machine.
+
+    Args:
+        among: Processes to look at; None for all of the machine.
+    """
+    parents = _parents()
+    own = {os.getpid(), *_ancestors(os.getpid(), parents)}
+    members: dict[int, Membership] = {}
+    unreadable = 0
+    for pid in parents if among is None else among:
+        try:
+            found = None if pid in own or not _may_be_rank(pid) else membership_if_any(pid)
+        except PermissionError:
+            unreadable += 1
+            continue
+        if found is not None:
+            members[pid] = found
+    by_key: dict[object, dict[int, Membership]] = {}
+    for pid, each in _without_launchers(members, parents).items():
+        # Who says only rank and size is of the same job as those with the same parent.
+        key = each.key if each.job.strip("/") else (each.key, parents[pid])
+        by_key.setdefault(key, {})[pid] = each
+    worlds = (_world(each, parents) for each in by_key.values())
+    return Worlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)
+
+
+def matching(text: str) -> tuple[int, ...]:
+    """Return the processes of Python's whose command line contains a text, but not this one."""
+    parents = _parents()
+    own = {os.getpid(), *_ancestors(os.getpid(), parents)}
+    return tuple(
+        pid for pid in parents if pid not in own and text in command_of(pid) and _may_be_rank(pid)
+    )
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the processes of Python's that a process has started, directly or through others."""
+    parents = _parents()
+    below = (each for each in parents if pid in _ancestors(each, parents))
+    return tuple(each for each in below if _is_python(each))
+
+
+def numbered(pids: Iterable[int], launcher: str) -> Job | None:
+    """Return processes that say no rank as the ranks of a job, in the order of their start.
+
+    Args:
+        pids: The processes; what they have started themselves is left out.
+        launcher: Who has started them, for the reader.
+    """
+    parents = _parents()
+    found = [each for each in pids if not _HELPERS.search(command_of(each))]
+    outermost = [each for each in found if not set(found) & {*_ancestors(each, parents)}]
+    stats = {pid: stat for pid in outermost if (stat := read_stat(f"/proc/{pid}")) is not None}
+    order = sorted(stats, key=lambda pid: (stats[pid].started_s, pid))
+    note = "the processes do not say which rank they are: they are numbered in the order of start"
+    if not order:
+        return None
+    pids = dict(enumerate(order))
+    return Job(pids, len(order), launcher, is_size_known=False, notes=(note,))
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty if it cannot be read."""
+    try:
+        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="backslashreplace")
+
+
+def _may_be_rank(pid: int) -> bool:
+    return _is_python(pid) and not _LOOKS.search(command_of(pid))
+
+
+def _is_python(pid: int) -> bool:
+    """Return whether a process runs Python; of another user's, by its command line."""
+    try:
+        name = Path(f"/proc/{pid}/exe").readlink().name
+    except PermissionError:
+        name = Path(command_of(pid).partition(" ")[0]).name
+    except OSError:
+        return False
+    return bool(_PYTHON.fullmatch(name)) or _is_embedded(pid)
+
+
+def _is_embedded(pid: int) -> bool:
+    try:
+        return b"/libpython" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+def _parents() -> Mapping[int, int]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    found = ((pid, read_stat(f"/proc/{pid}")) for pid in pids)
+    return {pid: stat.parent for pid, stat in found if stat is not None and stat.state != "Z"}
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Sequence[int]:
+    """Return the parent of a process, its parent, and so on."""
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def _without_launchers(
+    members: Mapping[int, Membership], parents: Mapping[int, int]
+) -> Mapping[int, Membership]:
+    """Leave out what starts ranks, and what a rank has started."""
+    launchers, started = set(), set()
+    for pid, each in members.items():
+        for above in _ancestors(pid, parents):
+            other = members.get(above)
+            if other is not None and other.key == each.key and other.rank == each.rank:
+                started.add(pid)
+            elif other is not None and other.key != each.key:
+                launchers.add(above)
+    return {pid: each for pid, each in members.items() if pid not in launchers | started}
+
+
+def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> World:
+    """Return the processes of one job.
+
+    Of two that say the same rank, it is the one whose parent has started most of the others: what a
+    child of a rank has left behind says so, too. Then the one started last.
+    """
+    brothers = Counter(parents.get(pid) for pid in members)
+    stats = {pid: read_stat(f"/proc/{pid}") for pid in members}
+    started = {pid: stat.started_s if stat is not None else 0.0 for pid, stat in stats.items()}
+    order = sorted(members, key=lambda pid: (brothers[parents.get(pid)], started[pid]))
+    pids = {members[pid].rank: pid for pid in order}
+    notes = tuple(
+        f"rank {each.rank} is also process {pid}"
+        for pid, each in members.items()
+        if pids[each.rank] != pid
+    )
+    first, one = pids[min(pids)], next(iter(members.values()))
+    absent = frozenset(rank for rank in range(one.size) if rank not in pids)
+    job = Job(
+        dict(sorted(pids.items())),
+        one.size,
+        one.source,
+        ended=absent if one.is_one_machine else frozenset(),
+        notes=notes,
+    )
+    above = [set(_ancestors(pid, parents)) for pid in pids.values()]
+    common = [each for each in _ancestors(first, parents) if all(each in one for one in above)]
+    parent = common[0] if common and common[0] > 1 else 0
+    return World(job, parent, command_of(first), time.monotonic() - started[first])
+
+
+# Which job is meant: by processes, by a part of a command line, or by who has started it.
+
+
+def choose(
+    names: Sequence[str] = (), *, match: str | None = None, below: int | None = None
+) -> Job | Worlds:
+    """Return the job that is meant; the worlds of this machine if it is not clear which one.
+
+    Args:
+        names: Of each process its id, or its rank and its id: ``4711``, ``0=4711``.
+        match: A part of a command line.
+        below: A torchrun, an mpirun, or a program that starts its ranks itself.
+
+    Raises:
+        MultihostError: A process cannot be read, or there is no such job.
+    """
+    if names:
+        return _job_of(names)
+    if match is None and below is None:
+        return worlds_here()
+    found = _matching(match) if match is not None else _below(below or 0)
+    if isinstance(found, Worlds) and len(found.found) == 1:
+        return found.found[0].job
+    return found
+
+
+def _job_of(names: Sequence[str]) -> Job:
+    """Return the job of some processes, with its other ranks on this machine."""
+    job = find_job(names)
+    for each in worlds_here().found:
+        if job.pids.items() <= each.job.pids.items():
+            return each.job
+    return job
+
+
+def _matching(text: str) -> Worlds:
+    """Return the worlds of which a process has a text in its command line."""
+    pids = matching(text)
+    here = worlds_here()
+    found = tuple(each for each in here.found if {*each.job.pids.values()} & {*pids})
+    if not pids:
+        raise MultihostError(
+            f"no process of Python's has {text!r} in its command line",
+            remedy=f"pgrep -af {text!r} shows processes of any program.",
+        )
+    for pid in pids if not found else ():
+        check_rights(pid)
+    if not found:
+        raise MultihostError(
+            f"the processes with {text!r} in their command lines do not say which rank they are",
+            seen=f"Processes {' '.join(map(str, pids))}.",
+            remedy=NUMBERED,
+        )
+    return Worlds(found, here.unreadable)
+
+
+def _below(pid: int) -> Worlds | Job:
+    """Return the worlds that a process has started; ranks that do not say so as a job."""
+    pids = children_of(pid)
+    found = worlds_here(pids)
+    if found.found:
+        return found
+    job = numbered(pids, f"process {pid}")
+    if job is None:
+        raise MultihostError(
+            f"process {pid} has started no process of Python's",
+            seen="Or they cannot be read." if found.unreadable else "",
+            remedy=f"pstree -p {pid}",
+        )
+    return job

@@ -1,0 +1,216 @@
+"""The ranks of a running job: which processes they are, by the variables of their launcher."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.launch.launcher_env import Membership, read_membership
+from pytest_multihost.core.model.errors import MultihostError, SettingError
+from pytest_multihost.core.model.operation import group_by_value, rank_numbers, rank_set
+
+# Which right is missing to read a process, and the command that gives it.
+
+
+_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_NEVER = "3"
+
+
+def check_rights(pid: int) -> None:
+    """Refuse a process whose memory may not be read.
+
+    Raises:
+        MultihostError: It may not, with the command that changes that.
+    """
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
+    except PermissionError as error:
+        seen, remedy = why_unreadable(pid)
+        raise MultihostError(
+            f"the memory of process {pid} may not be read", seen=seen or str(error), remedy=remedy
+        ) from error
+    except OSError:
+        return  # it has ended
+
+
+def why_unreadable(pid: int) -> tuple[str, str]:
+    """Return why the memory of a process may not be read, and what changes that."""
+    again = f"sudo {shlex.join([*this_program(), *sys.argv[1:]])}"
+    scope = _text(_SCOPE)
+    if scope == _NEVER:
+        return (
+            "kernel.yama.ptrace_scope is 3: no process may be read until the next boot.",
+            "Set it to 1 or less in /etc/sysctl.d, and boot.",
+        )
+    if os.geteuid() == 0:
+        return (
+            "This is root without CAP_SYS_PTRACE, as in a container.",
+            "Start the container with: docker run --cap-add=SYS_PTRACE ...",
+        )
+    owner = Path(f"/proc/{pid}").stat().st_uid
+    if owner != os.geteuid():
+        return f"It belongs to {_user(owner)}, and you are {_user(os.geteuid())}.", again
+    if scope not in {"", "0"}:
+        return (
+            f"kernel.yama.ptrace_scope is {scope}: only a parent may read its children.",
+            f"{again}\nor for everybody: sudo sysctl kernel.yama.ptrace_scope=0",
+        )
+    return "It runs with rights that you do not have, or does not let itself be read.", again
+
+
+def this_program() -> list[str]:
+    """Return the program that runs, as a command that works in any directory and for any user."""
+    program = Path(sys.argv[0]).resolve()
+    is_module = program.suffix == ".py"  # python -m
+    return (
+        [sys.executable, "-m", "pytest_multihost.core.command.main"]
+        if is_module
+        else [str(program)]
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+# The rank that a process has been given by its launcher, read from its environment.
+
+
+NUMBERED = "Say which rank each process is: multihost attach 0=PID 1=PID ..."
+
+
+def membership_of(pid: int) -> Membership:
+    """Return the membership of a process.
+
+    Raises:
+        MultihostError: It is gone, may not be read, or does not say its rank.
+    """
+    try:
+        variables = _environment(pid)
+    except FileNotFoundError:
+        raise MultihostError(f"there is no process {pid}", remedy="pgrep -af python") from None
+    except ProcessLookupError:
+        raise MultihostError(f"process {pid} has ended", remedy="pgrep -af python") from None
+    except PermissionError as error:
+        seen, remedy = why_unreadable(pid)
+        raise MultihostError(f"process {pid} cannot be read", seen=seen, remedy=remedy) from error
+    try:
+        return read_membership(variables)
+    except SettingError as error:
+        raise MultihostError(
+            f"process {pid} does not say which rank it is",
+            seen=f"Its environment: {error.happened}.",
+            remedy=NUMBERED,
+        ) from error
+
+
+def membership_if_any(pid: int) -> Membership | None:
+    """Return the membership of a process; None if it says none, or is gone.
+
+    Raises:
+        PermissionError: It may not be read.
+    """
+    try:
+        return read_membership(_environment(pid))
+    except (FileNotFoundError, ProcessLookupError, SettingError):
+        return None
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """Return the variables with which a process was started."""
+    data = Path(f"/proc/{pid}/environ").read_bytes()
+    pairs = (each.partition(b"=") for each in data.split(b"\0"))
+    return {name.decode(errors="replace"): v.decode(errors="replace") for name, _, v in pairs}
+
+
+_RANK_AND_PID = re.compile(r"(?:(\d{1,6})=)?(\d{1,10})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's ranks on this machine, or on several that are looked at together.
+
+    Attributes:
+        pids: By rank.
+        size: Ranks of the job, also those that are not here.
+        launcher: Who has started it, or who says so.
+        is_size_known: Whether that one says how many ranks it has.
+        ended: Ranks that should be on this machine and are not there any more.
+        notes: How the ranks were found, one sentence each.
+        hosts: The machine of each rank, if they are on several.
+    """
+
+    pids: Mapping[int, int]
+    size: int
+    launcher: str
+    is_size_known: bool = True
+    ended: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What the reader calls it: its processes."""
+        if not self.hosts:
+            return f"processes {' '.join(map(str, self.pids.values()))}"
+        by_host = group_by_value((self.hosts[rank], rank) for rank in self.pids)
+        return "; ".join(
+            f"{rank_set(ranks)} on {host}: processes {' '.join(str(self.pids[r]) for r in ranks)}"
+            for host, ranks in by_host.items()
+        )
+
+
+def find_job(names: Sequence[str]) -> Job:
+    """Return the job of some processes.
+
+    Args:
+        names: Of each process its id, or its rank and its id: ``4711``, ``0=4711``.
+
+    Raises:
+        MultihostError: A process cannot be read, or it is not clear which rank it is.
+    """
+    pairs = [_rank_and_pid(each) for each in names]
+    told = {pid: rank for rank, pid in pairs if rank is not None}
+    places = {pid: membership_of(pid) for _, pid in pairs if pid not in told}
+    sources = {each.source for each in places.values()} | ({"you"} if told else set())
+    sizes = {each.size for each in places.values()}
+    ranks = [*told.values(), *(each.rank for each in places.values())]
+    if len(sizes) > 1 or len(sources) > 1 or len({*ranks}) < len(ranks):
+        seen = [f"{pid}: rank {e.rank} of {e.size}, by {e.source}" for pid, e in places.items()]
+        seen += [f"{pid}: rank {rank}, as you say" for pid, rank in told.items()]
+        raise MultihostError(
+            "these processes are not the ranks of one job",
+            seen="\n".join(seen),
+            remedy=f"Name one process for each rank of one job. {NUMBERED}",
+        )
+    pids = {**{rank: pid for pid, rank in told.items()}, **{e.rank: i for i, e in places.items()}}
+    size = max([*sizes, *(rank + 1 for rank in pids)])
+    return Job(dict(sorted(pids.items())), size, ", ".join(sources), is_size_known=bool(sizes))
+
+
+def _rank_and_pid(text: str) -> tuple[int | None, int]:
+    found = _RANK_AND_PID.fullmatch(text)
+    if found is None:
+        raise MultihostError(f"{text!r} is not the id of a process", remedy=NUMBERED)
+    return (int(found[1]) if found[1] else None), int(found[2])
+
+
+def not_here(job: Job) -> str:
+    """Return as text the ranks of a job that are not among its processes; empty if all are."""
+    return rank_numbers(set(range(job.size)) - job.pids.keys())

@@ -1,0 +1,289 @@
+"""Reads the ranks of a running job on this machine: what they do, and what their stacks show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pytest_multihost.core.blame.inferred import operation_of, plain_name
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.stack import (
+    Dump,
+    Frame,
+    NativeThread,
+    SourceContext,
+    innermost_user_frame,
+    is_library,
+)
+from pytest_multihost.core.proof.threads import main_labels
+from pytest_multihost.core.watch.kernel import ProcReader, Quiescence
+from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
+from pytest_multihost.core.watch.probes.deep_probe import NativeStacks, native_threads
+from pytest_multihost.core.watch.probes.dump import SpiedThread, dump_of, spied_threads
+from pytest_multihost.extensions.live.processes import Job, check_rights
+from pytest_multihost.extensions.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
+
+_APART_S = 0.5
+"""Between two looks at what threads do: one that computes has used its processor meanwhile."""
+
+_STOPPED_S = 2.0
+"""The same of a rank that is stopped: a profiler lets it go on after a moment."""
+
+_TRIES, _TRY_S = 5, 0.01
+
+_BLOCKED = frozenset({"BLOCKED", "IO"})
+_POLLS = frozenset({"SLEEPING", "RUNNING"})
+"""Labels of who may look again and again whether work that it has launched is over."""
+
+_READ = _POLLS | {"BLOCKED"}
+_XLA = ("xla::", "tsl::", "jax::")
+_GONE = frozenset({"EXITED", "STOPPED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file of the user's."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What the stacks of ranks show.
+
+    Attributes:
+        now: A deep snapshot that was taken after they were read.
+        waits: What each rank waits in.
+        dumps: The stacks of those that could be read.
+        gil_holders: Those of which the main thread holds the GIL.
+        unread: Of those that could not be read, why.
+        unobserved: What else could not be read, one sentence each.
+        native: Native frames of main threads, if they were read.
+        lines: The user's lines on the stacks, from the files of the ranks' own machine.
+    """
+
+    now: KernelSnapshot
+    waits: Mapping[int, SeenWait] = field(default_factory=dict)
+    dumps: tuple[Dump, ...] = ()
+    gil_holders: frozenset[int] = frozenset()
+    unread: Mapping[int, str] = field(default_factory=dict)
+    unobserved: tuple[str, ...] = ()
+    native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
+    lines: tuple[Line, ...] = ()
+
+
+class JobReader(Protocol):
+    """Reads the ranks of a job, on one machine or on several."""
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of their main threads."""
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of all their threads and descriptors."""
+
+    def read_stacks(self, *, reads_native: bool) -> Stacks:
+        """Return what their stacks show, some time after the last deep snapshot.
+
+        Args:
+            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+        """
+
+    def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
+        """Return how often each thread has run, if all but `idle` ones are at rest; else None.
+
+        Also None if that cannot be asked.
+        """
+
+
+@dataclass(slots=True)
+class LocalReader:
+    """Reads the ranks on this machine.
+
+    Attributes:
+        job: They.
+        context: Reads lines of files.
+
+    Raises:
+        MultihostError: They may not be read, with the command that changes that.
+    """
+
+    job: Job
+    context: SourceContext
+    _proc: ProcReader = field(init=False)
+    _quiescence: Quiescence = field(init=False)
+    _before: KernelSnapshot | None = None
+
+    def __post_init__(self) -> None:
+        for pid in self.job.pids.values():
+            check_rights(pid)
+        self._proc, self._quiescence = ProcReader(self.job.pids), Quiescence(self.job.pids)
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of their main threads."""
+        return self._proc.shallow_snapshot()
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of all their threads and descriptors."""
+        self._before = self._proc.deep_snapshot()
+        return self._before
+
+    def read_stacks(self, *, reads_native: bool) -> Stacks:
+        """Return what their stacks show, half a second after the last deep snapshot or later.
+
+        Args:
+            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+        """
+        before = self._before or self.deep_snapshot()
+        threads, unread = spied_threads(self.job.pids)
+        is_stopped = any(each.main and each.main.state in "Tt" for each in before.ranks.values())
+        apart_s = _STOPPED_S if is_stopped else _APART_S
+        time.sleep(max(0.0, apart_s - (time.monotonic() - before.at_s)))
+        now = self.deep_snapshot()
+        seen = _Seen(self.job, before, now, threads)
+        waits, native = seen.waits(self.context, reads_native=reads_native)
+        dumps = tuple(dump_of(rank, each) for rank, each in threads.items())
+        return Stacks(
+            now=now,
+            waits=waits,
+            dumps=dumps,
+            gil_holders=frozenset(
+                rank
+                for rank, each in threads.items()
+                if any(one.is_main and one.holds_gil for one in each)
+            ),
+            unread=unread,
+            unobserved=native.unobserved,
+            native={
+                rank: tuple(each for each in threads if each.thread == self.job.pids[rank])
+                for rank, threads in native.threads.items()
+            },
+            lines=tuple(_lines(dumps, self.context)),
+        )
+
+    def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
+        """Return how often each thread has run, if all but `idle` ones are at rest; else None."""
+        for _ in range(_TRIES):
+            found = self._quiescence.ask(idle)
+            if found.is_quiescent:
+                return found.turns
+            time.sleep(_TRY_S)
+        return None
+
+
+def _lines(dumps: Sequence[Dump], context: SourceContext) -> Iterator[Line]:
+    """Yield the user's lines on stacks."""
+    frames = {frame for dump in dumps for thread in dump.threads for frame in thread.frames}
+    for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
+        if text := context.source_of(file, line):
+            yield Line(file, line, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the operations of ranks are told from."""
+
+    job: Job
+    before: KernelSnapshot
+    now: KernelSnapshot
+    threads: Mapping[int, Sequence[SpiedThread]]
+
+    def waits(
+        self, context: SourceContext, *, reads_native: bool
+    ) -> tuple[Mapping[int, SeenWait], NativeStacks]:
+        """Return what each rank waits in, and native frames if they are to be read."""
+        labels = {rank: label for rank, (label, _) in main_labels(self.before, self.now).items()}
+        found = {rank: self._by_frames(rank, labels.get(rank), context) for rank in self.job.pids}
+        asked = [
+            rank
+            for rank, each in found.items()
+            if (each.operation is None or each.operation.name == "work.wait")
+            and labels.get(rank) not in _GONE
+        ]
+        here = {rank: pid for rank, pid in self.job.pids.items() if labels.get(rank) not in _GONE}
+        native = native_threads(here) if reads_native else NativeStacks()
+        for rank in asked:
+            threads = native.threads.get(rank)
+            found[rank] = self._by_native(rank, found[rank], labels.get(rank), threads)
+        gone = {
+            rank: replace(each, is_unclear=False)
+            for rank, each in found.items()
+            if labels.get(rank) in _GONE
+        }
+        return {**found, **gone}, native
+
+    def _main(self, rank: int) -> SpiedThread | None:
+        return next((each for each in self.threads.get(rank, ()) if each.is_main), None)
+
+    def _user_frame(self, rank: int) -> Frame | None:
+        main = self._main(rank)
+        return innermost_user_frame(main.frames) if main is not None else None
+
+    def _by_frames(self, rank: int, label: str | None, context: SourceContext) -> SeenWait:
+        """Return what Python's frames of the main thread show, or of one that it may wait for."""
+        main, user = self._main(rank), self._user_frame(rank)
+        wait = seen_wait(
+            main.frames if main is not None else (),
+            context.place(user).source if user is not None else "",
+            size=self.job.size,
+            at_s=self.now.at_s,
+            is_blocked=label in _BLOCKED,
+            values=main.values if main is not None else (),
+        )
+        if wait.operation is not None:
+            own = replace(wait.operation, thread=self.job.pids[rank])
+            return replace(wait, operation=own)
+        if label != "BLOCKED":
+            return wait
+        for each in self.threads.get(rank, ()):
+            operation = seen_operation(
+                each.frames,
+                each.values,
+                size=self.job.size,
+                at_s=self.now.at_s,
+                thread=each.tid,
+            )
+            if operation is not None:
+                return SeenWait(operation)
+        return wait
+
+    def _by_native(
+        self,
+        rank: int,
+        wait: SeenWait,
+        label: str | None,
+        native: Sequence[NativeThread] | None,
+    ) -> SeenWait:
+        """Return what functions of a runtime on the rank's stacks show, else what is known."""
+        process = self.now.ranks.get(rank)
+        if process is None or label not in _READ:
+            return wait
+        words = read_stack_words(process.pid, process.threads)
+        main = next((each for each in words if each.thread == process.pid), None)
+        is_inside = main is not None and main.is_in_runtime
+        if native is None:
+            others = [each for each in words if each is not main or is_inside]
+            native = [NativeThread(e.thread, tuple(map(plain_name, e.symbols))) for e in others]
+        found = operation_of(native, group=tuple(range(self.job.size)), at_s=self.now.at_s)
+        polls = label in _POLLS and not is_inside
+        if found is None or not (is_inside or polls):
+            is_of_others = main is not None and not is_inside  # as of a child: the line says "wait"
+            kept = SeenWait(is_unclear=wait.is_unclear) if is_of_others else wait
+            return replace(kept, is_unclear=kept.is_unclear or is_inside)
+        symbols = next((each.symbols for each in native if each.thread == found.thread), ())
+        is_of_xla = any(each.startswith(_XLA) for each in symbols)
+        placed = self._placed(found, rank, wait, polls=polls)
+        return SeenWait(placed, has_hidden_limit=is_of_xla)
+
+    def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
+        """Return an operation at the user's line; of one that is only polled for, nobody waits."""
+        return replace(
+            as_of_some(found),
+            thread=found.thread if polls else self.job.pids[rank],
+            waited_s=None if polls else found.waited_s,
+            frame=wait.operation.frame if wait.operation is not None else self._user_frame(rank),
+        )

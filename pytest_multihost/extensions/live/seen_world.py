@@ -1,0 +1,291 @@
+"""A running job judged as any other world: by its wait-for graph.
+
+Nothing was recorded, so which call of an operation a rank is in is not known, and no rank is
+certainly to blame. Ranks that may wait in C++ code of a runtime without a frame of Python's are not
+in the graph, nor are ranks on machines that are not looked at. Who is waited for and may go on by
+itself is named, and is not said to hang.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
+from pytest_multihost.core.model.spec import Site, WorldSpec
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.verdict import Diagnosis
+from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms
+from pytest_multihost.core.outcome.finding import suspected_hang
+from pytest_multihost.extensions.live.look import HORIZON_S, Look, look_at
+from pytest_multihost.extensions.live.processes import Job, not_here
+from pytest_multihost.extensions.live.reader import JobReader
+
+_CANNOT_TELL = (
+    "seen from outside: nothing tells which call of an operation a rank is in, nor of which group"
+    " if it is not the default one"
+)
+_PROVEN = (
+    "proven: no wait in the job can end within the next {:.0f} s; which call of an operation a rank"
+    " is in cannot be seen from outside"
+)
+_MAX_BLOCKERS = 3
+_NOBODY = "no rank is seen to wait for another one"
+_ENDED = "has ended: there is no such process any more"
+
+
+def judge_job(
+    job: Job, reader: JobReader, context: SourceContext, *, reads_native: bool = False
+) -> Judgement:
+    """Return the judgement of a running job; its outcome is hung only if nothing seems to move.
+
+    Args:
+        job: Its ranks that can be seen.
+        reader: Reads them.
+        context: Names files, and reads lines of those that are here.
+        reads_native: Whether its threads may be stopped for a moment, to read native frames.
+    """
+    look = look_at(job, reader, reads_native=reads_native)
+    lines = {(each.file, each.line): each.text for each in look.lines}
+    here = context.source_of
+    context = replace(context, source_of=lambda file, n: lines.get((file, n)) or here(file, n))
+    gone = job.ended | _exited(look)
+    judged = _judged(job, context, look, ended=gone)
+    found = judged.diagnosis
+    if found is not None and found.kind == "died" and not found.waiting:  # nobody misses it
+        judged = _judged(job, context, look, ended=frozenset())
+        found = judged.diagnosis
+    if found is None or not _is_waited_for(look, found):
+        who = f"; {_have(gone)} ended" if gone else ""
+        return _not_hung(replace(judged, diagnosis=None), _NOBODY + who)
+    confidence = "likely" if found.confidence == "certain" else found.confidence
+    found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
+    judged = replace(judged, diagnosis=found)
+    why = _still_moves(look, found)
+    return _not_hung(judged, f"{found.summary}; not yet a hang: {why}") if why else judged
+
+
+def _judged(job: Job, context: SourceContext, look: Look, *, ended: frozenset[int]) -> Judgement:
+    absent = frozenset(range(job.size)) - job.pids.keys()
+    return judge_world(
+        _result(job, look),
+        Symptoms(),
+        context,
+        finding=_finding(job, ended),
+        unseen=(look.unclear | absent | _exited(look)) - ended,
+    )
+
+
+def _exited(look: Look) -> frozenset[int]:
+    return frozenset(each.rank for each in look.ranks if each.label == "EXITED")
+
+
+def _is_waited_for(look: Look, found: Diagnosis) -> bool:
+    """Return whether a rank waits for another one, or is stopped or holds the GIL."""
+    is_own = found.kind in ("stopped", "gil_held")
+    return is_own or any(each.operations or each.lock_holders for each in look.ranks)
+
+
+def _still_moves(look: Look, found: Diagnosis) -> str:
+    """Return why one of the ranks concerned may go on by itself; empty if none may."""
+    concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
+    if left := look.left.intersection(found.waiting or concerned):
+        return f"{_have(left)} run between two looks"
+    if found.kind == "died":
+        return ""
+    moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
+    if not found.culprits:  # one that gives up goes on, and lets the others go on
+        moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
+    return moving[min(moving)] if moving else ""
+
+
+def _have(ranks: frozenset[int]) -> str:
+    """Return the begin of a sentence on what ranks have done."""
+    return f"{rank_set(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+
+
+def _not_hung(judged: Judgement, reason: str) -> Judgement:
+    finding = replace(judged.finding, outcome="passed", status="passed", reason=reason)
+    return replace(judged, finding=finding)
+
+
+def _notes(job: Job, look: Look) -> Iterator[str]:
+    absent = not_here(job)
+    if absent and not job.ended:
+        yield f"ranks {absent} are not among these processes: nothing is known of them"
+    for rank, why in look.unread.items():
+        yield f"the stack of rank {rank} could not be read: {why}"
+    yield from look.unobserved
+    if here := look.unclear & job.pids.keys():
+        yield f"{rank_set(here)} may wait in C++ code, which Python's stacks do not show"
+    yield from job.notes
+    if look.is_proven:
+        yield _PROVEN.format(HORIZON_S)
+        return
+    if look.blockers:
+        yield f"not proven to hang, because {'; '.join(look.blockers[:_MAX_BLOCKERS])}"
+    yield _CANNOT_TELL
+
+
+def _result(job: Job, look: Look) -> WorldResult:
+    return WorldResult(
+        spec=WorldSpec(
+            nodeid=job.title,
+            attempt=1,
+            size=job.size,
+            backend=job.launcher,
+            local_devices=1,
+            timeout_s=0.0,
+            startup_timeout_s=0.0,
+            seed=0,
+            sites=_sites(job),
+            subject="job",
+        ),
+        launch="attach",
+        started_at=utc_text(),
+        started_s=look.at_s,
+        ended_s=look.at_s,
+        history=(),
+        ending="seen",
+        dumps=look.dumps,
+        snapshots=(
+            WorldSnapshot(at_s=look.at_s, reason="end", ranks=look.ranks, blockers=look.blockers),
+        ),
+        reason=_PROVEN.format(HORIZON_S) if look.is_proven else None,
+        progress_s=look.at_s,
+        detected_s=look.at_s,
+    )
+
+
+def _sites(job: Job) -> tuple[Site, ...]:
+    """Return the machines of the ranks in order, if they are on several."""
+    hosts = (job.hosts.get(rank, "") for rank in range(job.size)) if job.hosts else ()
+    return tuple((host, "", "", len([*ranks])) for host, ranks in groupby(hosts))
+
+
+def _finding(job: Job, ended: frozenset[int]) -> Finding:
+    facts = [RankFacts(rank, pid=job.pids.get(rank), phase="call") for rank in range(job.size)]
+    found = suspected_hang(facts, f"{len(job.pids)} processes were looked at")
+    ranks = tuple(
+        RankFinding(each.facts, "crashed", None, _ENDED) if each.facts.rank in ended else each
+        for each in found.ranks
+    )
+    return replace(found, ranks=ranks)
+
+
+# Looks at a running job until it stops moving.
+
+
+INTERVAL_S = 2.0
+"""Between two looks at main threads: they cost 0.1 ms a rank."""
+
+STILL_S = 3.0
+"""How long no main thread has moved before stacks are read, which costs part of a second a rank."""
+
+PATIENCE_S = 60.0
+"""How long ranks wait for one that goes on before that counts as a hang as well."""
+
+_BETWEEN_S = 10.0
+"""Between two readings of stacks."""
+
+
+@dataclass(slots=True)
+class _Waits:
+    """Since when each rank's main thread is in its wait."""
+
+    since_s: dict[int, float] = field(default_factory=dict)
+    _keys: dict[int, tuple[object, ...]] = field(default_factory=dict)
+
+    def add(self, seen: KernelSnapshot) -> None:
+        """Take note of a snapshot."""
+        for rank, process in seen.ranks.items():
+            key = process.main.wait_key if process.main is not None else ()
+            if self._keys.get(rank) != key:
+                self._keys[rank], self.since_s[rank] = key, seen.at_s
+
+
+def follow(
+    job: Job,
+    reader: JobReader,
+    judge: Callable[[], Judgement],
+    say: Callable[[str], None],
+    *,
+    patience_s: float = PATIENCE_S,
+    interval_s: float = INTERVAL_S,
+) -> Judgement | None:
+    """Return the judgement of a job that has stopped moving; None if it has ended.
+
+    Args:
+        job: Its ranks that can be seen.
+        reader: Reads them.
+        judge: Judges it as it is now.
+        say: Takes a line whenever something has changed.
+        patience_s: How long ranks wait for one that goes on before that counts as a hang as well.
+        interval_s: Between two looks.
+    """
+    waits, said = _Waits(), ""
+    judged_s, finding = float("-inf"), _Finding()
+    while True:
+        now = reader.shallow_snapshot()
+        waits.add(now)
+        if all(each.is_dead for each in now.processes):
+            return None
+        still = {r: s for r, s in waits.since_s.items() if now.at_s - s >= STILL_S}
+        if still and now.at_s - judged_s >= _BETWEEN_S:
+            judged_s, judged = now.at_s, judge()
+            finding = finding.after(judged, now.at_s)
+            if judged.finding.outcome == "hung":
+                return judged
+            if finding.has_lasted(still, now.at_s, patience_s):
+                return _hung(judged, now.at_s - finding.since_s)
+        if (line := _line(job, still)) != said:
+            say(line)
+            said = line
+        time.sleep(interval_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Which ranks were found to wait for which, and since when that has not changed."""
+
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    since_s: float = 0.0
+
+    def after(self, judged: Judgement, at_s: float) -> _Finding:
+        """Return what is found by the next judgement."""
+        found = judged.diagnosis
+        ranks = (found.culprits, found.waiting) if found is not None else ((), ())
+        return self if ranks == (self.culprits, self.waiting) else _Finding(*ranks, at_s)
+
+    def has_lasted(self, still: Mapping[int, float], at_s: float, seconds: float) -> bool:
+        """Return whether it is so for long, and one side has not moved meanwhile.
+
+        A rank that is always the slowest is always found, and then both sides move.
+        """
+        return at_s - self.since_s >= seconds and any(
+            bool(side) and all(at_s - still.get(each, at_s) >= seconds for each in side)
+            for side in (self.culprits, self.waiting)
+        )
+
+
+def _hung(judged: Judgement, seconds: float) -> Judgement:
+    """Return a judgement as that of a job that hangs: it was so for long."""
+    found = judged.diagnosis
+    summary = found.summary if found is not None else ""
+    reason = f"{summary}; it has been so for {seconds:.0f} s"
+    finding = replace(judged.finding, outcome="hung", status="failed", reason=reason)
+    return replace(judged, finding=finding)
+
+
+def _line(job: Job, still: Mapping[int, float]) -> str:
+    if not still:
+        return "all ranks move"
+    if still.keys() >= job.pids.keys():
+        return "no rank moves"
+    return f"{rank_set(still)} stand{'s' if len(still) == 1 else ''} still, the others move"

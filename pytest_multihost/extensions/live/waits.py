@@ -1,0 +1,209 @@
+"""The operation that a thread of a rank is in, by its Python frames and what they were called with.
+
+They show the function of torch or jax, the user's line, the peer of a transfer, the root of a
+collective, and whether it is of the default group. They do not show which call of it this is, so
+what follows from them is never certain.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.model.operation import Operation, OperationKind
+from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
+
+_TORCH = "torch/distributed/distributed_c10d.py"
+_MULTIHOST = "jax/experimental/multihost_utils.py"
+_JAX = "jax/_src/distributed.py"
+_LOGGED = "torch/distributed/c10d_logger.py"
+
+_COLLECTIVES: Mapping[str, str] = {
+    _TORCH: (
+        r"(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|gather|scatter|reduce)\w*"
+        r"|(monitored_)?barrier|new_group|init_process_group|split_group|destroy_process_group"
+    ),
+    _MULTIHOST: r"sync_global_devices|process_allgather|broadcast_one_to_all|assert_equal",
+    _JAX: r"initialize|shutdown",
+}
+"""Functions in which a rank waits for the other members of a group, by the file they are in."""
+
+_OF_ALL = re.compile(
+    rf"init_process_group|destroy_process_group|{_COLLECTIVES[_MULTIHOST]}|{_COLLECTIVES[_JAX]}"
+)
+_MEETING_OF_ALL = "_store_based_barrier"
+"""In which `new_group` ends, also on ranks that are no members."""
+
+_TRANSFERS = r"(send|recv)(_object_list)?|batch_isend_irecv"
+_PEERS = ("dst", "src")
+_ROOTED = re.compile(r"broadcast|scatter$|gather$|reduce$|(broadcast|scatter|gather)_object")
+_WAITED = re.compile(r"\.wait\(")
+"""A call in the user's line that may wait for the end of work; C++ has no frame."""
+
+_RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
+_GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
+_CUT_OFF = "..."
+_NUMBERS = re.compile(r"\[[\d, ]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWait:
+    """What the frames of a main thread show.
+
+    Attributes:
+        operation: The operation that it is in, if any.
+        is_unclear: Whether it may be in one that Python's frames do not show.
+        has_hidden_limit: Whether its runtime may give it up, and nothing shows when: jax's threads
+            wait without a timeout, and another one, or another process, keeps the time.
+    """
+
+    operation: Operation | None = None
+    is_unclear: bool = False
+    has_hidden_limit: bool = False
+
+
+def seen_operation(
+    frames: Sequence[Frame],
+    values: Sequence[Mapping[str, str]] = (),
+    *,
+    size: int,
+    at_s: float,
+    thread: int = 0,
+) -> Operation | None:
+    """Return the operation whose function is on a thread's stack, if there is one.
+
+    Args:
+        frames: Innermost first.
+        values: Of each frame its variables as text; empty if they are not known.
+        size: Ranks of the job.
+        at_s: When the frames were read.
+        thread: Native id of the thread.
+    """
+    # The outermost function counts: a barrier may be built of other collectives.
+    for index in range(len(frames) - 1, -1, -1):
+        kind = _kind(frames[index])
+        if kind is None:
+            continue
+        found = _operation(frames[index].function, kind, size=size, at_s=at_s)
+        found = replace(found, frame=innermost_user_frame(frames), thread=thread)
+        if not values:
+            return found
+        around = values[index + 1] if _is_logger(frames, index + 1) else None
+        if any(each.function == _MEETING_OF_ALL for each in frames[:index]):
+            return replace(found, has_members=True)
+        return _with_arguments(found, values[index], around)
+    return None
+
+
+def seen_wait(
+    frames: Sequence[Frame],
+    source: str,
+    *,
+    size: int,
+    at_s: float,
+    is_blocked: bool,
+    values: Sequence[Mapping[str, str]] = (),
+) -> SeenWait:
+    """Return what the frames of a rank's main thread show.
+
+    Args:
+        frames: Innermost first.
+        source: The text of the innermost user's line, if it can be read.
+        size: Ranks of the job.
+        at_s: When the frames were read.
+        is_blocked: Whether the thread waits, for something else than a timer.
+        values: Of each frame its variables as text.
+    """
+    found = seen_operation(frames, values, size=size, at_s=at_s)
+    if found is not None:
+        return SeenWait(found, has_hidden_limit=is_of_jax(frames))
+    if not frames or not is_blocked:
+        return SeenWait(is_unclear=not frames)
+    if not is_library(frames[0].file):
+        waited = as_of_some(_operation("work.wait", "collective", size=size, at_s=at_s))
+        waited = replace(waited, frame=innermost_user_frame(frames))
+        return SeenWait(waited) if _WAITED.search(source) else SeenWait()
+    return SeenWait(is_unclear=any(each in frames[0].file for each in _RUNTIMES))
+
+
+def is_of_jax(frames: Sequence[Frame]) -> bool:
+    """Return whether jax's code is on a stack."""
+    return any("/jax/" in each.file for each in frames)
+
+
+def _kind(frame: Frame) -> OperationKind | None:
+    for file, names in _COLLECTIVES.items():
+        if frame.file.endswith(file) and re.fullmatch(names, frame.function):
+            return "collective"
+    is_transfer = frame.file.endswith(_TORCH) and re.fullmatch(_TRANSFERS, frame.function)
+    return "transfer" if is_transfer else None
+
+
+def _is_logger(frames: Sequence[Frame], index: int) -> bool:
+    return index < len(frames) and frames[index].file.endswith(_LOGGED)
+
+
+def _operation(name: str, kind: OperationKind, *, size: int, at_s: float) -> Operation:
+    return Operation(
+        name=name,
+        kind=kind,
+        group=tuple(range(size)),
+        has_members=False,
+        sequence=0,
+        since_s=at_s,
+        waited_s=at_s,
+        source="python-frames",
+    )
+
+
+# Arguments
+
+
+def _with_arguments(
+    found: Operation, own: Mapping[str, str], around: Mapping[str, str] | None
+) -> Operation:
+    """Return an operation with its peer or root, and its group, as far as its arguments show them.
+
+    Args:
+        found: The operation.
+        own: Variables of its function.
+        around: Those of torch's wrapper around it, which still has what the caller has given.
+    """
+    if found.kind == "transfer":
+        peers = [number for name in _PEERS if (number := _number(own.get(name))) is not None]
+        return replace(found, peer=peers[0] if len(peers) == 1 else None)
+    if _ROOTED.match(found.name):
+        roots = [number for name in _PEERS if (number := _number(own.get(name))) is not None]
+        found = replace(found, root=roots[0] if len(roots) == 1 else None)
+    if _OF_ALL.fullmatch(found.name):
+        return replace(found, has_members=True)
+    if found.name == "new_group":
+        ranks = own.get("ranks", "")
+        members = map(int, re.findall(r"\d+", ranks)) if _NUMBERS.fullmatch(ranks) else ()
+        group = tuple(sorted({*members} & {*found.group}))
+        return replace(found, group=group or found.group, has_members=bool(group))
+    return _with_group(found, around)
+
+
+def _with_group(found: Operation, around: Mapping[str, str] | None) -> Operation:
+    """Return a collective as one of the default group, if its caller has given no other."""
+    given = "" if around is None else around.get("args", "") + around.get("kwargs", "")
+    is_default = around is not None and _CUT_OFF not in given and not _GIVEN_GROUP.search(given)
+    return replace(found, has_members=True) if is_default else as_of_some(found)
+
+
+def as_of_some(found: Operation) -> Operation:
+    """Return an operation as one of a group that is not known, unless it is known to be of all.
+
+    Different functions in such groups are never the same call, so never a mismatch.
+    """
+    if found.has_members or found.kind != "collective":
+        return found
+    ordinal = 1 + zlib.crc32(found.name.encode()) % 1000
+    return replace(found, ordinal=ordinal, group_title="a group of some of")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

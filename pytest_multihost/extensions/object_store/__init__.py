@@ -1,0 +1,1 @@
+"""An S3 endpoint that can be made slow."""

@@ -1,0 +1,211 @@
+"""An object store that can be made slow, narrow or failing: S3 as moto's server emulates it.
+
+The store is a process of its own, a child of pytest's process and never of a rank: a real one does
+not die with a rank. Any process that knows its endpoint can use it, and change how it answers::
+
+    with serving() as endpoint:
+        store = ObjectStore(endpoint, bucket="ckpt")
+        store.create_bucket()
+        store.slow(seconds=0.5, methods=("GET",))
+        store.throttle(bytes_per_s=1e6)
+        store.fail(503, nth=3, count=2)
+        store.heal()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+CONTROL = "/_multihost"
+"""The path of requests that change the rules; no bucket can have this name."""
+
+_ANSWER_S = 60.0
+_SERVER = "pytest_multihost.extensions.object_store.server"
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRule:
+    """What happens to requests that match. Rules add up; of several failures the first counts.
+
+    Attributes:
+        key: A glob for the path, which is ``/bucket/key``; ``*`` matches slashes, too.
+        methods: Which requests, say ``("GET",)``; empty: all.
+        seconds: Delay of each answer.
+        bytes_per_s: Data rate of bodies, in and out, that all clients share; None: unlimited.
+        status: Instead of the answer: an HTTP status of 400 to 599, or "reset", which resets the
+            connection. None: the answer.
+        nth: The first matching request that the rule is applied to; 1 is the first.
+        count: To how many from there on; None: all.
+    """
+
+    key: str = "*"
+    methods: Sequence[str] = ()
+    seconds: float = 0.0
+    bytes_per_s: float | None = None
+    status: int | Literal["reset"] | None = None
+    nth: int = 1
+    count: int | None = None
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        is_error = self.status in {None, "reset"} or self.status in range(400, 600)
+        bounds = (
+            (self.seconds >= 0, "seconds must be 0 or more"),
+            (self.bytes_per_s is None or self.bytes_per_s >= 1, "bytes_per_s must be 1 or more"),
+            (is_error, "status must be 400 to 599, or 'reset'"),
+            (self.nth >= 1, "nth must be 1 or more"),
+            (self.count is None or self.count >= 1, "count must be 1 or more"),
+            (not isinstance(self.methods, str), "methods must be a list"),
+        )
+        return [problem for is_fine, problem in bounds if not is_fine]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCount:
+    """What a rule has done.
+
+    Attributes:
+        matched: Requests that match.
+        struck: How many of these the rule was applied to.
+        bytes: Size of their bodies.
+        first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0: not yet.
+    """
+
+    matched: int = 0
+    struck: int = 0
+    bytes: int = 0
+    first_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A client of the store. Its methods can be called from any process.
+
+    Attributes:
+        endpoint: As S3 clients want it, ``http://127.0.0.1:1234``.
+        bucket: The bucket.
+    """
+
+    endpoint: str
+    bucket: str = "test"
+
+    @property
+    def url(self) -> str:
+        """The bucket, as fsspec and others write it: ``s3://bucket``."""
+        return f"s3://{self.bucket}"
+
+    @property
+    def s3fs_options(self) -> dict[str, Any]:
+        """What `fsspec.filesystem("s3", ...)` takes for this store."""
+        return {
+            "anon": True,
+            "endpoint_url": self.endpoint,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+
+    def tensorstore_kvstore(self, path: str) -> dict[str, Any]:
+        """Return the specification of a `tensorstore` key-value store at `path` of the bucket."""
+        return {
+            "driver": "s3",
+            "bucket": self.bucket,
+            "path": path,
+            "endpoint": self.endpoint,
+            "aws_region": "us-east-1",
+            "aws_credentials": {"type": "anonymous"},
+        }
+
+    def create_bucket(self) -> None:
+        """Create the bucket; it may exist."""
+        self._ask("PUT", f"/{self.bucket}")
+
+    def slow(self, *, seconds: float, **where: Any) -> int:  # noqa: ANN401 - as of StoreRule
+        """Delay each request; see `StoreRule` for `where`. Returns the rule's number."""
+        return self.add(StoreRule(seconds=seconds, **where))
+
+    def throttle(self, *, bytes_per_s: float, **where: Any) -> int:  # noqa: ANN401 - as above
+        """Limit the data rate of all bodies together. Returns the rule's number."""
+        return self.add(StoreRule(bytes_per_s=bytes_per_s, **where))
+
+    def fail(self, status: int | Literal["reset"], **where: Any) -> int:  # noqa: ANN401 - as above
+        """Answer with an error, or reset the connection. Returns the rule's number."""
+        return self.add(StoreRule(status=status, **where))
+
+    def add(self, rule: StoreRule) -> int:
+        """Put a rule into force beside the others, and return its number, from 0.
+
+        Raises:
+            ValueError: The rule is invalid.
+        """
+        if problems := rule.problems():
+            raise ValueError(f"{rule!r}: {'; '.join(problems)}")
+        return int(self._ask("POST", CONTROL, asdict(rule)))
+
+    def heal(self) -> None:
+        """Remove all rules; requests that wait for one go on."""
+        self._ask("DELETE", CONTROL)
+
+    def fired(self) -> tuple[StoreCount, ...]:
+        """Return the counters of each rule, by number."""
+        return tuple(StoreCount(**each) for each in self._ask("GET", CONTROL))
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        request = urllib.request.Request(  # noqa: S310 - our own endpoint
+            f"{self.endpoint}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with _OPENER.open(request, timeout=_ANSWER_S) as answer:
+            found = answer.read()
+        return json.loads(found) if path == CONTROL else None
+
+
+def why_no_store() -> str:
+    """Return why no store can be started here; empty if one can be."""
+    if importlib.util.find_spec("moto") and importlib.util.find_spec("flask"):
+        return ""
+    return "an object store needs moto's server: pip install 'pytest-multihost-hangs[s3]'"
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Run a store, and yield its endpoint at once: connections wait until it is up (about 1 s).
+
+    It ends with the block, or with the process that has started it, however that ends.
+
+    Raises:
+        RuntimeError: moto's server is not installed.
+    """
+    if problem := why_no_store():
+        raise RuntimeError(problem)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        port = listening.getsockname()[1]
+        process = subprocess.Popen(
+            [sys.executable, "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
+            pass_fds=[listening.fileno()],
+            # The store is no part of the test: no I/O shim, no measuring of coverage.
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name != "LD_PRELOAD" and not name.startswith("COV_")
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C ends the run, which then ends the store
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()  # there is nothing to save: its objects are in its memory
+        process.wait()

@@ -1,0 +1,411 @@
+"""Judge a run with one disturbance.
+
+A weakness is shown if somebody waits for what never comes. What is no weakness:
+
+* The failure reached every rank, and all ended by themselves, whatever they raised.
+* Some ranks passed and others failed, and nobody was left waiting.
+* A rank that was only late let others give up after a timeout of theirs, and all ended: that is
+  what the timeout is for.
+
+The harness's own barrier and gather release the others when a rank fails, so ranks that have ended
+by them have been told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model.event import FaultChanged, HoldEnded, PointsPassed, RaisedError
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
+from pytest_multihost.core.model.sweep import WEAK, Disturbance, DisturbedRun, RunOutcome
+from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.outcome.points import firings
+from pytest_multihost.core.outcome.rank_facts import is_closed_connection, is_unanswered
+
+SLOWER = 5.0
+"""How many times as long as undisturbed a world may take before a rank that is still at work counts
+as one that waits, where nothing proves that it does."""
+
+LEAST_WAIT_S = 2.0
+"""The same in seconds, for short tests."""
+
+OWN_TIMEOUT_S = 60.0
+"""Timeouts up to here are the program's own; a runtime's are of minutes."""
+
+_FAILED = ("crashed", "error", "failed", "killed_as_planned")
+"""Outcomes of ranks that have failed by themselves."""
+
+_PROOFS = ("proof", "mismatch")
+"""Endings of worlds in which nobody can go on."""
+
+_NO_RUN = ("lost", "interrupted", "startup-overrun")
+"""Endings of worlds that have not run the test to an end, for a reason of the harness's."""
+
+
+def judge_run(
+    disturbance: Disturbance,
+    judged: Judgement,
+    *,
+    usual_s: float = 0.0,
+    token: str = "",
+    directory: str | None = None,
+) -> DisturbedRun:
+    """Say what a disturbance has brought about.
+
+    Args:
+        disturbance: What was done; its fault is the last of its kind in the world's.
+        judged: The world, judged as that of any test.
+        usual_s: Duration of the undisturbed run.
+        token: Repeats the run.
+        directory: The run's artifacts, relative to the artifacts directory.
+    """
+    run = _Run(disturbance, judged, usual_s)
+    outcome = run.outcome()
+    is_weak = outcome in WEAK
+    diagnosis = judged.diagnosis
+    waiting = run.waiting() if is_weak else ()
+    culprit = run.culprit(waiting) if is_weak else None
+    return DisturbedRun(
+        disturbance=disturbance,
+        outcome=outcome,
+        culprit=run.culprit_line(culprit) if is_weak else None,
+        library=run.library_line(culprit) if culprit is not None else None,
+        waiting=run.waiting_line(waiting),
+        waiting_ranks=waiting,
+        culprits=run.culprits(culprit),
+        kind=diagnosis.kind if is_weak and diagnosis is not None else None,
+        operation=run.operation(waiting),
+        summary=run.summary(outcome),
+        error=run.error_text(culprit),
+        again=run.has_passed_again(),
+        is_pressed=run.was_pressed(),
+        detected_by=diagnosis.detected_by if is_weak and diagnosis is not None else None,
+        is_proven=is_weak and run.is_proven(),
+        seconds=round(judged.result.ended_s - judged.result.started_s, 3),
+        token=token,
+        directory=directory,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A disturbed run while it is judged."""
+
+    disturbance: Disturbance
+    judged: Judgement
+    usual_s: float
+
+    @property
+    def rank(self) -> int:
+        """The rank that was disturbed: of a fault of whichever comes first, that one."""
+        index = self.index()
+        if not self.disturbance.fault.is_first or index is None:
+            return self.disturbance.passed.rank
+        return next(iter(firings(self.judged.result, index)), self.disturbance.passed.rank)
+
+    @property
+    def ranks(self) -> Sequence[RankFinding]:
+        """What happened to each rank."""
+        return self.judged.finding.ranks
+
+    # The outcome
+
+    def outcome(self) -> RunOutcome:
+        """Return what the disturbance has brought about."""
+        result, finding = self.judged.result, self.judged.finding
+        if result.ending in _NO_RUN or not self.has_happened() or self.is_still_held():
+            return "not reached"
+        if finding.outcome in ("passed", "skipped"):
+            return "survived"
+        unfinished = self.unfinished()
+        if unfinished and not self.someone_waits(unfinished):
+            return "split"
+        if unfinished and any(each.outcome in _FAILED for each in self.ranks):
+            return "left waiting"
+        if unfinished and not self.has_timed_out():
+            return "hung"
+        if self.has_timed_out():
+            return "timed out"
+        if any(each.outcome in ("passed", "skipped") for each in self.ranks):
+            return "split"
+        return "told"
+
+    def is_proven(self) -> bool:
+        """Return whether it was seen that nobody could go on."""
+        result = self.judged.result
+        return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
+
+    def index(self) -> int | None:
+        """Return which of the world's faults the disturbance's is; the test may have others."""
+        fault = self.disturbance.fault
+        found = [
+            index
+            for index, each in enumerate(self.judged.result.spec.faults)
+            if (each.kind, each.at, each.ranks) == (fault.kind, fault.at, fault.ranks)
+        ]
+        return found[-1] if found else None
+
+    def has_happened(self) -> bool:
+        """Return whether the fault has happened."""
+        index = self.index()
+        return index is not None and bool(firings(self.judged.result, index))
+
+    def is_still_held(self) -> bool:
+        """Return whether the fault itself keeps the rank from going on."""
+        if self.disturbance.fault.kind != "hold" or self.judged.result.ending != "overrun":
+            return False
+        return self.held_until_s() is None
+
+    def held_until_s(self) -> float | None:
+        """Return when the rank was last released; None if it was not, or was never held."""
+        index = self.index()
+        changes = [
+            event
+            for event in self.judged.result.history
+            if isinstance(event.body, FaultChanged) and event.body.index == index
+        ]
+        last = changes[-1] if changes else None
+        ended = (
+            isinstance(last.body, FaultChanged) and last.body.phase == "ended" if last else False
+        )
+        return last.at_s if last is not None and ended else None
+
+    def has_passed_again(self) -> bool | None:
+        """Return whether the rank has passed the point again after the fault; None: not known."""
+        at = self.disturbance.fault.at
+        for event in self.judged.result.history:
+            if event.rank == self.rank and isinstance(event.body, PointsPassed):
+                counts = {each[:3]: each[3] for each in event.body.passed}
+                count = counts.get((at.point, at.name, at.call))
+                return None if count is None else count > at.nth
+        return None
+
+    def was_pressed(self) -> bool | None:
+        """Return whether others polled while the rank was held, or had timeouts of seconds."""
+        index = self.index()
+        ends = [
+            event.body
+            for event in self.judged.result.history
+            if isinstance(event.body, HoldEnded) and event.body.index == index
+        ]
+        if not ends:
+            return None
+        return any(each.is_pressed or each.reason in ("others poll", "max_s") for each in ends)
+
+    def unfinished(self) -> tuple[int, ...]:
+        """Return the ranks that have not ended by themselves."""
+        return tuple(
+            each.facts.rank
+            for each in self.ranks
+            if each.outcome in ("hung", "collateral") and each.at_s is None
+        )
+
+    def gave_up(self) -> tuple[int, ...]:
+        """Return the ranks that ended because they waited for another in vain, or lost it."""
+        return tuple(each.facts.rank for each in self.ranks if each.has_given_up)
+
+    def someone_waits(self, unfinished: Sequence[int]) -> bool:
+        """Return whether ranks that have not ended wait, and are not only slow.
+
+        A diagnosis says so, or a proof. Without either, as for ranks that poll, they have to
+        be at it for much longer than the whole test takes.
+        """
+        result, diagnosis = self.judged.result, self.judged.diagnosis
+        if result.ending in _PROOFS:
+            return True
+        if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
+            # Those that only sleep again and again since a failure are likely to wait for it.
+            # Whoever stays in an operation, say for a key of the store, does wait.
+            in_operations = {each.rank for each in diagnosis.waits_for if each.operation}
+            is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
+            is_stuck = in_operations.issuperset(unfinished) and all(map(self.is_stuck, unfinished))
+            if not is_guess or is_stuck:
+                return True
+        failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
+        ended_s = result.detected_s or result.ended_s
+        since_s = min(failed_s, default=result.go_s or result.started_s)
+        return ended_s - since_s >= max(LEAST_WAIT_S, SLOWER * self.usual_s)
+
+    def is_stuck(self, rank: int) -> bool:
+        """Return whether a rank has been in one operation for most of the time since a failure.
+
+        Not one with a timeout of seconds, which it may handle, nor one of many in a row: ranks
+        that go on without the one that has failed are in an operation most of the time, too.
+        """
+        result = self.judged.result
+        failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
+        ended_s = result.detected_s or result.ended_s
+        since_s = (min(failed_s, default=result.started_s) + ended_s) / 2
+        return any(
+            each.waited_s is not None
+            and each.waited_s <= since_s
+            and (each.timeout_s is None or each.timeout_s > OWN_TIMEOUT_S)
+            for each in result.last_operations(rank).open
+        )
+
+    def has_timed_out(self) -> bool:
+        """Return whether a timeout has ended a wait for what would never have come.
+
+        Not one for a rank that was held at that time: it would have come.
+        """
+        at_s = [each.at_s for each in self.ranks if each.at_s is not None and self.timed_out(each)]
+        if not at_s:
+            return False
+        if self.disturbance.family != "late":
+            return True
+        released_s = self.held_until_s()
+        return released_s is not None and min(at_s) > released_s
+
+    def timed_out(self, found: RankFinding) -> bool:
+        """Return whether a rank has failed because its wait for another was in vain.
+
+        A connection that is closed tells a rank; so does the harness's own barrier.
+        """
+        error = _raised(found)
+        if error is None or error.is_harness_symptom or is_closed_connection(error):
+            return False
+        if found.outcome == "collateral":
+            return True
+        return found.facts.rank != self.rank and is_unanswered(error)
+
+    # Who, and where
+
+    def waiting(self) -> tuple[int, ...]:
+        """Return the ranks that wait."""
+        diagnosis = self.judged.diagnosis
+        unfinished = self.unfinished()
+        if diagnosis is not None and diagnosis.waiting:
+            found = diagnosis.waiting
+            is_tie = not diagnosis.culprits and self.rank in found and len(found) > 1
+            return tuple(each for each in found if each != self.rank) if is_tie else found
+        gave_up = tuple(each.facts.rank for each in self.ranks if self.timed_out(each))
+        found = unfinished or gave_up
+        others = tuple(each for each in found if each != self.rank)
+        return others or found
+
+    def culprit(self, waiting: Sequence[int]) -> int:
+        """Return the rank that the others wait for: the disturbed one, unless it is another."""
+        diagnosis = self.judged.diagnosis
+        if diagnosis is not None and not {*diagnosis.culprits} <= {*waiting}:
+            return self.rank if self.rank in diagnosis.culprits else diagnosis.culprits[0]
+        if self.rank not in waiting:
+            return self.rank
+        others = [each for each in self.ranks if each.facts.rank not in waiting]
+        failed = [each for each in others if each.outcome in _FAILED]
+        # Else those that have left the test: a rank that polls waits for what they have not done.
+        first = min(failed or others, key=lambda each: each.at_s or 0.0, default=None)
+        return first.facts.rank if first is not None else self.rank
+
+    def culprits(self, culprit: int | None) -> tuple[int, ...]:
+        """Return all ranks that the others wait for, the one that is told among them."""
+        diagnosis = self.judged.diagnosis
+        if culprit is None:
+            return ()
+        found = diagnosis.culprits if diagnosis is not None else ()
+        return found if culprit in found else (culprit,)
+
+    def culprit_line(self, culprit: int | None) -> Place | None:
+        """Return the line at which the culprit failed or is; else where it was disturbed.
+
+        A rank that has left the test is at no line: what it did otherwise began where it was
+        disturbed.
+        """
+        if culprit is None:
+            return None
+        found = self.error_line(culprit) or self.line_of(culprit)
+        if found is not None:
+            return found
+        parting, disturbed = self.parting_line(culprit), self.disturbance.passed.where
+        return disturbed or parting if culprit == self.rank else parting or disturbed
+
+    def library_line(self, culprit: int) -> Place | None:
+        """Return the line of an installed package at which the culprit raised."""
+        error = _raised(self.ranks[culprit])
+        found = error.library if error is not None else None
+        return self._place(Frame(found.file, found.line, found.function)) if found else None
+
+    def waiting_line(self, waiting: Sequence[int]) -> Place | None:
+        """Return the line at which most of the waiting ranks are."""
+        lines = [each for each in map(self._waiting_line_of, waiting) if each is not None]
+        return Counter(lines).most_common(1)[0][0] if lines else None
+
+    def _waiting_line_of(self, rank: int) -> Place | None:
+        return self.line_of(rank) or self.error_line(rank)
+
+    def operation(self, waiting: Sequence[int]) -> OperationName | None:
+        """Return what the waiting ranks wait in."""
+        diagnosis = self.judged.diagnosis
+        if diagnosis is not None:
+            theirs = (each for each in diagnosis.waits_for if each.rank in waiting)
+            first = next((each.operation for each in theirs if each.operation is not None), None)
+            return first or diagnosis.operation
+        for rank in waiting:
+            recent = self.judged.result.last_operations(rank).recent
+            for each in reversed(recent):
+                if each.failed or each.is_open:
+                    return OperationName(each.name, each.sequence, each.group)
+        return None
+
+    def line_of(self, rank: int) -> Place | None:
+        """Return the user's line at which a rank was when the world was judged."""
+        diagnosis = self.judged.diagnosis
+        for each in diagnosis.places if diagnosis is not None else ():
+            if each.rank == rank:
+                return Place(each.file, each.line, each.function, each.source)
+        if self.ranks[rank].facts.parked_s is not None:
+            return None
+        dump = next((each for each in self.judged.result.dumps if each.rank == rank), None)
+        frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else ()
+        return self._place(innermost_user_frame(frames))
+
+    def error_line(self, rank: int) -> Place | None:
+        """Return the user's line at which a rank raised."""
+        error = self.ranks[rank].error
+        if error is None or error.file is None or error.line is None:
+            return None
+        return self._place(Frame(error.file, error.line, error.function or ""))
+
+    def parting_line(self, rank: int) -> Place | None:
+        """Return the line at which a rank did otherwise than the others, if known."""
+        diagnosis = self.judged.diagnosis
+        divergence = diagnosis.divergence if diagnosis is not None else None
+        for side in divergence.sides if divergence is not None else ():
+            if rank in side.ranks and side.file is not None and side.line is not None:
+                return Place(side.file, side.line, side.function or "", side.source or "")
+        return None
+
+    def _place(self, frame: Frame | None) -> Place | None:
+        return self.judged.context.place(frame) if frame is not None else None
+
+    # Words
+
+    def summary(self, outcome: RunOutcome) -> str:
+        """Return one sentence on what has happened."""
+        if outcome == "not reached":
+            return self.judged.result.reason or "the fault did not happen"
+        diagnosis = self.judged.diagnosis
+        if diagnosis is not None and diagnosis.kind != "unknown":
+            return diagnosis.summary
+        if outcome in WEAK and (unfinished := self.unfinished()):
+            text = f"{rank_set(unfinished)} did not end"
+            return f"{text}; {self.judged.finding.reason}"
+        return self.judged.finding.reason
+
+    def error_text(self, culprit: int | None) -> str | None:
+        """Return the error of the disturbed rank, else that of the culprit, as one line."""
+        for rank in dict.fromkeys((self.rank, *(() if culprit is None else (culprit,)))):
+            error = self.ranks[rank].error
+            if error is not None:
+                first, *_ = error.message.splitlines() or [""]
+                return f"{error.type}: {first}" if first else error.type
+        return None
+
+
+def _raised(found: RankFinding) -> RaisedError | None:
+    failure = found.facts.failure
+    return failure.error if failure is not None else None

@@ -1,0 +1,209 @@
+"""The controller's side of the lanes: opens them, gives them worlds to run, replaces lost ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.launch.job_spec import JOB_VARIABLE, write_job
+from pytest_multihost.core.launch.reaper import wait_until_dead
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.wire import receive_packet, send_packet, signals_deferred
+from pytest_multihost.core.model.errors import GarbledError, LaunchError
+from pytest_multihost.extensions.sweep.lanes.process import (
+    FromLane,
+    LaneOpened,
+    LanesJob,
+    OpenLane,
+    RunWorld,
+    UseServer,
+    WorldLost,
+    WorldRun,
+)
+
+CODE = "from pytest_multihost.extensions.sweep.lanes.process import main; main()"
+"""The program of the lane parent."""
+
+_START_S = 60.0
+"""How long the lane parent may take to import everything."""
+
+_END_S = 20.0
+"""How long servers may take to end the ranks of lanes that have been ended."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane, as the controller sees it.
+
+    Attributes:
+        connection: To its process.
+        pid: Its process id.
+        request: What it is running.
+        servers: Pidfds of its servers, by key.
+    """
+
+    connection: socket.socket
+    pid: int
+    request: RunWorld | None = None
+    servers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LanePool:
+    """Lanes, kept from the first sweep of a run to its end.
+
+    Attributes:
+        log: Where the lanes print what goes wrong.
+        environment: The environment of their processes.
+    """
+
+    log: Path
+    environment: Mapping[str, str]
+    _parent: tuple[socket.socket, int] | None = None
+    _lanes: list[_Lane] = field(default_factory=list)
+    _ending: list[int] = field(default_factory=list)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    @property
+    def size(self) -> int:
+        """How many lanes there are."""
+        return len(self._lanes)
+
+    def start(self) -> None:
+        """Start the lane parent, if it does not run; returns before it is ready."""
+        if self._parent is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_START_S)
+        with theirs:
+            theirs.set_inheritable(True)
+            job = write_job(LanesJob(theirs.fileno(), os.getpid()))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            try:
+                pid = os.posix_spawn(
+                    sys.executable,
+                    [sys.executable, "-c", CODE],
+                    {**self.environment, JOB_VARIABLE: str(job)},
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_OPEN, 1, str(self.log), flags, 0o644),
+                        (os.POSIX_SPAWN_DUP2, 1, 2),
+                    ],
+                )
+            finally:
+                os.close(job)
+        self._parent = ours, pid
+
+    def grow(self, count: int) -> None:
+        """Open lanes until there are `count`.
+
+        Raises:
+            LaunchError: The lane parent is gone.
+        """
+        self.start()
+        while len(self._lanes) < count:
+            with signals_deferred():
+                self._open_lane()
+
+    def _open_lane(self) -> None:
+        assert self._parent is not None  # noqa: S101 - for the type checker
+        parent, _ = self._parent
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                send_packet(parent, OpenLane(), [theirs.fileno()])
+                packet = receive_packet(parent, LaneOpened)
+            if packet is None:
+                raise LaunchError("the process that forks lanes is gone", seen=f"See {self.log}.")
+        except (OSError, GarbledError) as error:
+            ours.close()
+            raise LaunchError("no lane could be opened", seen=str(error)) from error
+        lane = _Lane(ours, packet.message.pid)
+        self._lanes.append(lane)
+        self._selector.register(ours, selectors.EVENT_READ, lane)
+
+    def begin(self, request: RunWorld, launcher: ServerLauncher) -> None:
+        """Have an idle lane run a world; there must be one.
+
+        Args:
+            request: The world.
+            launcher: The controller's own that could start it; the lane gets a clone of its server.
+
+        Raises:
+            LaunchError: No server could be cloned.
+        """
+        lane = next(each for each in self._lanes if each.request is None)
+        with signals_deferred():
+            if request.server not in lane.servers:
+                self._attach_server(lane, request.server, launcher)
+            lane.request = request
+            with contextlib.suppress(OSError):  # it has ended: `wait` will see that
+                send_packet(lane.connection, request)
+
+    def _attach_server(self, lane: _Lane, key: str, launcher: ServerLauncher) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            pid = launcher.clone_server(theirs.fileno(), lane.pid)
+            with contextlib.suppress(ProcessLookupError):
+                lane.servers[key] = os.pidfd_open(pid)
+            with contextlib.suppress(OSError):
+                use = UseServer(key, launcher.name, pid)
+                send_packet(lane.connection, use, [ours.fileno()])
+
+    def wait(self, timeout_s: float) -> Iterator[tuple[RunWorld, WorldRun | WorldLost]]:
+        """Yield the requests that have been answered, waiting for the first."""
+        for key, _ in self._selector.select(max(0.0, timeout_s)):
+            lane: _Lane = key.data
+            answer = _receive(lane)
+            request, lane.request = lane.request, None
+            if answer is None or isinstance(answer, WorldLost):
+                self._drop(lane)
+            if request is not None:
+                yield request, answer or WorldLost(request.serial, "the lane has ended")
+
+    def _drop(self, lane: _Lane) -> None:
+        """End a lane. Its servers end the world that it may be running."""
+        self._lanes.remove(lane)
+        self._selector.unregister(lane.connection)
+        lane.connection.close()
+        # The lane parent has not reaped it unless it has ended: the kernel reuses ids late.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(lane.pid, signal.SIGKILL)
+        self._ending += lane.servers.values()
+
+    def stop(self) -> None:
+        """End all lanes, and wait until nothing is left of their worlds."""
+        with signals_deferred():
+            for lane in list(self._lanes):
+                self._drop(lane)
+            wait_until_dead(self._ending, _END_S)
+            for descriptor in self._ending:
+                os.close(descriptor)
+            self._ending.clear()
+
+    def close(self) -> None:
+        """End all lanes and the process that has forked them."""
+        self.stop()
+        if self._parent is not None:
+            (connection, pid), self._parent = self._parent, None
+            connection.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._selector.close()
+
+
+def _receive(lane: _Lane) -> WorldRun | WorldLost | None:
+    """Return a lane's answer; None if it has ended."""
+    try:
+        packet = receive_packet(lane.connection, FromLane)
+    except (OSError, GarbledError):
+        return None
+    return packet.message if packet is not None else None

@@ -1,0 +1,282 @@
+"""The lane parent, and a lane: what runs in their processes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.launch import hold_permits
+from pytest_multihost.core.launch.job_spec import take_job
+from pytest_multihost.core.launch.libc import die_with_parent
+from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.wire import Packet, receive_packet, send_packet
+from pytest_multihost.core.model.json_values import message
+from pytest_multihost.core.model.spec import WorldSpec, token
+from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.sweep import WEAK, Disturbance, DisturbedRun
+from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.report.artifacts import Attempt
+from pytest_multihost.core.report.html import write_judged
+from pytest_multihost.core.watched_world import WatchedWorld
+from pytest_multihost.extensions.sweep import judge_run
+
+# Controller to lane parent
+
+
+# Messages between the controller, the lane parent and the lanes.
+#
+# All travel as packets, with descriptors beside them.
+
+
+@message
+class LanesJob:
+    """Be the lane parent.
+
+    Attributes:
+        control: Descriptor of the control connection.
+        controller: The controller's process id.
+    """
+
+    control: int
+    controller: int
+
+
+@message
+class OpenLane:
+    """Fork a lane; the message carries its connection to the controller."""
+
+
+# Lane parent to controller
+
+
+@message
+class LaneOpened:
+    """The lane exists."""
+
+    pid: int
+
+
+# Controller to lane
+
+
+@message
+class UseServer:
+    """Start ranks by this server; the message carries the connection to it.
+
+    Attributes:
+        key: What later requests call it.
+        launch: The way of launching, as verdicts call it.
+        pid: Its process id.
+    """
+
+    key: str
+    launch: str
+    pid: int
+
+
+@message
+class RunWorld:
+    """Run a world with a disturbance, and judge it.
+
+    Attributes:
+        serial: Of this request; the answer repeats it.
+        server: Key of the server that starts the ranks.
+        spec: The world; the disturbance's fault is its last one.
+        disturbance: What is done.
+        patience_s: When to give up, in seconds after the start of the test.
+        usual_s: Duration of the undisturbed run.
+        symptoms: How the backend's failures look when they follow from another rank's.
+        primary_leaves_last: Whether rank 0 may exit only after the others.
+        scratch: Where to make the world's own directory.
+        root: pytest's rootdir.
+        artifacts: The directory to which the paths in answers are relative.
+        keep: Where to write the artifacts of a run that shows a weakness; None: nowhere.
+        permits: Where the permits for ranks are; None: none are needed.
+        permit_count: How many there are.
+        run_id: The run of pytest.
+        environment: Versions by package name.
+    """
+
+    serial: int
+    server: str
+    spec: WorldSpec
+    disturbance: Disturbance
+    patience_s: float
+    usual_s: float
+    symptoms: Symptoms
+    primary_leaves_last: bool
+    scratch: str
+    root: str
+    artifacts: str
+    keep: str | None = None
+    permits: str | None = None
+    permit_count: int = 0
+    run_id: str = ""
+    environment: Mapping[str, str | None] | None = None
+
+
+# Lane to controller
+
+
+@message
+class WorldRun:
+    """A world has been run and judged.
+
+    Attributes:
+        serial: Of the request.
+        run: What came of it.
+    """
+
+    serial: int
+    run: DisturbedRun
+
+
+@message
+class WorldLost:
+    """A world could not be run: the harness broke.
+
+    Attributes:
+        serial: Of the request.
+        why: What was seen.
+    """
+
+    serial: int
+    why: str
+
+
+ToLane = UseServer | RunWorld
+FromLane = WorldRun | WorldLost
+
+
+_MAX_TEXT = 4_000
+"""Characters of an error that travel to the controller."""
+
+
+def main() -> NoReturn:
+    """Fork a lane on each request, until the controller ends."""
+    job: LanesJob = take_job(LanesJob)
+    die_with_parent(job.controller)
+    if os.getsid(0) != os.getpid():
+        os.setsid()  # Ctrl-C is the controller's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # lanes that have ended are reaped at once
+    control = socket.socket(fileno=job.control)
+    control.set_inheritable(False)
+    gc.collect()
+    gc.freeze()
+    while (packet := receive_packet(control, OpenLane)) is not None:
+        parent, (descriptor,) = os.getpid(), packet.descriptors
+        if (pid := os.fork()) == 0:
+            control.close()
+            _be_lane(socket.socket(fileno=descriptor), parent)
+        os.close(descriptor)
+        send_packet(control, LaneOpened(pid))
+    os._exit(0)
+
+
+def _be_lane(connection: socket.socket, parent: int) -> NoReturn:
+    """Run worlds until the controller closes the connection; never returns."""
+    try:
+        die_with_parent(parent)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        lane = _Lane(connection)
+        while (packet := receive_packet(connection, ToLane)) is not None:
+            lane.answer(packet)
+    except BaseException:  # noqa: BLE001 - the log of the lanes has it
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane.
+
+    Attributes:
+        connection: To the controller.
+        launchers: What starts ranks, by key.
+    """
+
+    connection: socket.socket
+    launchers: dict[str, ServerLauncher] = field(default_factory=dict)
+
+    def answer(self, packet: Packet[ToLane]) -> None:
+        """Handle a request. After a world that was lost the controller replaces this lane."""
+        match packet.message:
+            case UseServer() as server:
+                control = socket.socket(fileno=packet.descriptors[0])
+                launcher = ServerLauncher.of_clone(server.launch, control, server.pid)
+                self.launchers[server.key] = launcher
+            case RunWorld() as request:
+                try:
+                    run = _run(request, self.launchers[request.server])
+                except Exception:  # noqa: BLE001 - a defect of one run must not end the sweep
+                    lost = WorldLost(request.serial, traceback.format_exc()[-_MAX_TEXT:])
+                    send_packet(self.connection, lost)
+                else:
+                    send_packet(self.connection, run)
+
+
+def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+    """Run a world, judge it, and remove what it has left."""
+    scratch = Path(tempfile.mkdtemp(prefix="w", dir=request.scratch))
+    try:
+        if request.permits is None:
+            return _run_in(scratch, request, launcher)
+        places = Path(request.permits)
+        with hold_permits(places, request.spec.size, count=request.permit_count):
+            return _run_in(scratch, request, launcher)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+    directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
+    directory.mkdir(parents=True, exist_ok=True)
+    world = WatchedWorld.make(request.spec, directory=directory, scratch=scratch, early="fail")
+    result = world.run(
+        launcher,
+        primary_leaves_last=request.primary_leaves_last,
+        patience_s=request.patience_s,
+    )
+    if result.ending in ("lost", "interrupted"):
+        return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
+    judged = judge_world(result, request.symptoms, SourceContext(request.root))
+    kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
+    run = judge_run(
+        request.disturbance,
+        judged,
+        usual_s=request.usual_s,
+        token=token(request.spec),
+        directory=kept,
+    )
+    if request.keep is not None and run.outcome in WEAK:
+        _write_artifacts(directory, judged, request)
+    elif request.keep is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        run = replace(run, directory=None)
+    return WorldRun(request.serial, _shortened(run))
+
+
+def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> None:
+    """Write what an attempt of a test that failed has; the verdict itself is in the answer."""
+    environment = request.environment or {}
+    about = Attempt(
+        run_id=request.run_id, directory=directory.name, worker=None, environment=environment
+    )
+    write_judged(directory, judged, about)
+
+
+def _shortened(run: DisturbedRun) -> DisturbedRun:
+    error = run.error[:_MAX_TEXT] if run.error is not None else None
+    return replace(run, summary=run.summary[:_MAX_TEXT], error=error)

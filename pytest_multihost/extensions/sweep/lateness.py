@@ -1,0 +1,118 @@
+"""Where to hold a rank: only where it can matter to others that it is late."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from pytest_multihost import faults
+from pytest_multihost.core.model.fault import Point
+from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.extensions.sweep.choices import (
+    LAST_TURN,
+    LATER_TURN,
+    MATCHED,
+    ROOTED,
+    Choice,
+    Role,
+    Weight,
+)
+from pytest_multihost.extensions.sweep.classes import SpanKind, classes_of, is_of_the_test, site_of
+from pytest_multihost.extensions.sweep.sharing import changes
+
+LATE_S = 3.0
+"""How late a rank is whose others have a timeout of seconds, or poll a number of times."""
+
+
+def choices_of_lateness(role: Role) -> Iterator[Choice]:
+    """Yield where to hold a rank of a role.
+
+    What a rank does for itself makes it late only for the next thing that others can see. So it is
+    held where they see it: at a file, if the order of the call and one of theirs is open and
+    matters (`Sharing.is_raced`), at operations and at sync points. If there is none of all this, as
+    where ranks talk by sockets of their own, at the first point that there is.
+    """
+    found = [*_late_at_files(role), *_late_at_operations(role), *_late_at_sync_points(role)]
+    yield from found
+    alone = [each for each in role.points if is_of_the_test(each)]
+    if alone and not found:
+        yield _held(alone[0], Weight.LATE_ALONE, LAST_TURN, "alone")
+
+
+def _late_at_files(role: Role) -> Iterator[Choice]:
+    """Yield holds at files, at the first and the last point of each line and kind of span.
+
+    Between two calls in a row it matters where the rank is held only if others see the first, or
+    change what it finds: that call is raced itself.
+    """
+
+    def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
+        if passed.point.point != "io" or not role.sharing.is_raced(passed):
+            return None
+        return site_of(passed), kind
+
+    for found in classes_of(role.points, role.points_of_last, key):
+        ends = found.ends[:1] if found.is_poll else found.ends
+        if len(ends) == 1 and len(role.disturbed) > 1:
+            ends = (*ends, *found.points_of_last[:1])
+        for turn, passed in enumerate(ends):
+            is_change = changes(passed)
+            weight = Weight.LATE_AT_SHARED_CHANGE if is_change else Weight.LATE_AT_SHARED_LOOK
+            yield _held(passed, weight, turn, found.key)
+            if is_change or passed.point.call == "open":
+                yield _held(passed, weight, turn + LATER_TURN, found.key, min_s=LATE_S)
+
+
+def _late_at_operations(role: Role) -> Iterator[Choice]:
+    """Yield holds at operations.
+
+    Collectives are matched by their number in the group, and rooted ones by their root, too:
+    however late a rank is, its collective meets the same ones. Only what no record holds could see
+    it, such as a socket, or a timeout. So a rank is held at all of them in one run, and at each
+    alone only if that run went wrong. A message may be taken from anybody, a key of a store may be
+    looked for in vain, and operations of the user's may do anything: at each line of these a rank
+    is held alone.
+    """
+    collectives = [e for e in role.operations if e.point.name in MATCHED | ROOTED]
+    if collectives:
+        yield from _late_at_collectives(collectives)
+
+    def key(passed: RecordedPoint, _kind: SpanKind) -> Hashable | None:
+        is_other = passed.point.name not in MATCHED | ROOTED
+        return site_of(passed) if passed.point.point == "collective" and is_other else None
+
+    for found in classes_of(role.points, role.points_of_last, key):
+        ends = found.ends
+        if len(ends) < len({role.ranks[0], role.ranks[-1]}):  # passed once, by several ranks
+            ends = (*ends, *found.points_of_last[-1:])
+        for turn, passed in enumerate(dict.fromkeys(ends)):
+            yield _held(passed, Weight.LATE_AT_OPERATION, turn, found.key)
+            later = turn + LATER_TURN
+            yield _held(passed, Weight.LATE_AT_OPERATION, later, found.key, min_s=LATE_S)
+
+
+def _late_at_collectives(collectives: Sequence[RecordedPoint]) -> Iterator[Choice]:
+    by_site = {site_of(each): each for each in reversed(collectives)}
+    first, *_ = collectives
+    if len(collectives) > 1:
+        at = Point("collective", onwards=True)
+        fault = faults.hold(rank=first.rank, at=at)
+        yield Choice(0, Weight.LATE_AT_OPERATION, "late", fault, first, "collectives")
+    for site, passed in by_site.items():
+        turn = LAST_TURN if len(collectives) > 1 else 0
+        yield _held(passed, Weight.LATE_AT_OPERATION, turn, ("collective", site))
+
+
+def _late_at_sync_points(role: Role) -> Iterator[Choice]:
+    def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
+        return (site_of(passed), kind) if passed.point.point == "sync_point" else None
+
+    for found in classes_of(role.points, role.points_of_last, key):
+        for turn, passed in enumerate(found.ends):
+            yield _held(passed, Weight.LATE_AT_SYNC_POINT, turn, found.key)
+
+
+def _held(
+    passed: RecordedPoint, weight: Weight, turn: int, class_: Hashable, *, min_s: float = 0.0
+) -> Choice:
+    fault = faults.hold(rank=passed.rank, at=passed.point, min_s=min_s)
+    return Choice(turn, weight, "late", fault, passed, class_)

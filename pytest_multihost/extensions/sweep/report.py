@@ -1,0 +1,464 @@
+"""Render the sweep of a test; its page for a browser is in `report.html`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from pytest_multihost.core import files
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.json_values import (
+    Json,
+    JsonError,
+    finite,
+    from_json,
+    parse_json,
+    to_json,
+)
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.layout import (
+    INDENT,
+    WIDTHS,
+    Line,
+    Role,
+    Row,
+    Section,
+    Span,
+    clip_line,
+    table,
+    titled,
+    titled_line,
+)
+from pytest_multihost.extensions.github.report import (
+    MAX_ERRORS,
+    MAX_SUMMARY,
+    Checkout,
+    append_page,
+    escaped,
+    fitted,
+    workflow_command,
+)
+from pytest_multihost.extensions.sweep.words import (
+    alike_texts,
+    by_chance,
+    chance_text,
+    disturbance_text,
+    families_text,
+    left_out_texts,
+    mending,
+    operation_text,
+    outcomes_text,
+    plural,
+    point_text,
+    repeats_text,
+    replay_command,
+    roles_text,
+    survives_text,
+    unsteady_texts,
+    waits_text,
+)
+
+# The result of a sweep: a block for each weakness, then what the sweep covers; its live line.
+
+
+_MAX_BLOCKS = 10
+_WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
+_UNLIMITED = 1_000_000  # columns where nothing is cut
+
+
+def sweep_section(result: SweepResult, *, files: str = "", columns: int | None = None) -> Section:
+    """Return the result of a sweep, weaknesses first.
+
+    Args:
+        result: The sweep.
+        files: Where its artifacts are.
+        columns: The terminal's width; lines to be copied are never cut. None if there is no
+            terminal: nothing is cut then.
+    """
+    least, most = WIDTHS
+    room = most if columns is None else min(most, max(least, columns))
+    lines: list[Line] = []
+    open_ = [*(each for each in result.weaknesses if each.fails_test), *by_chance(result)]
+    for weakness in open_[:_MAX_BLOCKS]:
+        lines += [*_block(result, weakness, room, files, clips=columns is not None), ()]
+    if (more := len(open_) - _MAX_BLOCKS) > 0:
+        lines += [(Span(f"and {plural(more, 'more weakness')} in sweep.html and sweep.json"),), ()]
+    lines += _coverage(result, room)
+    if files:
+        lines.append((INDENT, *titled_line("files", files)))
+    ranks = plural(result.world_size, "rank")
+    return Section(f"sweep of {result.nodeid}: {ranks}, {result.backend}", tuple(lines))
+
+
+def _block(
+    result: SweepResult, weakness: Weakness, width: int, files: str, *, clips: bool
+) -> Iterator[Line]:
+    """Yield the lines of one weakness; `files` as in `sweep_section`."""
+    run = weakness.witness
+    word = run.outcome.upper()
+    if weakness.is_confirmed is False:
+        word += f" ({chance_text(weakness)})"
+    head = textwrap.wrap(waits_text(run), width - len(word) - 2, subsequent_indent="  ")
+    yield (Span(f"{word}  ", "culprit"), Span(head[0] if head else ""))
+    lines: list[Line] = [(Span(each),) for each in head[1:]]
+    room = width - len(INDENT.text)
+    lines += titled("fault", [disturbance_text(run.disturbance) + _stands_for(run)], room)
+    rows = _rows(run) if width >= _WITH_SOURCE else [replace(e, source="") for e in _rows(run)]
+    drawn = list(table(rows, room if clips else _UNLIMITED))
+    lines += [clip_line(each, room) for each in drawn] if clips else drawn
+    if run.error:
+        lines += titled("error", [run.error], room)
+    cure = mending(run)
+    lines += titled("mend", [cure.advice], room)
+    lines += titled("", [f"see {cure.page}"], room)
+    lines += titled("alike", alike_texts(result, weakness), room)
+    lines += titled("shown by", [_shown_by(result, weakness)], room)
+    lines += titled("unsteady", unsteady_texts(result, weakness), room)
+    if run.token:
+        lines.append(titled_line("replay", replay_command(result, run)))
+    if run.directory:
+        lines.append(titled_line("files", _from_here(run.directory, files)))
+    yield from ((INDENT, *line) for line in lines)
+
+
+def _from_here(directory: str, files: str) -> str:
+    """Return a directory as a path that can be opened, if it is beside the sweep's own files."""
+    own, other = PurePosixPath(files).parent, PurePosixPath(directory)
+    is_beside = own.parts[-len(other.parts) + 1 :] == other.parts[:-1]
+    return str(own / other.name) if is_beside else directory
+
+
+def _stands_for(run: DisturbedRun) -> str:
+    role, rank = run.disturbance.role, run.disturbance.passed.rank
+    return f"; rank {rank} stands for {rank_set(role)}" if len(role) > 1 else ""
+
+
+def _rows(run: DisturbedRun) -> list[Row]:
+    """Return who was disturbed, whom the others wait for if that is elsewhere, and who waits."""
+    fault, passed = run.disturbance.fault, run.disturbance.passed
+    disturbed = fault.ranks if isinstance(fault.ranks, tuple) else (passed.rank,)
+    if fault.is_first:  # who that was, the run says if the others wait for it
+        disturbed = run.culprits or (passed.rank,)
+    role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
+    rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
+    others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
+    if run.culprit is not None and not _is_same(run.culprit, passed.where):
+        waits_itself = set(run.culprits) & set(run.waiting_ranks)
+        failed = "failed" if run.outcome == "left waiting" else "waited for"
+        state = "waiting" if waits_itself else failed
+        details = operation_text(run.operation) if waits_itself and not others else ""
+        rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
+    if run.library is not None:
+        rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
+    if others:
+        rows.append(_row(others, "waiting", "waiting", operation_text(run.operation), run.waiting))
+    return rows
+
+
+def _row(ranks: tuple[int, ...], role: Role, state: str, details: str, place: Place | None) -> Row:
+    where = f"{place.file}:{place.line} {place.function}" if place is not None else ""
+    return Row(ranks, role, state, details, where, place.source if place is not None else "")
+
+
+def _is_same(one: Place, other: Place | None) -> bool:
+    return other is not None and (one.file, one.line) == (other.file, other.line)
+
+
+def _shown_by(result: SweepResult, weakness: Weakness) -> str:
+    families = [result.runs[index].disturbance.family for index in weakness.shown_by]
+    text = f"{len(families)} of {plural(len(result.runs), 'disturbance')}"
+    text += f" ({families_text(families)})" if families else ""
+    return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
+
+
+# What the sweep covers
+
+
+def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
+    """Yield what the program survives, and what was not tried."""
+    is_weak = any(each.fails_test for each in result.weaknesses)
+    role: Role = "culprit" if is_weak else "good" if result.status == "passed" else "plain"
+    yield (Span(survives_text(result), role),)
+    facts = list(_facts(result))
+    for title, texts in facts:
+        yield from ((INDENT, *line) for line in titled(title, texts, width - len(INDENT.text)))
+
+
+def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield titles, each with its facts."""
+    if result.status == "not swept":
+        return
+    kinds = {kind: sum(counts) for kind, counts in result.points.items() if sum(counts)}
+    by_kind = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    roles = f"{plural(len(result.plan.roles), 'role')}: {roles_text(result.plan.roles)}"
+    count = f"{result.plan.point_count} ({by_kind})" if by_kind else f"{result.plan.point_count}"
+    yield "points", [f"{count}, {roles}"]
+    if result.runs:
+        yield "outcomes", [outcomes_text(result.runs)]
+    yield "left out", left_out_texts(result)
+    yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
+    gone = "was accepted and no longer occurs: remove it from the acceptance file"
+    yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]
+    yield "took", [_took(result)]
+    if result.reason:
+        yield "note", [result.reason]
+
+
+def _accepted(weakness: Weakness) -> str:
+    place = weakness.witness.waiting or weakness.witness.culprit
+    where = f" at {place.file}:{place.line}" if place is not None else ""
+    return f"{waits_text(weakness.witness)}{where}: {weakness.accepted}"
+
+
+def _took(result: SweepResult) -> str:
+    shard = f", shard {result.shard[0]} of {result.shard[1]}" if result.shard else ""
+    return (
+        f"{result.duration_s:.1f} s of {result.budget_s:g} s, {plural(result.lanes, 'world')} at a"
+        f" time{shard}; every fault at every point of every rank would be {result.plan.brute_force}"
+        " runs"
+    )
+
+
+# The live line
+
+
+def sweep_progress(
+    done: int,
+    planned: int,
+    *,
+    weaknesses: int = 0,
+    left_s: float | None = None,
+    doing: Disturbance | None = None,
+) -> str:
+    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
+
+    Args:
+        done: How many disturbances have been judged.
+        planned: How many the plan has.
+        weaknesses: How many different ones have been seen so far.
+        left_s: Seconds until the plan or the budget ends; None if unknown.
+        doing: The disturbance of the world that was started last.
+    """
+    parts = [f"swept {done} of {planned}"]
+    if weaknesses:
+        parts.append(plural(weaknesses, "weakness"))
+    if left_s is not None:
+        parts.append(f"{left_s:.0f} s left")
+    if doing is None:
+        return ", ".join(parts)
+    ranks = doing.fault.ranks
+    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
+    return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
+
+
+# Output for GitHub Actions: an error at the line of each weakness, and all sweeps as a page.
+
+
+_LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
+_HEAD = "| test | ranks | result | survives | outcomes | took |\n|---|--:|---|---|---|--:|\n"
+_MAX_TOKEN = 2000
+
+
+def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
+    """Return the weaknesses that make their tests fail, each with its sweep."""
+    return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
+
+
+def sweep_commands(results: Sequence[SweepResult], checkout: Checkout) -> list[str]:
+    """Return GitHub's workflow commands that put an error at the culprit's line of each weakness.
+
+    If that line is unknown, the error is at the line that was disturbed or at which others wait.
+    """
+    found = open_weaknesses(results)[:MAX_ERRORS]
+    return [_error(result, weakness, checkout) for result, weakness in found]
+
+
+def _error(result: SweepResult, weakness: Weakness, checkout: Checkout) -> str:
+    run = weakness.witness
+    places = (run.culprit, run.disturbance.passed.where, run.waiting)
+    known = ((checkout.relative(each.file), each.line) for each in places if each is not None)
+    file, line = next(((file, line) for file, line in known if file is not None), (None, None))
+    lines = [text for _, text in _summary_facts(weakness)]
+    lines.append(f"replay: --multihost-replay {run.token}")
+    title = f"{run.outcome.upper()} in a sweep of {result.nodeid}"
+    return workflow_command("error", file, line, title, "\n".join([waits_text(run), *lines]))
+
+
+def _summary_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
+    """Yield what is said of a weakness below its headline, each with what it is about."""
+    run = weakness.witness
+    yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
+    if run.culprit is not None and run.culprit != run.disturbance.passed.where:
+        who = rank_set(run.culprits) if run.culprits else "the culprit"
+        yield "culprit", _with_place(f"{who} is", run.culprit)
+    if run.waiting is not None and run.waiting_ranks:
+        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} waiting", run.waiting)
+    if run.error:
+        yield "error", run.error
+    cure = mending(run)
+    yield "mend", f"{cure.advice} See {cure.page}"
+
+
+def _with_place(text: str, place: Place | None) -> str:
+    return text if place is None else f"{text} at {place.file}:{place.line}: {place.source}"
+
+
+# The summary
+
+
+def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int = MAX_SUMMARY) -> str:
+    """Return sweeps as Markdown; the empty text where nothing was swept.
+
+    Args:
+        results: One for each test.
+        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
+    """
+    if not results:
+        return ""
+    found = open_weaknesses(results)
+    swept = f"{plural(len(results), 'test')} swept: {plural(len(found), 'weakness')}"
+    parts = [f"### Sweeps\n\n{swept}\n\n", _HEAD, *map(_table_row, results)]
+    parts += [_details(result, weakness) for result, weakness in found]
+    return fitted(parts, _LEFT_OUT, max_bytes)
+
+
+def _table_row(result: SweepResult) -> str:
+    shard = f" (shard {result.shard[0]} of {result.shard[1]})" if result.shard else ""
+    cells = [
+        result.nodeid,
+        f"{result.world_size} {result.backend}",
+        f"{result.status}{shard}",
+        "; ".join(
+            [survives_text(result), *(f"left out {each}" for each in left_out_texts(result))]
+        ),
+        outcomes_text(result.runs),
+        f"{result.duration_s:.0f} s",
+    ]
+    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
+
+
+def _details(result: SweepResult, weakness: Weakness) -> str:
+    run = weakness.witness
+    title = f"{run.outcome.upper()} {result.nodeid}: {waits_text(run)}"
+    lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
+    lines += [f"* {name}: {escaped(text)}" for name, text in _summary_facts(weakness)]
+    shown = plural(len(weakness.shown_by), "disturbance")
+    shown += f", and {repeats_text(weakness.repeated)}"
+    lines.append(f"* shown by {escaped(shown)}")
+    if run.token:
+        lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
+    return "\n".join([*lines, "\n</details>\n"])
+
+
+def append_sweep_summary(path: Path, results: Sequence[SweepResult]) -> None:
+    """Append sweeps to a step's summary.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    append_page(path, lambda max_bytes: sweep_summary(results, max_bytes=max_bytes))
+
+
+# The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
+
+
+SWEEP_NAME = "sweep.json"
+_NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""What JSON has no number for, as texts."""
+
+
+def sweep_record(result: SweepResult) -> dict[str, Json]:
+    """Return the content of sweep.json."""
+    return {
+        **_plain(to_json(result)),
+        "survives": survives_text(result),
+        "runs": [_run_record(each) for each in result.runs],
+        "weaknesses": [_weakness_record(result, each) for each in result.weaknesses],
+    }
+
+
+def _run_record(run: DisturbedRun) -> dict[str, Json]:
+    texts = {"done": disturbance_text(run.disturbance), "text": waits_text(run)}
+    return {**_plain(to_json(run)), **texts}
+
+
+def _weakness_record(result: SweepResult, weakness: Weakness) -> dict[str, Json]:
+    cure = mending(weakness.witness)
+    return {
+        **_plain(to_json(weakness)),
+        "witness": _run_record(weakness.witness),
+        "confirmed": weakness.is_confirmed,
+        "text": waits_text(weakness.witness),
+        "mending": {"advice": cure.advice, "page": cure.page},
+        "replay": replay_command(result, weakness.witness),
+    }
+
+
+def _plain(record: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a record with NaN and infinity as texts."""
+    return {name: finite(value) for name, value in record.items()}
+
+
+def write_sweep(directory: Path, result: SweepResult) -> Path:
+    """Write sweep.json into a folder, and return its path.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    text = json.dumps(sweep_record(result), indent=1, allow_nan=False)
+    files.write(directory / SWEEP_NAME, text + "\n")
+    return directory / SWEEP_NAME
+
+
+def read_sweep(path: Path) -> SweepResult:
+    """Return what was written.
+
+    Args:
+        path: A sweep.json.
+
+    Raises:
+        MultihostError: It cannot be read, or is none.
+    """
+    try:
+        return from_json(SweepResult, _with_numbers(parse_json(path.read_bytes())))
+    except (OSError, JsonError) as error:
+        raise MultihostError(
+            f"{path} cannot be used as the result of a sweep",
+            seen=str(error),
+            remedy="Sweep the test again with this version of pytest-multihost-hangs.",
+        ) from error
+
+
+def sweeps_of(run: Path) -> list[SweepResult]:
+    """Return the sweeps of a run of pytest, without those that cannot be read.
+
+    Args:
+        run: Its folder of artifacts.
+    """
+    found = []
+    for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
+        with contextlib.suppress(MultihostError):
+            found.append(read_sweep(path))
+    return found
+
+
+def _with_numbers(value: Json) -> Json:
+    """Return a JSON value in which values of the fault `returns` are numbers again."""
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("kind") == "returns" and isinstance(params := value.get("params"), dict):
+        numbers = {
+            name: _NUMBERS.get(each, each) if isinstance(each, str) else each
+            for name, each in params.items()
+        }
+        return {**value, "params": numbers}
+    return {name: _with_numbers(each) for name, each in value.items()}

@@ -1,0 +1,336 @@
+"""What one sweep has to run, and what it has found: no processes, no files.
+
+First every disturbance of the plan once, several at a time, while the budget lasts. Then the
+witness of each weakness that was not proven is run again, alone and with the test's own timeout:
+beside other worlds a slow machine may look like a hang. At last the witness of each is repeated; if
+a repeat does not show the weakness, the next mildest run of it becomes its witness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from pytest_multihost.core.model.errors import MultihostError, shown
+from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
+from pytest_multihost.core.model.sweep import (
+    WEAK,
+    Acceptance,
+    Disturbance,
+    DisturbedRun,
+    LeftOut,
+    SweepResult,
+    Weakness,
+)
+from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
+from pytest_multihost.extensions.sweep import find_weaknesses, next_repeat, order_rest
+from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+
+Purpose = Literal["sweep", "confirm", "repeat"]
+"""Why a world is run."""
+
+_MAX_CONFIRMS = 3
+"""How many runs that seemed to show one weakness are made again alone before it is given up."""
+
+_MAX_TRIES = 2
+"""How often a world is tried that the harness loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A world that is to be run.
+
+    Attributes:
+        disturbance: What is done in it.
+        purpose: Why.
+        artifacts: Number of the artifacts that it is to leave; None: it leaves none.
+    """
+
+    disturbance: Disturbance
+    purpose: Purpose
+    artifacts: int | None = None
+
+
+@dataclass(slots=True)
+class OneSweep:
+    """The sweep of one test.
+
+    Attributes:
+        rest: What has not been run yet.
+        runs: What was run once, judged.
+        repeats: Further runs of witnesses.
+    """
+
+    rest: deque[Disturbance]
+    runs: list[DisturbedRun] = field(default_factory=list)
+    repeats: list[DisturbedRun] = field(default_factory=list)
+    _known: list[Disturbance] = field(default_factory=list)
+    _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _tries: Counter[Disturbance] = field(default_factory=Counter)
+    _again: deque[Step] = field(default_factory=deque)
+    _running: list[Step] = field(default_factory=list)
+    _confirmed: set[Disturbance] = field(default_factory=set)
+    _refuted: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    _asked: Counter[Disturbance] = field(default_factory=Counter)
+    _kept: set[Disturbance] = field(default_factory=set)
+    _last_artifacts: int = 0
+    _found: tuple[Weakness, ...] | None = None
+
+    @property
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """The weaknesses that have been seen so far."""
+        if self._found is None:
+            self._found = find_weaknesses(self.runs, self.repeats)
+        return self._found
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What was planned and not run."""
+        return tuple(
+            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            for (reason, family), count in sorted(self._left_out.items())
+        )
+
+    def leave_out(self, reason: str, disturbances: Iterable[Disturbance]) -> None:
+        """Note what is not run, and why."""
+        self._left_out.update((reason, each.family) for each in disturbances)
+
+    def next_step(self, *, has_time: bool) -> Step | None:
+        """Return what to run next beside what is running; None if nothing can be.
+
+        Args:
+            has_time: Whether the budget allows for another disturbance.
+        """
+        step = self._next(has_time=has_time)
+        if step is not None:
+            self._running.append(step)
+        return step
+
+    def _next(self, *, has_time: bool) -> Step | None:
+        if any(each.purpose == "confirm" for each in self._running):
+            return None  # it runs alone
+        if self._again:
+            return self._again.popleft()
+        if self.rest and has_time:
+            running = [each.disturbance for each in self._running if each.purpose == "sweep"]
+            first = next((e for e in self.rest if order_rest([e], self.runs, running)), None)
+            if first is not None:
+                self.rest.remove(first)
+                return Step(first, "sweep")
+        if any(each.purpose == "sweep" for each in self._running):
+            return None  # its result decides what is repeated
+        doubtful = self._doubtful()
+        if doubtful is None:
+            return self._next_repeat()
+        return None if self._running else self._step(doubtful.disturbance, "confirm")
+
+    def _doubtful(self) -> DisturbedRun | None:
+        """Return the witness of a weakness that was neither proven nor seen in a world alone."""
+        return next(
+            (
+                each.witness
+                for each in self.weaknesses
+                if not each.witness.is_proven
+                and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
+            ),
+            None,
+        )
+
+    def _next_repeat(self) -> Step | None:
+        counted = [
+            replace(each, repeated=(self._asked[each.witness.disturbance], 0))
+            for each in self.weaknesses
+        ]
+        disturbance = next_repeat(counted)
+        if disturbance is None:
+            return None
+        return self._step(disturbance, "repeat")
+
+    def _step(self, disturbance: Disturbance, purpose: Purpose) -> Step:
+        """Return a step that runs a witness again, the first one with artifacts."""
+        self._asked[disturbance] += 1
+        if disturbance in self._kept:
+            return Step(disturbance, purpose)
+        self._kept.add(disturbance)
+        self._last_artifacts += 1
+        return Step(disturbance, purpose, self._last_artifacts)
+
+    def take(self, step: Step, run: DisturbedRun) -> None:
+        """Take the result of a step."""
+        self._running.remove(step)
+        self._found = None
+        if step.artifacts is not None and run.directory is None:  # it showed nothing: another may
+            self._kept.discard(step.disturbance)
+        if step.purpose == "repeat":
+            self.repeats.append(run)
+        elif step.purpose == "confirm":
+            self._confirm(run)
+        else:
+            self.runs.append(run)
+            self._reorder(self.rest)
+
+    def _reorder(self, rest: Iterable[Disturbance]) -> None:
+        """Order what is left, and put aside what would only show again what is known."""
+        every = tuple(rest)
+        self.rest = deque(order_rest(every, self.runs))
+        useful = set(self.rest)
+        self._known += [each for each in every if each not in useful]
+
+    def _confirm(self, run: DisturbedRun) -> None:
+        """Replace a run by the one that was made alone.
+
+        If that one shows nothing, another of those that seemed to show the same is tried. If none
+        of a few does, nothing is known of the others.
+        """
+        self._confirmed.add(run.disturbance)
+        group = next(
+            each for each in self.weaknesses if each.witness.disturbance == run.disturbance
+        )
+        index = next(i for i, e in enumerate(self.runs) if e.disturbance == run.disturbance)
+        self.runs[index] = run
+        self._found = None
+        if run.outcome in WEAK:
+            self.repeats.append(run)
+            return
+        self._refuted[group.witness.weakness_key] += 1
+        if self._refuted[group.witness.weakness_key] < _MAX_CONFIRMS:
+            return
+        unknown = [
+            self.runs[each]
+            for each in group.shown_by
+            if each != index and not self.runs[each].is_proven
+        ]
+        self.leave_out("doubtful", (each.disturbance for each in unknown))
+        self.runs = [each for each in self.runs if each not in unknown]
+        known, self._known = self._known, []
+        self._reorder((*self.rest, *known))
+
+    def lose(self, step: Step) -> bool:
+        """Note that the harness broke during a step; return whether it is tried again."""
+        self._running.remove(step)
+        self._tries[step.disturbance] += 1
+        if self._tries[step.disturbance] < _MAX_TRIES:
+            self._again.append(step)
+            return True
+        if step.purpose == "sweep":
+            self.leave_out("lost", [step.disturbance])
+        elif step.purpose == "confirm":
+            self._confirmed.add(step.disturbance)
+        return False
+
+    @property
+    def last_s(self) -> float:
+        """How long one world of the last part takes for each weakness, by what has been seen."""
+        weak = [each.seconds for each in self.runs if each.outcome in WEAK]
+        return sum(weak) / len(weak) * len(self.weaknesses) if weak else 0.0
+
+    def stop(self, reason: str) -> None:
+        """Leave out what has not been run."""
+        waiting = [e.disturbance for e in (*self._again, *self._running) if e.purpose == "sweep"]
+        self.leave_out(reason, (*waiting, *self.rest))
+        self.leave_out("known", self._known)
+        self._known.clear()
+        self._again.clear()
+        self._running.clear()
+        self.rest.clear()
+
+    def with_directories(self) -> tuple[Weakness, ...]:
+        """Return the weaknesses; their witnesses say where artifacts of a repeat are."""
+        kept = {each.disturbance: each.directory for each in self.repeats if each.directory}
+        return tuple(
+            replace(each, witness=replace(each.witness, directory=kept.get(key)))
+            for each in self.weaknesses
+            for key in [each.witness.disturbance]
+        )
+
+    def unused_directories(self) -> set[str]:
+        """Return the artifacts of repeats of runs that are no witness in the end."""
+        used = {each.witness.directory for each in self.with_directories()}
+        return {each.directory for each in self.repeats if each.directory} - used
+
+
+def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tuple[int, ...]]:
+    """Return how many points each rank passed, by kind.
+
+    Args:
+        points: Kind and rank of each point.
+        size: Number of ranks.
+    """
+    counts = Counter(points)
+    kinds = dict.fromkeys(kind for kind, _ in points)
+    return {kind: tuple(counts[kind, rank] for rank in range(size)) for kind in kinds}
+
+
+# Files that a sweep reads: results of earlier sweeps, and what the project accepts.
+
+
+_EXAMPLE = """Each entry has the form
+[[accepted]]
+test = "tests/test_restore.py::*"
+culprit = "src/storage.py:write_marker"
+reason = "the launcher ends the job"
+"""
+
+
+def read_acceptances(root: Path, settings: SweepSettings) -> tuple[Acceptance, ...]:
+    """Return the weaknesses that the project accepts.
+
+    Args:
+        root: pytest's rootdir.
+        settings: Name the file; the usual one need not be there.
+
+    Raises:
+        pytest.UsageError: It cannot be read, or an entry is wrong; names it.
+    """
+    path = settings.accepted or root / ACCEPTED_NAME
+    if settings.accepted is None and not path.exists():
+        return ()
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"--multihost-sweep-accept: {path}: {error}\n{_EXAMPLE}") from error
+    if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
+        seen = f"it has {', '.join(map(repr, data))}, and takes only [[accepted]]"
+        raise pytest.UsageError(f"--multihost-sweep-accept: {path}: {seen}.\n{_EXAMPLE}")
+    return tuple(_acceptances(path, data.get("accepted", [])))
+
+
+def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
+    for number, entry in enumerate(entries, 1):
+        try:
+            found = from_json(Acceptance, entry)
+            unknown = set(entry) - set(to_json(found))  # type: ignore[call-overload] # a mapping
+            problem = f"there is no key {shown(min(unknown))}" if unknown else ""
+            problem = problem or ("" if found.reason.strip() else "it needs a reason")
+        except JsonError as error:
+            problem = str(error)
+        if problem:
+            where = f"--multihost-sweep-accept: {path}: entry {number}: {problem}"
+            raise pytest.UsageError(f"{where}.\n{_EXAMPLE}")
+        yield found
+
+
+def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
+    """Return the last sweep of the same test with the same world and part of the plan.
+
+    Args:
+        artifacts: The artifacts directory.
+        result: The sweep that is about to begin.
+    """
+    found: list[SweepResult] = []
+    for path in artifacts.glob(f"*/*/{SWEEP_NAME}"):
+        with contextlib.suppress(MultihostError):
+            found.append(read_sweep(path))
+    same = [each for each in found if _world(each) == _world(result) and each.plan.disturbances]
+    return max(same, key=lambda each: each.run_id, default=None)
+
+
+def _world(result: SweepResult) -> tuple[object, ...]:
+    return result.nodeid, result.backend, result.world_size, result.seed, result.shard

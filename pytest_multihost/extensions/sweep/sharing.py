@@ -1,0 +1,345 @@
+"""Which files several ranks use, and where it matters who comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.sweep import ASKS, RecordedPoint
+from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
+
+# Which points of different ranks certainly come one after the other, whoever is late.
+#
+# Operations that are over only once all ranks have entered them divide a run into epochs: what a
+# rank does in one comes before all that any rank does in the next. Within an epoch any order is
+# possible.
+
+
+Epoch = int | None
+"""The epoch of a point; None if it may be any."""
+
+
+Epochs = Mapping[RecordedPoint, Epoch]
+
+
+def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
+    """Return whether points of two ranks may come in either order."""
+    return one is None or other is None or one == other
+
+
+def order_of(points: Records, size: int) -> Epochs:
+    """Return the epochs of the points that ranks have passed.
+
+    Only the operations of main threads count, as far as all ranks have passed the same, in the same
+    order. Points of other threads may be of any epoch: nothing is known of when their threads were
+    begun and awaited.
+    """
+    met = [[e.point.name for e in points.get(rank, ()) if _meets(e)] for rank in range(size)]
+    common = 0
+    for names in zip(*met, strict=False):
+        if len(set(names)) > 1:
+            break
+        common += 1
+    epochs: dict[RecordedPoint, Epoch] = {}
+    for passed in points.values():
+        number = 0
+        for each in passed:
+            epochs[each] = number if each.is_main else None
+            number = min(number + _meets(each), common)
+    return epochs
+
+
+def _meets(passed: RecordedPoint) -> bool:
+    return passed.meets_all and passed.is_main
+
+
+_TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
+"""Calls that make, move or remove what has a name, and what is below; `open` may make a file."""
+
+LOOKS = frozenset({"listdir", "open", "stat"})
+"""Calls whose result depends on whether others have made the file."""
+
+_IN_OPEN_FILES = frozenset({"fsync", "read", "write"})
+"""Calls that find the file whatever has become of its name since it was opened."""
+
+
+def makes_name(passed: RecordedPoint) -> bool:
+    """Return whether a call makes, empties, moves or removes a file or folder."""
+    return passed.point.call in _TREE or passed.makes
+
+
+def changes(passed: RecordedPoint) -> bool:
+    """Return whether others may see what a call does."""
+    return makes_name(passed) or passed.point.call == "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a rank does with a file in an epoch.
+
+    Attributes:
+        rank: The rank.
+        call: The call; ``ask`` for a `stat` that asks only whether the file is there.
+        makes: Whether it makes, empties, moves or removes it.
+        epoch: When.
+    """
+
+    rank: int
+    call: str
+    makes: bool
+    epoch: Epoch
+
+    @classmethod
+    def of(cls, passed: RecordedPoint, epochs: Epochs) -> Access:
+        """Return what a point stands for."""
+        call, epoch = passed.point.call, epochs.get(passed)
+        if call == "stat" and _is_asked(passed):
+            call = "ask"
+        return cls(passed.rank, call, makes_name(passed), epoch)
+
+
+def _is_asked(passed: RecordedPoint) -> bool:
+    return passed.error_path.asks in ASKS
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The files and folders that ranks use.
+
+    Attributes:
+        epochs: The epoch of each point.
+        at: What is done with each path.
+        inside: For each folder, what is done with what is directly in it.
+        below: For each folder, what is done with what is in it, however deep.
+        made: By whom, where and which folders are made.
+    """
+
+    epochs: Epochs = field(default_factory=dict)
+    at: Mapping[str, set[Access]] = field(default_factory=dict)
+    inside: Mapping[str, set[Access]] = field(default_factory=dict)
+    below: Mapping[str, set[Access]] = field(default_factory=dict)
+    made: frozenset[tuple[int, object, str]] = frozenset()
+
+    def is_raced(self, passed: RecordedPoint) -> bool:
+        """Return whether the order of a call and one of another rank is open, and matters.
+
+        It matters if one of them changes what the other finds.
+        """
+        if follows_mkdir(passed, self.made):
+            return False
+        epoch = self.epochs.get(passed)
+        return any(may_be_concurrent(epoch, each.epoch) for each in self._conflicts(passed))
+
+    def is_seen(self, passed: RecordedPoint) -> bool:
+        """Return whether another rank ever finds what a call changes, or changes what it finds."""
+        return any(True for _ in self._conflicts(passed))
+
+    def _conflicts(self, passed: RecordedPoint) -> Iterator[Access]:
+        """Yield what others do that changes what a call finds, or finds what it changes."""
+        mine = Access.of(passed, self.epochs)
+        for path in _paths(passed):
+            near = (
+                (path, path, self.at.get(path, ())),
+                (path, "", self.inside.get(path, ()) if mine.call == "listdir" else ()),
+                (path, "", self.below.get(path, ()) if mine.call in _TREE else ()),
+                *((folder, folder, self.at.get(folder, ())) for folder in _above(path)),
+            )
+            for folder, other, found in near:
+                for each in found:
+                    if each.rank != mine.rank and self._matters(mine, path, each, other, folder):
+                        yield each
+
+    def _matters(self, mine: Access, path: str, other: Access, at: str, folder: str) -> bool:
+        """Return whether the order of two calls matters.
+
+        Args:
+            mine: One call.
+            path: Its path.
+            other: One at the same path, above or below it.
+            at: That one's path; empty if below.
+            folder: The upper one of both paths.
+        """
+        if path == at:
+            return _clash(mine, other)
+        upper, lower = (mine, other) if folder == path else (other, mine)
+        if upper.call == "listdir":
+            return lower.makes and (at == "" or _folder(path) == folder)
+        if upper.call not in _TREE or self._is_made_anyway(upper, lower, folder):
+            return False
+        return lower.call not in _IN_OPEN_FILES or (
+            upper.call == "rename" and lower.call == "write"
+        )
+
+    def _is_made_anyway(self, upper: Access, lower: Access, folder: str) -> bool:
+        """Return whether a call makes a folder that whoever uses what is in it makes as well."""
+        makers = {each.rank for each in self.at.get(folder, ()) if each.call == "mkdir"}
+        return upper.call == "mkdir" and lower.rank in makers
+
+    def made_by_others(self, passed: RecordedPoint) -> Iterator[str]:
+        """Yield globs for what others alone make and a call looks for.
+
+        Of a folder that is listed: all that is in it, and the last that was made. With the first
+        nothing of it is seen, with the second a part.
+        """
+        path = passed.point.name
+        if passed.point.call == "listdir":
+            inside = [each for each in self.at if _folder(each) == path]
+            made = [each for each in inside if self._is_made_by_others(each, passed.rank)]
+            if len(made) > 1:
+                yield f"{path}/*"
+            yield from made[-1:]
+        elif passed.point.call in LOOKS and self._is_made_by_others(path, passed.rank):
+            yield path
+
+    def has_one_order(self, folder: str) -> bool:
+        """Return whether a folder certainly has not two entries: it was made, and then used."""
+        is_made = any(each.call == "mkdir" for each in self.at.get(folder, ()))
+        return is_made and sum(_folder(each) == folder for each in self.at) < _TWO
+
+    def _is_made_by_others(self, path: str, rank: int) -> bool:
+        changing = {
+            each.rank for each in self.at.get(path, ()) if each.makes or each.call == "write"
+        }
+        return bool(changing) and rank not in changing
+
+
+_TWO = 2
+
+
+def _clash(one: Access, other: Access) -> bool:
+    """Return whether the order of two calls on one file matters.
+
+    What is in a file matters to who reads or writes it, or asks for more than its name; an `open`
+    for reading finds it whatever is in it.
+    """
+    for each, there in ((one, other), (other, one)):
+        if each.call == "write" and there.call in ("read", "stat", "write", "rename"):
+            return True
+        if each.makes and (there.call not in _IN_OPEN_FILES or each.call == "open"):
+            return True
+    return False
+
+
+def follows_mkdir(passed: RecordedPoint, made: Collection[tuple[int, object, str]]) -> bool:
+    """Return whether a rank asks about a folder only because it could not make it.
+
+    Whoever makes a folder that may exist, and is not the first, asks whether it is a folder.
+    """
+    return passed.point.call == "stat" and _place(passed) in made
+
+
+def folders_made(points: Records) -> frozenset[tuple[int, object, str]]:
+    """Return by which ranks, at which lines, which folders are made."""
+    return frozenset(
+        _place(each) for passed in points.values() for each in passed if each.point.call == "mkdir"
+    )
+
+
+def _place(passed: RecordedPoint) -> tuple[int, object, str]:
+    where = passed.where
+    return passed.rank, (where.file, where.line) if where else None, passed.point.name
+
+
+def sharing_of(points: Records, epochs: Epochs) -> Sharing:
+    """Return which ranks use which files and folders, and when."""
+    at: dict[str, set[Access]] = {}
+    inside: dict[str, set[Access]] = {}
+    below: dict[str, set[Access]] = {}
+    made = folders_made(points)
+    for passed in points.values():
+        for each in passed:
+            is_file = each.point.point == "io" and is_of_the_test(each)
+            if not is_file or follows_mkdir(each, made):
+                continue
+            access = Access.of(each, epochs)
+            for path in _paths(each):
+                if access in at.setdefault(path, set()):
+                    continue
+                at[path].add(access)
+                inside.setdefault(_folder(path), set()).add(access)
+                for folder in _above(path):
+                    below.setdefault(folder, set()).add(access)
+    return Sharing(epochs, at, inside, below, made)
+
+
+def _paths(passed: RecordedPoint) -> tuple[str, ...]:
+    return (passed.point.name, passed.other) if passed.other else (passed.point.name,)
+
+
+def _folder(path: str) -> str:
+    return str(PurePosixPath(path).parent)
+
+
+def _above(path: str) -> list[str]:
+    return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
+
+
+# Which points are passed by whoever holds a lock: in another run that may be another rank.
+#
+# A lock file is made by the rank that comes first, and removed by it; the others look for it. What
+# only that rank does afterwards is not bound to its number, so a disturbance of it is one of
+# whichever rank comes first.
+
+
+_TAKES = frozenset({"link", "mkdir", "open"})
+_GIVES_BACK = frozenset({"rename", "rmdir", "unlink"})
+
+_Named = tuple[str, str]
+"""Name and call of a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolders:
+    """The points that one rank alone passes after several have tried to take a lock.
+
+    Attributes:
+        size: Number of ranks.
+        alone: Those points, by name and call, each with its rank.
+    """
+
+    size: int
+    alone: Mapping[_Named, int]
+
+    def of_any(self, fault: Fault, passed: RecordedPoint) -> Fault:
+        """Return a fault at a point, for whichever rank passes it first if that may vary."""
+        point = passed.point
+        is_here = fault.at.point == "io" and _named(fault.at) == _named(point)
+        if not is_here or self.alone.get(_named(point)) != passed.rank:
+            return fault
+        return replace(fault, ranks=tuple(range(self.size)), is_first=True)
+
+
+def lock_holders_of(points: Records, size: int) -> LockHolders:
+    """Return what is done by one rank alone since it may have taken a lock.
+
+    Args:
+        points: The points that each rank has passed, in order.
+        size: Ranks of the world.
+    """
+    ranks_of: dict[_Named, set[int]] = {}
+    for rank, passed in points.items():
+        for each in passed:
+            if each.point.point == "io" and is_of_the_test(each):
+                ranks_of.setdefault(_named(each.point), set()).add(rank)
+    tried = {name for (name, call), ranks in ranks_of.items() if call in _TAKES and len(ranks) > 1}
+    locks = {
+        name
+        for name in tried
+        if "lock" in PurePosixPath(name).name.lower()
+        or any(len(ranks_of.get((name, call), ())) == 1 for call in _GIVES_BACK)
+    }
+    alone: dict[_Named, int] = {}
+    for rank, passed in points.items():
+        has_tried = False
+        for each in passed:
+            named = _named(each.point)
+            has_tried |= each.point.name in locks and each.point.call in _TAKES
+            if has_tried and ranks_of.get(named) == {rank}:
+                alone[named] = rank
+    return LockHolders(size, alone)
+
+
+def _named(point: Point) -> _Named:
+    return point.name, point.call

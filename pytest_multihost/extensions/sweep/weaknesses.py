@@ -1,0 +1,160 @@
+"""Reduce runs to the weaknesses that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_multihost.core.model.spec import Family
+from pytest_multihost.core.model.sweep import (
+    WEAK,
+    Acceptance,
+    Disturbance,
+    DisturbedRun,
+    UnsteadyRun,
+    Weakness,
+)
+
+REPEATS = 5
+"""How often a witness is repeated before it is told."""
+
+MOST_WITNESSES = 3
+"""How many runs of one weakness are repeated, one after the other, until one is steady."""
+
+_MILDNESS: Mapping[Family, int] = {
+    "late": 0,
+    "hazards": 0,
+    "differs": 1,
+    "fails": 2,
+    "errors": 4,
+    "killed": 5,
+}
+"""The mildest family first; a call that fails from then on is between the last three."""
+
+_FAILS_ONWARDS = 3
+
+
+Counts = tuple[int, int]
+"""How often a run was repeated, and how often that showed its weakness again."""
+
+
+def find_weaknesses(
+    runs: Sequence[DisturbedRun], repeats: Sequence[DisturbedRun] = ()
+) -> tuple[Weakness, ...]:
+    """Return what runs show: one weakness for each culprit line, waiting line and operation.
+
+    Args:
+        runs: One run of each disturbance.
+        repeats: Further runs of some of them.
+    """
+
+    def counted(run: DisturbedRun) -> Counts:
+        again = [each for each in repeats if each.disturbance == run.disturbance]
+        return len(again), sum(shows_again(each, run) for each in again)
+
+    return reduce_runs(runs, counted)
+
+
+def reduce_runs(
+    runs: Sequence[DisturbedRun], counted: Callable[[DisturbedRun], Counts]
+) -> tuple[Weakness, ...]:
+    """Return what runs show.
+
+    Args:
+        runs: One run of each disturbance.
+        counted: Returns how often a run was repeated, and how often it showed the same again.
+    """
+    shown: dict[tuple[object, ...], list[int]] = {}
+    for index, run in enumerate(runs):
+        if run.outcome in WEAK:
+            shown.setdefault(run.weakness_key, []).append(index)
+    found = []
+    for indices in shown.values():
+        counts = {each: counted(runs[each]) for each in indices}
+        witness = _witness(sorted(indices, key=lambda each: _mildness(runs[each])), counts)
+        unsteady = tuple(
+            UnsteadyRun(index, (times, again))
+            for index, (times, again) in counts.items()
+            if again < times and index != witness
+        )
+        found.append(
+            Weakness(
+                witness=runs[witness],
+                shown_by=tuple(indices),
+                repeated=counts[witness],
+                unsteady=unsteady,
+            )
+        )
+    return tuple(found)
+
+
+def _witness(mildest: Sequence[int], counts: Mapping[int, Counts]) -> int:
+    """Return which run is the witness: the first that no repeat has failed to repeat.
+
+    If none of a few is, it is the one of them that was repeated best.
+
+    Args:
+        mildest: The runs, the mildest first.
+        counts: How often each was repeated, and how often that showed the same.
+    """
+    tried = mildest[:MOST_WITNESSES]
+    steady = [each for each in tried if counts[each][0] == counts[each][1]]
+    if steady:
+        return steady[0]
+    return max(tried, key=lambda each: counts[each][1] / counts[each][0])
+
+
+def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturbance | None:
+    """Return the witness to repeat next; None if all have been repeated often enough."""
+    due = [each for each in weaknesses if each.repeated[0] < times]
+    first = min(due, key=lambda each: each.repeated[0], default=None)
+    return first.witness.disturbance if first is not None else None
+
+
+def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
+    """Return whether a repeated run shows a weakness at a line of its witness's.
+
+    Of several ranks that wait at several lines, it depends on timing which of them is told.
+    """
+    if run.outcome not in WEAK:
+        return False
+    return run.culprit == witness.culprit or run.waiting == witness.waiting
+
+
+def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
+    """Sort the mildest disturbance first, then the shortest lateness, then the shortest run.
+
+    To be late at one point is milder than at all.
+    """
+    fault = run.disturbance.fault
+    rank = _MILDNESS[run.disturbance.family]
+    if run.disturbance.family == "fails" and fault.at.onwards:
+        rank = _FAILS_ONWARDS
+    return rank, fault.at.onwards, float(fault.params.get("min_s", 0.0)), run.seconds
+
+
+# Match weaknesses with those that a project accepts.
+
+
+def apply_acceptances(
+    weaknesses: Sequence[Weakness], accepted: Sequence[Acceptance], *, nodeid: str
+) -> tuple[tuple[Weakness, ...], tuple[Acceptance, ...]]:
+    """Mark the weaknesses that are accepted.
+
+    Args:
+        weaknesses: All that a sweep of one test has found.
+        accepted: The entries of the project's file.
+        nodeid: The test.
+
+    Returns:
+        The weaknesses, and the entries for this test that no weakness meets.
+    """
+    mine = [each for each in accepted if each.hazard is None and each.is_for(nodeid)]
+    met: list[Acceptance] = []
+    found = []
+    for weakness in weaknesses:
+        witness = weakness.witness
+        fitting = [each for each in mine if each.fits(witness.culprit, witness.waiting)]
+        met += fitting
+        found.append(replace(weakness, accepted=fitting[0].reason) if fitting else weakness)
+    return tuple(found), tuple(each for each in mine if each not in met)

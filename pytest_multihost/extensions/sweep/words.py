@@ -1,0 +1,349 @@
+"""What the reports of a sweep say: a disturbance, a weakness and its mending in plain words."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.sweep import (
+    WEAK,
+    Disturbance,
+    DisturbedRun,
+    RunOutcome,
+    SweepResult,
+    Weakness,
+)
+from pytest_multihost.core.model.verdict import OperationName
+
+OUTCOMES: Mapping[RunOutcome, str] = {
+    "left waiting": "ranks waited for one that had failed",
+    "hung": "ranks waited for what never came",
+    "timed out": "a timeout ended a wait",
+    "split": "some ranks passed, others failed, and nobody waited",
+    "told": "the test failed, and every rank ended by itself",
+    "survived": "the test passed",
+    "not reached": "the disturbance did not happen",
+}
+"""What each outcome of a run means, the worst first."""
+
+
+_MAX_ALIKE = 6
+"""How many further lines of a weakness are told."""
+
+
+def plural(count: int, noun: str) -> str:
+    """Return, say, "1 weakness", "2 weaknesses"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def ordinal(number: int) -> str:
+    """Return, say, "2nd"."""
+    is_teen = number // 10 % 10 == 1
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def point_text(point: Point) -> str:
+    """Return a point as one speaks of it: "2nd rename of */ckpt/tmp"."""
+    nth = f"{ordinal(point.nth)} " if point.nth > 1 else ""
+    match point.point:
+        case "io":
+            return f"{nth}{point.call or 'use'} of {point.name}"
+        case "collective":
+            return f"{nth}{point.name or 'operation'}"
+        case "call":
+            return f"{nth}call of {point.name}"
+        case "batch":
+            return f"batch {point.nth} of {point.name}"
+        case "sync_point":
+            return f"{nth}sync point {point.name!r}"
+        case _:
+            return "start"
+
+
+_SENTENCES = {
+    "clock_skew": "{who}'s clock was {seconds} s {way}, {then}",
+    "delay": "{who} was delayed by {seconds} s {at}",
+    "empty_data": "{who} got no data from {name}",
+    "fails": "{who}'s {what} failed with {error} ({often})",
+    "hash_seed": "{who} hashed strings differently",
+    "hold": "{who} was held {at} until all others waited{least}",
+    "kill": "{who} was killed {at}",
+    "raise_at": "{who}'s {what} raised {error}",
+    "returns": "{who}'s {what} returned {value}",
+    "short_data": "{who}'s data ended before {what}",
+    "shuffled_listing": "{who} listed {path} in another order, {then}",
+    "stream_order": "operations of {who} ran in the order of their launch, as in NCCL's streams",
+    "stale_files": "{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
+}
+"""What each kind of fault does, without a full stop."""
+
+
+def disturbance_text(disturbance: Disturbance) -> str:
+    """Return what was done to which rank: "rank 0's rename of */tmp failed with EIO (once)"."""
+    fault = disturbance.fault
+    who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
+    who = "the first rank" if fault.is_first else who
+    if fault.kind not in _SENTENCES:
+        return f"{who} had the fault {fault!r}"
+    is_at_start = fault.at.point == "start"
+    what, params = point_text(fault.at), fault.params
+    seconds = params.get("seconds") or 0
+    is_operation = fault.at.point == "collective"
+    usual = FIELD_ERRORS.get(fault.at.call, "EIO")
+    if fault.kind == "raise_at" or is_operation:
+        usual = "its own error" if fault.kind == "fails" else "RuntimeError"
+    return _SENTENCES[fault.kind].format(
+        who=who,
+        what=what,
+        name=fault.at.name,
+        at=_time_text(fault.at),
+        then="from the start" if is_at_start else f"from its {what} on",
+        error=params.get("error", usual),
+        often="and so did each later one" if fault.at.onwards else "once",
+        path=params.get("path", "*"),
+        least=f", for {params['min_s']:g} s at least" if params.get("min_s") else "",
+        value=repr(params.get("value")),
+        seconds=str(abs(seconds)).removesuffix(".0"),
+        way="behind" if seconds < 0 else "ahead",
+    )
+
+
+def _time_text(at: Point) -> str:
+    if at.point == "start":
+        return "at the start"
+    if at.onwards and at.point == "collective" and not at.name:
+        return f"{at.when} each collective"
+    return f"{at.when} its {point_text(at)}"
+
+
+def operation_text(operation: OperationName | None) -> str:
+    """Return, say, "barrier #4"; empty without an operation."""
+    if operation is None:
+        return ""
+    return f"{operation.name} #{operation.sequence}" if operation.sequence else operation.name
+
+
+def waits_text(run: DisturbedRun) -> str:
+    """Return who waits in what for whom, or what else came of the run."""
+    if run.outcome not in WEAK or not run.waiting_ranks:
+        return run.summary or run.error or OUTCOMES[run.outcome]
+    is_one = len(run.waiting_ranks) == 1
+    verb = "waited" if run.outcome == "timed out" else "waits" if is_one else "wait"
+    inside = f" in {text}" if (text := operation_text(run.operation)) else ""
+    if set(run.culprits) & set(run.waiting_ranks):
+        everybody = rank_set({*run.culprits, *run.waiting_ranks})
+        return f"{everybody} {verb} for each other{inside}{_end(run)}"
+    whom = f" for {rank_set(run.culprits)}" if run.culprits else ""
+    return f"{rank_set(run.waiting_ranks)} {verb}{inside}{whom}{_end(run)}"
+
+
+def _end(run: DisturbedRun) -> str:
+    if run.outcome == "timed out":
+        return " until a timeout ended it"
+    if run.outcome != "left waiting" or not run.culprits:
+        return ""
+    return f", which {'has' if len(run.culprits) == 1 else 'have'} failed"
+
+
+# How to mend it
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """A pattern that removes a sort of weakness.
+
+    Attributes:
+        anchor: Its section of docs/mending.md.
+        advice: One sentence.
+    """
+
+    anchor: str
+    advice: str
+
+    @property
+    def page(self) -> str:
+        """Where it is described, with an example."""
+        return f"docs/mending.md#{self.anchor}"
+
+
+MENDINGS = {
+    each.anchor: each
+    for each in (
+        Mending(
+            "agree-on-errors",
+            "Let all ranks exchange whether they failed before they wait, so that each one raises.",
+        ),
+        Mending(
+            "broadcast-decisions",
+            "Let one rank decide and broadcast the decision, so that all take the same branch.",
+        ),
+        Mending(
+            "sort-listings",
+            "Sort the listing, or let one rank list and broadcast the result.",
+        ),
+        Mending(
+            "join-uneven-inputs",
+            "Agree before each step whether every rank has data, so that all stop together.",
+        ),
+        Mending(
+            "wait-by-an-operation",
+            "Wait for another rank's file with a barrier or broadcast, then look for it once.",
+        ),
+        Mending(
+            "launch-in-one-order",
+            "Launch in an order that is the same on all ranks, and from one thread for each group.",
+        ),
+        Mending(
+            "lost-ranks",
+            "Run under a launcher that ends all ranks when one dies; no code of the others can.",
+        ),
+    )
+}
+
+_BY_KIND = {
+    "clock_skew": "broadcast-decisions",
+    "empty_data": "join-uneven-inputs",
+    "fails": "agree-on-errors",
+    "hash_seed": "broadcast-decisions",
+    "kill": "lost-ranks",
+    "raise_at": "agree-on-errors",
+    "returns": "broadcast-decisions",
+    "short_data": "join-uneven-inputs",
+    "shuffled_listing": "sort-listings",
+    "stale_files": "wait-by-an-operation",
+    "stream_order": "launch-in-one-order",
+}
+
+_QUESTIONS = ("stat", "listdir")
+"""Calls whose error many programs take for an answer: os.path.exists returns False."""
+
+
+def mending(run: DisturbedRun) -> Mending:
+    """Return what would mend the weakness that a run shows."""
+    fault = run.disturbance.fault
+    is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
+    if is_answer:
+        return MENDINGS["broadcast-decisions"]
+    if run.disturbance.family == "hazards" and fault.kind == "hold":  # of one of two threads
+        return MENDINGS["launch-in-one-order"]
+    late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
+    return MENDINGS[_BY_KIND.get(fault.kind, late)]
+
+
+# The whole sweep
+
+
+def survived(result: SweepResult) -> int:
+    """Return how many disturbances happened and left nobody waiting."""
+    return len(result.runs) - result.count("not reached", *WEAK)
+
+
+def survives_text(result: SweepResult) -> str:
+    """Return the line "survives 412 of 430 disturbances (3 weaknesses; 12 points not reached)"."""
+    if result.status == "not swept":
+        return f"not swept: {result.reason or 'for an unknown reason'}"
+    found = len(result.weaknesses)
+    accepted = sum(each.accepted is not None for each in result.weaknesses)
+    chance = len(by_chance(result))
+    notes = [
+        plural(found, "weakness")
+        + (f", {accepted} accepted" if accepted else "")
+        + (f", {chance} not repeated" if chance else "")
+    ]
+    if missed := result.count("not reached"):
+        notes.append(f"{plural(missed, 'point')} not reached")
+    what = plural(len(result.runs), "disturbance")
+    return f"survives {survived(result)} of {what} ({'; '.join(notes)})"
+
+
+def by_chance(result: SweepResult) -> list[Weakness]:
+    """Return the weaknesses that no repeat has shown again, and that are not accepted."""
+    return [each for each in result.weaknesses if each.accepted is None and not each.fails_test]
+
+
+def chance_text(weakness: Weakness) -> str:
+    """Return how often a weakness was seen that no repeat has shown again."""
+    count = len(weakness.shown_by)
+    return f"seen {'once' if count == 1 else f'in {count} runs'}, not repeated"
+
+
+def unsteady_texts(result: SweepResult, weakness: Weakness) -> list[str]:
+    """Return which other runs were repeated and did not show a weakness each time."""
+    return [
+        f"{disturbance_text(result.runs[each.run].disturbance)}: {repeats_text(each.repeated)}"
+        for each in weakness.unsteady
+    ]
+
+
+def alike_texts(result: SweepResult, weakness: Weakness) -> list[str]:
+    """Return the lines at which the same is likely, and which no weakness names.
+
+    A failure there meets the same handlers, and the same operation follows; where one was tried and
+    hurt nobody, it is not told.
+    """
+    disturbance = weakness.witness.disturbance
+    told = [each.witness.culprit for each in result.weaknesses]
+    tried = [each.disturbance.passed.where for each in result.runs]
+    known = {(each.file, each.line) for each in (*told, *tried) if each is not None}
+    found = [each for each in disturbance.alike if (each.file, each.line) not in known]
+    lines = [f"{each.file}:{each.line} {each.source}".rstrip() for each in found[:_MAX_ALIKE]]
+    more = [f"and {plural(len(found) - _MAX_ALIKE, 'more line')}"]
+    return [*lines, *(more if len(found) > _MAX_ALIKE else ())]
+
+
+def repeats_text(repeated: tuple[int, int]) -> str:
+    """Return how many repeats showed the same: "4 of 5 repeats"."""
+    times, shown = repeated
+    return f"{shown} of {plural(times, 'repeat')}"
+
+
+def outcomes_text(runs: Iterable[DisturbedRun]) -> str:
+    """Return how many runs had which outcome, the worst first: "2 hung, 400 survived"."""
+    counts = Counter(each.outcome for each in runs)
+    return ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
+
+
+def families_text(families: Iterable[str]) -> str:
+    """Return how many of which family there are: "8 fails, 4 late"."""
+    return ", ".join(f"{count} {name}" for name, count in Counter(families).most_common())
+
+
+_LEFT_OUT = {
+    "budget": "for lack of time; more with --multihost-sweep-budget",
+    "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
+    "known": "because other runs have shown that they would show nothing new",
+    "lost": "because the harness broke in them twice",
+    "machine": "because this machine cannot do that",
+    "shard": "because other shards run them",
+    "doubtful": "because nothing was proven, and in a world alone nothing occurred",
+}
+
+
+def left_out_texts(result: SweepResult) -> list[str]:
+    """Return what was planned and not run, one sentence for each reason."""
+    counts: Counter[str] = Counter()
+    by_reason: dict[str, list[str]] = {}
+    for each in result.left_out:
+        counts[each.reason] += each.count
+        by_reason.setdefault(each.reason, []).append(f"{each.count} {each.family}")
+    return [
+        f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
+        f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
+        for reason, parts in by_reason.items()
+    ]
+
+
+def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
+    """Return the roles: "rank 0; ranks 1-3"."""
+    return "; ".join(rank_set(role) for role in roles)
+
+
+def replay_command(result: SweepResult, run: DisturbedRun) -> str:
+    """Return the shell command that repeats a run."""
+    return f"pytest {shlex.quote(result.nodeid)} --multihost-replay {run.token}"
