@@ -187,7 +187,8 @@ def _row(program: Program, dumps: Path) -> Row | None:
 
 def _ours(program: Program, dumps: Path) -> Told:
     from pytest_multihost.core.model.stack import SourceContext
-    from pytest_multihost.extensions.flight import judge_dumps, read_dumps
+    from pytest_multihost.extensions.flight.recording import read_dumps
+    from pytest_multihost.extensions.flight.told_world import judge_dumps
 
     found = judge_dumps(read_dumps(dumps), "dumps", SourceContext(str(CORPUS))).diagnosis
     if found is None:

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_multihost.core.model.spec import Hosts, all_hosts
-from pytest_multihost.extensions.netns import make_network
+from pytest_multihost.extensions.netns.network import make_network
 
 MADE_LIMIT_S = 0.5
 TRIALS = 9

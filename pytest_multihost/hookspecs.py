@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
+import pluggy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pytest
+
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.nemesis import FaultKind
 
+hookspec = pluggy.HookspecMarker("pytest")
+"""Marks a function as the specification of a hook. pytest's own marker, without pytest."""
 
-@pytest.hookspec
+hookimpl = pluggy.HookimplMarker("pytest")
+"""Marks a function as an implementation of a hook: `pytest.hookimpl`, without pytest."""
+
+
+@hookspec
 def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body]
     """Return backends to offer under ``@pytest.mark.multihost(backend=...)``.
 
@@ -26,7 +34,7 @@ def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body
     """
 
 
-@pytest.hookspec
+@hookspec
 def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body]
     """Return kinds of faults to offer as ``faults.other("name", rank=..., ...)``.
 
@@ -36,7 +44,7 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     """
 
 
-@pytest.hookspec
+@hookspec
 def pytest_multihost_server_start(config: pytest.Config) -> None:
     """Load large modules and data once; every rank inherits them, copy-on-write.
 

@@ -15,7 +15,7 @@ from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 -
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.spec import Hosts, all_hosts
-from pytest_multihost.extensions.netns import make_network
+from pytest_multihost.extensions.netns.network import make_network
 
 pytest_plugins = "pytester"
 

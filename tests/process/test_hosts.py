@@ -25,7 +25,7 @@ from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import entries, link
 from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
-from pytest_multihost.extensions.netns import HostNetwork, make_network
+from pytest_multihost.extensions.netns.network import HostNetwork, make_network
 
 HOSTS = all_hosts(Hosts("netns"), 3)
 TCP = 6
@@ -457,7 +457,7 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     """SIGKILL: nobody cleans up, and nothing has a name under which it would stay."""
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from pytest_multihost.extensions.netns import make_network\n"
+        "from pytest_multihost.extensions.netns.network import make_network\n"
         "from pytest_multihost.core.model.spec import Hosts, all_hosts\n"
         "network = make_network(all_hosts(Hosts('netns'), 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.engines.live_jobs import Machine, joined_job
-from pytest_multihost.extensions.live import Job
+from pytest_multihost.extensions.live.processes import Job
 
 
 def machine(host: str, pids: dict[int, int], size: int = 4, **job: bool) -> Machine:

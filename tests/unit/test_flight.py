@@ -16,7 +16,8 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.main import main
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.extensions.flight import is_dump_folder, judge_dumps, read_dumps
+from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
+from pytest_multihost.extensions.flight.told_world import judge_dumps
 
 START_S = 1_795_000_000.0
 WORLD = "0"

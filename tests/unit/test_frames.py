@@ -33,7 +33,7 @@ STDLIB = sysconfig.get_path("stdlib")
         "/usr/lib/python3/dist-packages/yaml/__init__.py",
         "<frozen importlib._bootstrap>",
         "<string>",
-        f"{OURS}/rank/world.py",
+        f"{OURS}/core/rank/world.py",
     ],
 )
 def test_a_library_is_not_the_users_code(file: str) -> None:
@@ -77,7 +77,7 @@ def test_the_innermost_frame_of_the_user_is_found() -> None:
         ("/home/u/project-2/test_it.py", "/home/u/project-2/test_it.py"),
         (f"{SITE}/torch/distributed/c10d.py", "torch/distributed/c10d.py"),
         ("/home/u/project/.venv/lib/python3.11/site-packages/jax/api.py", "jax/api.py"),
-        (f"{OURS}/rank/world.py", "pytest_multihost/core/rank/world.py"),
+        (f"{OURS}/core/rank/world.py", "pytest_multihost/core/rank/world.py"),
         (threading.__file__, "threading.py"),
         ("<string>", "<string>"),
     ],

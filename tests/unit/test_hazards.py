@@ -18,7 +18,7 @@ from pytest_multihost.core.model.operation import (
 )
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.sweep import Acceptance
-from pytest_multihost.extensions.hazards import accept_hazards, disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.find import accept_hazards, disturbances_of, find_hazards
 from pytest_multihost.extensions.hazards.rules import (
     Found,
     buffered,

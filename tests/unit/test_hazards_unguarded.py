@@ -14,7 +14,7 @@ from pytest_multihost.core.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, 
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.sweep import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.hazards import disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.find import disturbances_of, find_hazards
 
 FILE, HANDLED = "/job/train.py", "step+20 abc"
 PAIR = (0, 1)

@@ -18,7 +18,7 @@ from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.sweep import Disturbance, DisturbedRun, RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep import judge_run
+from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.testing import (
     exited,
     make_dump,

@@ -17,7 +17,7 @@ from pytest_multihost.core.model.sweep import (
     SweepPlan,
 )
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep import order_rest, plan_sweep
+from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 

@@ -20,12 +20,11 @@ from pytest_multihost.core.model.sweep import (
     UnsteadyRun,
 )
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.sweep import (
+from pytest_multihost.extensions.sweep.plan import merge_results, shard_of
+from pytest_multihost.extensions.sweep.weaknesses import (
     apply_acceptances,
     find_weaknesses,
-    merge_results,
     next_repeat,
-    shard_of,
 )
 
 NODEID = "tests/test_ckpt.py::test_save[4-gloo]"

@@ -62,13 +62,13 @@ RUNNING = (  # what runs the test in every rank, innermost first
     f"{SITE}/_pytest/python.py:187 pytest_pyfunc_call",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
     f"{SITE}/_pytest/runner.py:130 runtestprotocol",
-    f"{OURS}/rank/agent.py:150 pytest_runtest_protocol",
+    f"{OURS}/core/rank/agent.py:150 pytest_runtest_protocol",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
 )
 FORKED = (  # how the rank came into being: the stack of the controller it was forked from
-    f"{OURS}/rank/agent.py:80 run_rank",
-    f"{OURS}/launch/server/serve.py:70 serve",
-    f"{OURS}/pytest_plugin/entry.py:60 pytest_collection_finish",
+    f"{OURS}/core/rank/agent.py:80 run_rank",
+    f"{OURS}/core/launch/server/serve.py:70 serve",
+    f"{OURS}/core/pytest_plugin/entry.py:60 pytest_collection_finish",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
     f"{SITE}/_pytest/main.py:350 _main",
 )
@@ -207,7 +207,7 @@ STARTUP = (
         *well_behaved(3, stays_in="startup"),
     ],
     {
-        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire.py:140 receive",)),
+        **dict.fromkeys((0, 1, 2), (f"{OURS}/core/launch/wire.py:140 receive",)),
         3: (CONNECTS, f"{OURS}/backends/gloo.py:30 _start"),
     },
 )
@@ -301,7 +301,7 @@ def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str])
 
 def test_a_rank_in_our_own_barrier_shows_who_called_it() -> None:
     """Our frames are a library's: the user's line names the operation."""
-    waits = (f"{OURS}/launch/wire.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
+    waits = (f"{OURS}/core/launch/wire.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
     shown = story(HANG[0], dict.fromkeys(range(4), (*waits, *TEST)))
     assert "all 4  test_restore  test_ckpt.py:31  » restore(5)" in shown
     assert "world.py" not in shown

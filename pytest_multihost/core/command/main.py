@@ -231,7 +231,7 @@ def _sweep_merge(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
     from pytest_multihost.core.command.rejudged import explain
-    from pytest_multihost.extensions.flight import is_dump_folder
+    from pytest_multihost.extensions.flight.recording import is_dump_folder
 
     directory: Path = options.directory
     if is_dump_folder(directory):

@@ -37,8 +37,9 @@ from pytest_multihost.core.report.html import (
     write_sweep_page,
 )
 from pytest_multihost.core.report.text import page_sections
-from pytest_multihost.extensions.flight import judge_dumps, read_dumps
-from pytest_multihost.extensions.sweep import merge_results
+from pytest_multihost.extensions.flight.recording import read_dumps
+from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.extensions.sweep.plan import merge_results
 from pytest_multihost.extensions.sweep.report import (
     SWEEP_NAME,
     append_sweep_summary,

@@ -63,8 +63,8 @@ from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.readers import plain_calls, read_programs, read_record
 from pytest_multihost.core.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
-from pytest_multihost.extensions.hazards import accept_hazards, find_hazards
-from pytest_multihost.extensions.netns import HOSTS_FOLDER
+from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
+from pytest_multihost.extensions.netns.network import HOSTS_FOLDER
 
 # Read what the ranks of a world that has passed have recorded, and look for hazards in it.
 

@@ -10,12 +10,13 @@ by a controller (`server_process`). Inside a rank `rank.agent` has hooks of its 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_multihost import hookspecs
+from pytest_multihost.core import built_in
 from pytest_multihost.core.pytest_plugin.fixtures import (
     object_store,
     requests_object_store,
@@ -33,6 +34,7 @@ from pytest_multihost.core.pytest_plugin.marks import (
 )
 from pytest_multihost.core.pytest_plugin.options import SWEEP_SIGNATURE, add_options, read_settings
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
+from pytest_multihost.core.registry import register_extensions
 from pytest_multihost.extensions.engines.pytest_plugin import (
     ATTACHED_PLUGIN,
     add_attach_option,
@@ -41,8 +43,6 @@ from pytest_multihost.extensions.engines.pytest_plugin import (
 )
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.backends import Backend
-    from pytest_multihost.core.nemesis import FaultKind
     from pytest_multihost.core.pytest_plugin.options import Settings
 import pytest_multihost
 
@@ -61,8 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks that others can implement."""
+    """Declare the hooks that others can implement, and register what is built in."""
     pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.register(built_in, "multihost_built_in")
+    register_extensions(pluginmanager)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -169,25 +171,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG0
     tally = node.config.stash[TALLY]
     for name, value in getattr(node, "workeroutput", {}).get("multihost", {}).items():
         setattr(tally, name, getattr(tally, name) + value)
-
-
-# Our own hooks: what is built in comes after what other plugins and conftests offer.
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_multihost_backends() -> Sequence[Backend]:
-    """Offer the built-in backends."""
-    from pytest_multihost.core.backends import BUILT_IN_BACKENDS
-
-    return BUILT_IN_BACKENDS
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_multihost_faults() -> Sequence[FaultKind]:
-    """Offer the built-in faults."""
-    from pytest_multihost.core.nemesis import BUILT_IN_KINDS
-
-    return BUILT_IN_KINDS
 
 
 def _check_package() -> None:

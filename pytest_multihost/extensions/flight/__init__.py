@@ -4,8 +4,3 @@
 operation of which group. `progress` tells how far each rank has come, and `told_world` makes the
 world that is judged, with the offsets of the hosts' clocks and what dumps show besides.
 """
-
-from pytest_multihost.extensions.flight.recording import DumpFolder, is_dump_folder, read_dumps
-from pytest_multihost.extensions.flight.told_world import judge_dumps
-
-__all__ = ["DumpFolder", "is_dump_folder", "judge_dumps", "read_dumps"]

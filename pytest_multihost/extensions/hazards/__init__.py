@@ -9,7 +9,3 @@ shows what others would do.
 * `find` applies rules, words what they have found, marks what a project accepts, and says what a
   sweep can do so that it hangs.
 """
-
-from pytest_multihost.extensions.hazards.find import accept_hazards, disturbances_of, find_hazards
-
-__all__ = ["accept_hazards", "disturbances_of", "find_hazards"]

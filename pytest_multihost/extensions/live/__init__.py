@@ -6,19 +6,3 @@ twice at a job, and says why a rank may still go on: `reader` reads its ranks he
 on several machines, `waits` says which operation the frames of a thread show. `seen_world` judges
 what was seen, again and again until a job stops moving if asked for.
 """
-
-from pytest_multihost.extensions.live.machine import Worlds, choose
-from pytest_multihost.extensions.live.processes import Job
-from pytest_multihost.extensions.live.reader import JobReader, LocalReader
-from pytest_multihost.extensions.live.seen_world import PATIENCE_S, follow, judge_job
-
-__all__ = [
-    "PATIENCE_S",
-    "Job",
-    "JobReader",
-    "LocalReader",
-    "Worlds",
-    "choose",
-    "follow",
-    "judge_job",
-]

@@ -25,16 +25,10 @@ from pytest_multihost.core.model.operation import rank_numbers
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
-from pytest_multihost.extensions.live import (
-    Job,
-    JobReader,
-    LocalReader,
-    Worlds,
-    choose,
-    follow,
-    judge_job,
-)
-from pytest_multihost.extensions.live.processes import this_program
+from pytest_multihost.extensions.live.machine import Worlds, choose
+from pytest_multihost.extensions.live.processes import Job, this_program
+from pytest_multihost.extensions.live.reader import JobReader, LocalReader
+from pytest_multihost.extensions.live.seen_world import follow, judge_job
 
 if TYPE_CHECKING:
     from pytest_multihost.extensions.engines.attach import Peer, Rendezvous

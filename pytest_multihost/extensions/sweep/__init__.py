@@ -12,22 +12,3 @@ this order:
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
   accepts.
 """
-
-from pytest_multihost.extensions.sweep.judge import judge_run
-from pytest_multihost.extensions.sweep.plan import merge_results, order_rest, plan_sweep, shard_of
-from pytest_multihost.extensions.sweep.weaknesses import (
-    apply_acceptances,
-    find_weaknesses,
-    next_repeat,
-)
-
-__all__ = [
-    "apply_acceptances",
-    "find_weaknesses",
-    "judge_run",
-    "merge_results",
-    "next_repeat",
-    "order_rest",
-    "plan_sweep",
-    "shard_of",
-]

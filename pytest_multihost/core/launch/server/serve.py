@@ -64,14 +64,14 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
 from pytest_multihost.core.slots.rank_files import RankLogs
-from pytest_multihost.extensions.netns import (
+from pytest_multihost.extensions.netns.netlink import open_sock_diag
+from pytest_multihost.extensions.netns.network import (
     HOSTS_FOLDER,
     HostNetwork,
-    NetworkFaults,
     make_network,
-    open_sock_diag,
     reserve_port,
 )
+from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0

@@ -42,9 +42,9 @@ from pytest_multihost.core.pytest_private import (
 )
 from pytest_multihost.core.report.artifacts import RunFolder, package_versions
 from pytest_multihost.core.report.text import ERASE, overlay
-from pytest_multihost.extensions.hazards import disturbances_of
-from pytest_multihost.extensions.sweep import apply_acceptances, plan_sweep, shard_of
+from pytest_multihost.extensions.hazards.find import disturbances_of
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
+from pytest_multihost.extensions.sweep.plan import plan_sweep, shard_of
 from pytest_multihost.extensions.sweep.report import sweep_progress, write_sweep
 from pytest_multihost.extensions.sweep.run.one_sweep import (
     OneSweep,
@@ -52,6 +52,7 @@ from pytest_multihost.extensions.sweep.run.one_sweep import (
     counts_by_kind,
     earlier_result,
 )
+from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
 
 # The line on the terminal while a test is swept.
 

@@ -1,0 +1,28 @@
+"""What is built in, offered through the same hooks as extensions and third parties use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.nemesis import FaultKind
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_backends() -> Sequence[Backend]:
+    """Offer the built-in backends."""
+    from pytest_multihost.core.backends import BUILT_IN_BACKENDS
+
+    return BUILT_IN_BACKENDS
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_faults() -> Sequence[FaultKind]:
+    """Offer the built-in faults."""
+    from pytest_multihost.core.nemesis import BUILT_IN_KINDS
+
+    return BUILT_IN_KINDS
