@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.launch import HostKind
     from pytest_multihost.core.nemesis import FaultKind
+    from pytest_multihost.core.services import ServiceKind
 
 hookspec = pluggy.HookspecMarker("pytest")
 """Marks a function as the specification of a hook. pytest's own marker, without pytest."""
@@ -41,6 +43,23 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     Called in pytest's own process when the first multihost test is known, and in each rank of a
     world that has faults. If two have the same name, the plugin registered last wins. A fault
     registers with ``strike.healing`` how to undo its changes when the test's body is over.
+    """
+
+
+@hookspec
+def pytest_multihost_services() -> Sequence[ServiceKind]:  # type: ignore[empty-body]
+    """Return services of worlds: what takes part in a world while it runs, beside its ranks.
+
+    Called in the controller, in pytest and in ``multihost run``. A world has those that its spec
+    names and those that are implied. If two have the same name, the plugin registered last wins.
+    """
+
+
+@hookspec
+def pytest_multihost_hosts() -> Sequence[HostKind]:  # type: ignore[empty-body]
+    """Return kinds of emulated hosts, for ``hosts="name"`` and ``hosts="name:2"``.
+
+    Called in the controller, in pytest and in ``multihost run``, before markers are read.
     """
 
 

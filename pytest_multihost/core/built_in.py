@@ -10,6 +10,7 @@ from pytest_multihost.hookspecs import hookimpl
 if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.nemesis import FaultKind
+    from pytest_multihost.core.services.service import ServiceKind
 
 
 @hookimpl(trylast=True)
@@ -26,3 +27,11 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:
     from pytest_multihost.core.nemesis import BUILT_IN_KINDS
 
     return BUILT_IN_KINDS
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_services() -> Sequence[ServiceKind]:
+    """Offer what lets held ranks go on, and what ends scripts."""
+    from pytest_multihost.core.services import BUILT_IN_SERVICES
+
+    return BUILT_IN_SERVICES

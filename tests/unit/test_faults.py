@@ -16,7 +16,7 @@ from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import Event, Pause
 from pytest_multihost.core.model.fault import Fault, hash_seed_of, resolve
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import ONE, read_token, token
+from pytest_multihost.core.model.spec import ServicePart, read_token, token
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.process_faults import descriptor_limit
 from pytest_multihost.core.nemesis.targets import load_target, target_problem
@@ -161,7 +161,7 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
     """Only on a rank that both are for."""
-    found = resolved_problems([first, second], hosts=ONE, size=3)
+    found = resolved_problems([first, second], hosts=(), size=3, kinds=KINDS)
     assert bool(found) is exclude
     assert all(repr(first) in each and repr(second) in each for each in found)
 
@@ -205,12 +205,14 @@ def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:
         read_token(text[:-3] + "AAA")
 
 
-def test_a_token_repeats_the_clock() -> None:
-    """Also where the marker says otherwise by now; without a word of it the clock is real."""
+def test_a_token_names_the_services_that_a_replay_needs() -> None:
+    """Also where the marker says otherwise by now; others are not named."""
     spec = make_spec(2)
-    assert read_token(token(replace(spec, clock="jump"))).clock == "jump"
-    assert read_token(token(spec)).clock == "real"
-    assert len(token(spec)) < len(token(replace(spec, clock="jump")))
+    parts = {"clock": ServicePart(is_replayed=True), "other": ServicePart()}
+    with_services = token(replace(spec, services=parts))
+    assert read_token(with_services).services == ("clock",)
+    assert read_token(token(spec)).services == ()
+    assert len(token(spec)) < len(with_services)
 
 
 def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:

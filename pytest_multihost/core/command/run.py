@@ -19,7 +19,7 @@ from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_back
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.screen import Screen, page_of
 from pytest_multihost.core.files import preload_variables
-from pytest_multihost.core.launch import require_jumping_clock
+from pytest_multihost.core.launch import Hosts
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
@@ -34,17 +34,16 @@ from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
     MAX_RANKS,
     NO_TIMEOUT_S,
-    ClockMode,
-    Hosts,
     WorldSpec,
     checksum,
 )
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
+from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
 from pytest_multihost.core.outcome.points import require_fired
 from pytest_multihost.core.rank import own_variables, thread_variables
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -54,9 +53,9 @@ from pytest_multihost.core.report.artifacts import (
 )
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
 from pytest_multihost.core.report.text import stacks_text
+from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
-from pytest_multihost.extensions.clock.page import find_clock_library
-from pytest_multihost.extensions.engines.attach import AttachLauncher, Peer, Rendezvous, sites_for
+from pytest_multihost.extensions.engines.attach import AttachLauncher, Peer, Rendezvous, hosts_at
 from pytest_multihost.extensions.engines.joined_script import be_peer, check_peers, meet, part
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
@@ -96,7 +95,7 @@ class RunOptions:
     ranks: int | None
     backend: str
     hosts: str
-    clock: ClockMode
+    clock: str
     faults: Sequence[str]
     timeout_s: float | None
     horizon_s: float
@@ -153,7 +152,7 @@ def _run_joined(options: RunOptions, scratch: Path) -> int:
         return be_peer(rendezvous, spec, scratch, _launcher(spec, options, scratch, scratch))
     interrupt_on_signals()
     peers, code = meet(rendezvous, spec, scratch), FAILED
-    spec = replace(spec, sites=sites_for(spec.size, peers))
+    spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
     try:
         code = _run_world(options, spec, scratch, peers)
     finally:
@@ -177,6 +176,7 @@ def _run_world(
         scratch=scratch,
         early="fail",
         others=frozenset(e.hello.pid for e in peers.values() if e.is_local and e.hello.pid),
+        kinds=new_plugin_manager().hook.pytest_multihost_services(),
     )
     progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
     hides = options.log_folder is not None
@@ -243,7 +243,9 @@ def _backend(spec: WorldSpec) -> Backend:
         SettingError: There is none of that name, or this machine lacks what it needs.
     """
     backend = find_backend(spec.backend, BUILT_IN_BACKENDS)
-    if lacking := backend.lacking(len(spec.host_of(0).ranks) if spec.sites else spec.size):
+    if lacking := backend.lacking(
+        len(spec.host_of(0).ranks) if not spec.shares_files else spec.size
+    ):
         raise SettingError(f"--backend {spec.backend}: {lacking}")
     return backend
 
@@ -258,15 +260,21 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {size}")
     if not options.is_module and not Path(options.script).is_file():
         raise SettingError(f"there is no script {options.script}")
-    hosts = Hosts.parse(options.hosts)
-    if hosts.kind != "one" and options.ranks is None:
+    hook = new_plugin_manager().hook
+    host_kinds = [kind for group in hook.pytest_multihost_hosts() for kind in group]
+    hosts = Hosts.parse(options.hosts, host_kinds)
+    if hosts.kind is not None and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
-    if options.clock == "jump":
-        require_jumping_clock()
+    services = asked_for(hook.pytest_multihost_services(), {"clock": options.clock})
+    for each in services:
+        if each.preload is not None:
+            each.preload.require()
     name = f"-m {options.script}" if options.is_module else options.script
-    seed, kinds = checksum(name) % 1_000_000, kinds_by_name([BUILT_IN_KINDS])
+    seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
     asked = [parse_fault(each) for each in options.faults]
-    faults, problems = resolve_faults(asked, size=size, seed=seed, hosts=hosts, kinds=kinds)
+    faults, problems = resolve_faults(
+        asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
+    )
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
     if problems:
         raise SettingError("; ".join(f"--fault: {each}" for each in problems))
@@ -280,12 +288,18 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
-        hosts=hosts,
-        clock=options.clock,
+        hosts=hosts.of(size),
+        services={**hosts.services, **{each.name: each.part for each in services}},
         horizon_s=options.horizon_s,
         command=shlex.join(options.command(size)),
         subject="script",
     )
+
+
+def _services(spec: WorldSpec) -> list[ServiceKind]:
+    """Return the kinds of the services that a world has, except those that all have."""
+    groups = new_plugin_manager().hook.pytest_multihost_services()
+    return [each for group in groups for each in group if each.name in spec.services]
 
 
 def _launcher(
@@ -303,7 +317,7 @@ def _launcher(
     variables = {**own, **thread_variables(own)}
     libraries = [
         find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
-        find_clock_library() if spec.clock == "jump" else None,
+        *(each.preload.library.find() for each in _services(spec) if each.preload is not None),
     ]
     variables |= preload_variables(variables, libraries)
     run = ScriptRun(

@@ -1,7 +1,7 @@
 """Start the ranks of worlds, and carry messages between the harness's processes.
 
-`wire` has the framing, `server` the process that forks ranks, `netns` makes hosts for them,
-`attach` starts them through several processes of a launcher such as torchrun.
+`wire` has the framing, `server` the process that forks ranks. `host_kind` says what emulated hosts
+are.
 
 Beside them: `interface` is what the engine asks of a launcher, with a world on several servers, why
 processes cannot start, and how several controllers share one machine; `harness_collectives` is the
@@ -11,6 +11,7 @@ processes, and with the signals that end a run as Ctrl-C does.
 """
 
 from pytest_multihost.core.launch.harness_collectives import HarnessCollectives
+from pytest_multihost.core.launch.host_kind import HostKind, Hosts
 from pytest_multihost.core.launch.interface import (
     Ending,
     Launcher,
@@ -18,16 +19,16 @@ from pytest_multihost.core.launch.interface import (
     RunningWorld,
     WorldProcesses,
     hold_permits,
-    require_jumping_clock,
 )
 
 __all__ = [
     "Ending",
     "HarnessCollectives",
+    "HostKind",
+    "Hosts",
     "Launcher",
     "RemotePart",
     "RunningWorld",
     "WorldProcesses",
     "hold_permits",
-    "require_jumping_clock",
 ]

@@ -22,7 +22,7 @@ PointKind = Literal[
     "collective",  # an operation of the runtime under test
     "sync_point",  # `world.sync_point(name)`
     "io",  # a call on a file or folder whose path matches
-    "rendezvous",  # the rank is about to start its backend; faults of the network alone
+    "rendezvous",  # the rank is about to start its backend; for faults that a service performs
 ]
 
 When = Literal["before", "after"]
@@ -73,18 +73,14 @@ MAX_SECONDS = 1e9
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 
-NETWORK_KINDS = frozenset(
-    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
-)
-"""Kinds that disturb the network between hosts, not the rank that passes their point."""
-
 NOT_AT_POINTS = frozenset({"hash_seed", "start_skew"})
 """Kinds performed before the test, whose points are never passed."""
 
-BUILT_IN = NETWORK_KINDS | {
+BUILT_IN = {
     "clock_skew",
     "cpu_throttle",
     "delay",
+    "dns_failure",
     "empty_data",
     "fails",
     "fd_pressure",
@@ -93,7 +89,12 @@ BUILT_IN = NETWORK_KINDS | {
     "hold",
     "kill",
     "memory_pressure",
+    "net_delay",
+    "net_loss",
+    "net_rate",
+    "partition",
     "raise_at",
+    "reset",
     "returns",
     "short_data",
     "shuffled_listing",
@@ -311,11 +312,6 @@ def size_problems(fault: Fault, size: int) -> list[str]:
     beyond = [rank for rank in fault.ranks if _is_whole(rank) and rank >= size]
     last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
     return [f"rank {shown(rank)} is out of range: {last}" for rank in beyond]
-
-
-def disturbs_network(faults: Sequence[Fault]) -> bool:
-    """Tell whether any of `faults` disturbs the network between hosts."""
-    return any(each.kind in NETWORK_KINDS for each in faults)
 
 
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:

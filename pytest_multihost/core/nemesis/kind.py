@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.fault import MAX_SECONDS, Fault, FaultParams, Point, PointKind
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63
 _MAX_NAME = 100
 
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
+
+
+Conflicts = Callable[[Sequence[Fault], Sequence[Host], int], list[str]]
+"""Returns why hosts cannot have faults: see `FaultKind.conflicts`."""
 
 
 class Announcement(TypedDict, total=False):
@@ -29,14 +33,14 @@ class Announcement(TypedDict, total=False):
         until_s: When it will be over by itself, in monotonic seconds.
         pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
         kills: Whether the rank dies of it.
-        network: Whether the server is to disturb the network between hosts.
+        service: The service of the world whose part in the server is to perform it.
         hold: How long the controller is to hold the rank: the fields of `model.event.Hold`.
     """
 
     until_s: float
     pause: Mapping[str, float | None]
     kills: bool
-    network: bool
+    service: str
     hold: Mapping[str, float | None]
 
 
@@ -61,6 +65,7 @@ class Strike:
         more_modules: Modules of the test that are not in `sys.modules`.
         ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
             then; others may have by the time at which this one does.
+        ahead_s: Returns how far the world's clocks are ahead of the times of files.
     """
 
     fault: Fault
@@ -73,6 +78,7 @@ class Strike:
     performed: Callable[[], str] = str
     more_modules: tuple[object, ...] = ()
     ready_s: float = 0.0
+    ahead_s: Callable[[], float] = float
 
     @property
     def rank(self) -> int:
@@ -97,6 +103,10 @@ class FaultKind:
             the fault takes effect, say at the first file that it slows down.
         points: The kinds of points to which it can be bound; empty: to all.
         lacking: What this machine lacks for it, if anything: the test is skipped.
+        service: The service of the world that performs it, outside of the rank; empty: none.
+        conflicts: From all faults of a test, with numbers for ranks, from its hosts and the number
+            of ranks: why it cannot have those of this kind. Called once for all kinds that have
+            the same function.
     """
 
     name: str
@@ -108,6 +118,8 @@ class FaultKind:
     tells_itself: bool = False
     points: frozenset[PointKind] = frozenset()
     lacking: Callable[[Fault], str | None] = lambda _fault: None
+    service: str = ""
+    conflicts: Conflicts | None = None
 
     def problems(self, params: FaultParams) -> list[str]:
         """Return what is wrong with `params`."""

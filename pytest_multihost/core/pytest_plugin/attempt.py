@@ -64,7 +64,6 @@ from pytest_multihost.core.slots.readers import plain_calls, read_programs, read
 from pytest_multihost.core.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
 from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
-from pytest_multihost.extensions.netns.network import HOSTS_FOLDER
 
 # Read what the ranks of a world that has passed have recorded, and look for hazards in it.
 
@@ -311,6 +310,7 @@ def run_attempt(
         scratch=scratch,
         early=tally.settings.early,
         others=frozenset(each.hello.pid for each in peers if each.hello.pid),
+        kinds=config.hook.pytest_multihost_services(),
     )
     watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with the others.
@@ -381,9 +381,11 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
     if str(config.getini("tmp_path_retention_policy")) != "all":
         shutil.rmtree(scratch, ignore_errors=True)
         return
-    for store in scratch.glob("*-store"):
-        store.unlink(missing_ok=True)
-    shutil.rmtree(scratch / HOSTS_FOLDER, ignore_errors=True)
+    for each in (*scratch.glob("*-store"), *scratch.glob("service-*")):
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
     for directory in (*scratch.iterdir(), scratch):
         with contextlib.suppress(OSError):  # not empty: the test's own files
             directory.rmdir()

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.files import preload_variables
-from pytest_multihost.core.launch import require_jumping_clock
+from pytest_multihost.core.launch import Hosts
 from pytest_multihost.core.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
 from pytest_multihost.core.launch.server import (
     ServerConnection,
@@ -27,7 +27,6 @@ from pytest_multihost.core.launch.server import (
     fork_server,
 )
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.spec import ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.pytest_plugin.options import Settings
@@ -35,7 +34,7 @@ from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_i
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables
 from pytest_multihost.core.rank.agent import run_rank
-from pytest_multihost.extensions.clock.page import find_clock_library
+from pytest_multihost.core.services import Preload
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,13 @@ class LaunchRequirements:
         env: Variables that must be set before the ranks' interpreter starts.
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
         has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
-        has_jumping_clock: Whether the library of the clock that jumps must be; likewise.
+        preloads: Libraries of services that must be loaded; likewise.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     has_fresh_interpreters: bool = False
     has_preloaded_shim: bool = False
-    has_jumping_clock: bool = False
+    preloads: tuple[Preload, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -60,7 +59,7 @@ class LaunchRequirements:
         own = dict(self.env)
         libraries = [
             find_library() if self.has_preloaded_shim else None,
-            find_clock_library() if self.has_jumping_clock else None,
+            *(each.library.find() for each in self.preloads),
         ]
         return {**own, **preload_variables({**os.environ, **own}, libraries)}
 
@@ -70,7 +69,7 @@ class LaunchRequirements:
         words = [f"env={dict(self.env)}"] if self.env else []
         words += ["hash_seed"] if self.has_fresh_interpreters else []
         words += ["slow_io"] if self.has_preloaded_shim else []
-        return words + (["clock=jump"] if self.has_jumping_clock else [])
+        return words + [each.setting.replace("'", "") for each in self.preloads]
 
 
 def launch_requirements(
@@ -78,7 +77,7 @@ def launch_requirements(
     faults: Sequence[Fault],
     launch: str,
     *,
-    clock: ClockMode = "real",
+    preloads: tuple[Preload, ...] = (),
 ) -> LaunchRequirements:
     """Return what a test requires.
 
@@ -87,14 +86,14 @@ def launch_requirements(
         faults: Its own, those of the command line, or those of a token.
         launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
             is slow.
-        clock: How time passes in its world.
+        preloads: Libraries of its world's services.
     """
     kinds = {each.kind for each in faults}
     return LaunchRequirements(
         env=tuple(sorted(env.items())),
         has_fresh_interpreters="hash_seed" in kinds,
         has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
-        has_jumping_clock=clock == "jump",
+        preloads=preloads,
     )
 
 
@@ -108,15 +107,6 @@ def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str
         return []
     why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
     return [f"faults: {seeds[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
-
-
-def clock_problems(clock: ClockMode, launch: str) -> list[str]:
-    """Return why the clock of a test cannot jump in the way of launching that was asked for."""
-    if clock != "jump" or launch != "fork":
-        return []
-    why = "which takes a library that is loaded when an interpreter starts, needs an"
-    remedy = "interpreter of its own: leave out --multihost-launch=fork."
-    return [f"clock='jump', {why} {remedy}"]
 
 
 @dataclass(slots=True)
@@ -153,8 +143,8 @@ class Launchers:
         return self._open[requirements]
 
     def _launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
-        if requirements.has_jumping_clock:
-            require_jumping_clock()
+        for each in requirements.preloads:
+            each.require()
         env = requirements.variables
 
         def fork() -> ServerConnection:
@@ -224,15 +214,15 @@ class Launchers:
             hosts: What hosts are made from; one host is always there.
             requirements: Their launcher tries it.
         """
-        if (kind := hosts.kind) == "one":
+        if (kind := hosts.kind) is None or not kind.probe:
             return ""
-        if kind not in self._host_problems:
+        if kind.name not in self._host_problems:
             with TemporaryDirectory(prefix="hosts-", dir=base_temp(self.config)) as base:
-                error = self.get(requirements).why_no_hosts(Path(base, "trial"))
+                error = self.get(requirements).why_no_hosts(kind.probe, Path(base, "trial"))
             parts = error.parts if error else ()
             ended = (each if each.endswith((".", ":")) else f"{each}." for each in parts)
-            self._host_problems[kind] = " ".join(ended)
-        return self._host_problems[kind]
+            self._host_problems[kind.name] = " ".join(ended)
+        return self._host_problems[kind.name]
 
     def describe(self) -> str:
         """Say which ways of launching are in use, and what forced those that are not cheapest."""

@@ -7,17 +7,17 @@ All problems of all tests are reported together, before any test runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 import pytest
 
+from pytest_multihost.core.launch.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS, Fault
-from pytest_multihost.core.model.spec import MAX_RANKS, ONE, ClockMode, Hosts
-from pytest_multihost.core.pytest_plugin.options import (
-    Settings,
-)
+from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.pytest_plugin.options import ClockMode, Settings
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
@@ -53,7 +53,7 @@ class MarkerSettings:
     local_devices: int
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
-    hosts: Hosts = ONE
+    hosts: Hosts = field(default_factory=Hosts)
     clock: ClockMode = "real"
 
 
@@ -102,7 +102,7 @@ def read_markers(
         if mark.args and "ranks" in mark.kwargs:
             problems.append("has ranks twice")
         values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems += check_values(values, _CHECKS)
+    problems += check_values(values, {**_CHECKS, "hosts": partial(_check_hosts, settings)})
     if problems:
         values = {}
     return MarkerSettings(
@@ -114,7 +114,7 @@ def read_markers(
         local_devices=int(values.get("local_devices") or settings.local_devices),
         env=dict(values.get("env") or {}),
         faults=as_tuple(values.get("faults")),
-        hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
+        hosts=_hosts(values.get("hosts"), settings),
         clock=values.get("clock") or settings.clock,
     ), problems
 
@@ -177,9 +177,13 @@ def _is_clock(value: object) -> bool:
     return isinstance(value, str) and value in get_args(ClockMode)
 
 
-def _check_hosts(value: object) -> str | None:
+def _hosts(value: object, settings: Settings) -> Hosts:
+    return settings.hosts if value is None else Hosts.parse(value, settings.host_kinds)
+
+
+def _check_hosts(settings: Settings, value: object) -> str | None:
     try:
-        Hosts.parse(value)
+        Hosts.parse(value, settings.host_kinds)
     except SettingError as error:
         return str(error)
     return None
@@ -193,7 +197,7 @@ _CHECKS: Mapping[str, Check] = {
     "timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
     "startup_timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
     "faults": must_be(_are_faults, "a list of pytest_multihost.faults"),
-    "hosts": _check_hosts,
+    "hosts": lambda _: None,  # `_check_hosts` needs the settings
     "local_devices": must_be(_is_count, f"a whole number from 1 to {MAX_RANKS}"),
     "clock": must_be(_is_clock, "'real' or 'jump'"),
     "env": must_be(_is_environment, "a mapping of variable names to strings"),

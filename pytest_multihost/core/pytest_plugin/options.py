@@ -8,14 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import pytest
 
+from pytest_multihost.core.launch.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS
 from pytest_multihost.core.model.spec import (
@@ -23,12 +24,9 @@ from pytest_multihost.core.model.spec import (
     DEFAULT_RULES,
     MAX_RANKS,
     MAX_SEED,
-    ONE,
-    ClockMode,
     Early,
     Family,
     HazardMode,
-    Hosts,
     Rule,
 )
 
@@ -36,6 +34,9 @@ from pytest_multihost.core.model.spec import (
 #
 # Read in every run of pytest; what sweeps is imported only where a test is to be swept.
 
+
+ClockMode = Literal["real", "jump"]
+"""How time passes in a world: as on its machine, or also in jumps over waits that only end it."""
 
 ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -223,6 +224,7 @@ class Settings:
         startup_timeout_s: Seconds until all ranks are ready.
         local_devices: Devices per rank, for jax.
         hosts: What hosts are made from; "one" is this machine as it is.
+        host_kinds: The kinds of hosts that exist.
         clock: How time passes in worlds.
         launch: How ranks are started; "auto": the first way that is sound.
         early: A proven hang ends the world at once, or only warns; "off": it is not looked for.
@@ -241,6 +243,7 @@ class Settings:
     startup_timeout_s: float
     local_devices: int
     hosts: Hosts
+    host_kinds: tuple[HostKind, ...]
     clock: ClockMode
     launch: str
     early: Early
@@ -261,13 +264,16 @@ def read_settings(config: pytest.Config) -> Settings:
     """
     problems: list[str] = []
     read = partial(_read, config, problems)
+    offered: Sequence[Sequence[HostKind]] = config.hook.pytest_multihost_hosts()
+    host_kinds = tuple(kind for group in offered for kind in group)
     settings = Settings(
         ranks=read("ranks", parse_ranks),
         backends=read("backend", parse_names) or ("none",),
         timeout_s=read("timeout", parse_seconds) or 120.0,
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
         local_devices=read("local_devices", parse_count) or 1,
-        hosts=read("hosts", Hosts.parse) or ONE,
+        hosts=read("hosts", partial(Hosts.parse, kinds=host_kinds)) or Hosts(),
+        host_kinds=host_kinds,
         clock=read("clock", _one_of(*get_args(ClockMode))) or "real",
         launch=read("launch", _one_of("auto", "fork", "server", "spawn")) or "auto",
         early=read("early", _one_of(*get_args(Early))) or "fail",

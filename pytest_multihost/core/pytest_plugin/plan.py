@@ -16,12 +16,12 @@ from typing import get_args
 import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend
+from pytest_multihost.core.launch.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import group_by_value, rank_set
 from pytest_multihost.core.model.spec import (
     DEFAULT_FAMILIES,
-    ClockMode,
     Replay,
     WorldSpec,
     checksum,
@@ -34,7 +34,6 @@ from pytest_multihost.core.outcome import Finding, Symptoms
 from pytest_multihost.core.outcome.finding import has_xfailed, own_failures
 from pytest_multihost.core.pytest_plugin.launchers import (
     LaunchRequirements,
-    clock_problems,
     launch_problems,
     launch_requirements,
 )
@@ -55,6 +54,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     SweepSettings,
 )
 from pytest_multihost.core.pytest_plugin.server_process import offered_backends, plain_nodeid
+from pytest_multihost.core.services import ServiceKind, asked_for
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""
@@ -68,6 +68,7 @@ class Plan:
         world: What all attempts of the test have in common.
         backend: How the ranks form a process group.
         has_own_timeout: Whether the timeout is that of the test's marker.
+        hosts: What its hosts are made from.
         requirements: What the test requires of its launcher.
         expected: How its world must hang; None for an ordinary test.
         sweep: How it is to be swept; None if it is not.
@@ -76,6 +77,7 @@ class Plan:
     world: WorldSpec
     backend: Backend
     has_own_timeout: bool
+    hosts: Hosts
     requirements: LaunchRequirements
     expected: Expectation | None
     sweep: SweepRequest | None = None
@@ -138,9 +140,10 @@ def _plan_item(
         return None, [*problems, f"cannot run: {why}"]
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
-    clock = fault_options.clock(nodeid, marked)
+    services = fault_options.services(nodeid, marked)
+    preloads = tuple(each.preload for each in services if each.preload is not None)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
-    problems += clock_problems(clock, settings.launch)
+    problems += [why for each in preloads for why in each.problems(settings.launch)]
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
@@ -151,14 +154,15 @@ def _plan_item(
         startup_timeout_s=marked.startup_timeout_s,
         seed=seed,
         faults=faults,
-        hosts=marked.hosts,
-        clock=clock,
+        hosts=marked.hosts.of(size),
+        services={**marked.hosts.services, **{each.name: each.part for each in services}},
     )
     return Plan(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(marked.env, faults, settings.launch, clock=clock),
+        hosts=marked.hosts,
+        requirements=launch_requirements(marked.env, faults, settings.launch, preloads=preloads),
         expected=expected,
         sweep=sweep if fault_options.replay is None else None,
     ), problems
@@ -173,12 +177,14 @@ class FaultOptions:
         everywhere: Faults for every multihost test: --multihost-fault.
         seed: The seed of every world: --multihost-seed.
         replay: What a token says is to be repeated: --multihost-replay.
+        service_kinds: The kinds of services that each plugin offers.
     """
 
     kinds: Mapping[str, FaultKind]
     everywhere: tuple[Fault, ...] = ()
     seed: int | None = None
     replay: Replay | None = None
+    service_kinds: Sequence[Sequence[ServiceKind]] = ()
 
     def resolve(
         self, nodeid: str, size: int, marked: MarkerSettings
@@ -201,15 +207,16 @@ class FaultOptions:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
         resolved, problems = resolve_faults(
-            faults, size=size, seed=seed, hosts=marked.hosts, kinds=self.kinds
+            faults, size=size, seed=seed, hosts=marked.hosts.of(size), kinds=self.kinds
         )
         return seed, resolved, [f"faults: {each}" for each in problems]
 
-    def clock(self, nodeid: str, marked: MarkerSettings) -> ClockMode:
-        """Return how time passes in a test's world: as in the one that is repeated, if one is."""
+    def services(self, nodeid: str, marked: MarkerSettings) -> list[ServiceKind]:
+        """Return the services that a test asks for: those of the world that is repeated, if any."""
         if self.replay is not None and self.replay.is_of(nodeid):
-            return self.replay.clock
-        return marked.clock
+            names = self.replay.services
+            return [each for group in self.service_kinds for each in group if each.name in names]
+        return asked_for(self.service_kinds, {"clock": marked.clock})
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
@@ -234,7 +241,8 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
     if problems:
         raise pytest.UsageError("\n".join(problems))
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
-    return FaultOptions(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)
+    seed, services = config.getoption("multihost_seed"), config.hook.pytest_multihost_services()
+    return FaultOptions(kinds, tuple(everywhere), seed, replay, services)
 
 
 # The marker `multihost_expect`: a test that passes only if its world hangs as described.

@@ -33,7 +33,7 @@ from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarn
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.core.report.text import points_lines, stacks_text
-from pytest_multihost.extensions.engines.attach import AttachLauncher, sites_for
+from pytest_multihost.extensions.engines.attach import AttachLauncher, hosts_at
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.words import (
@@ -196,7 +196,7 @@ class Run:
             plan.world,
             attempt=self._attempts[item.nodeid],
             timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
-            sites=sites_for(plan.world.size, peers),
+            hosts=hosts_at(plan.world.size, peers) or plan.world.hosts,
             tells_points=self.config.getoption("multihost_points")
             or plan.sweep is not None
             or self.tally.settings.hazards.needs_points,
@@ -248,10 +248,10 @@ class Run:
         for fault in plan.world.faults:
             if reason := self.kinds[fault.kind].lacking(fault):
                 pytest.skip(reason)
-        if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
+        if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
             pytest.skip(reason)
-        sites = sites_for(plan.world.size, peers_of(self.config))
-        if missing := plan.backend.lacking(sites[0][-1] if sites else plan.world.size):
+        hosts = hosts_at(plan.world.size, peers_of(self.config))
+        if missing := plan.backend.lacking(len(hosts[0].ranks) if hosts else plan.world.size):
             end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
             end(missing)
 

@@ -25,7 +25,6 @@ from typing import Any
 from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
 from pytest_multihost.core.model.fault import (
     IO_CALLS,
-    NETWORK_KINDS,
     NOT_AT_POINTS,
     Fault,
     Point,
@@ -49,6 +48,7 @@ from pytest_multihost.core.rank.recorder import (
     after_import,
     report_native_files,
 )
+from pytest_multihost.core.rank.services import current_clock
 from pytest_multihost.core.rank.wrap_calls import count_batches, wrap_calls
 
 # Name files without what differs between runs: temporary folders, process ids, run ids, times.
@@ -254,6 +254,7 @@ class Points:
             healing=self.healing,
             performed=partial(self.performed, binding.index),
             ready_s=self.ready_s,
+            ahead_s=lambda: current_clock().ahead_s,
         )
         if not kind.tells_itself:
             begun()
@@ -376,10 +377,9 @@ def delay_start(spec: RankSpec, send: Send) -> None:
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
             detail: dict[str, Any] = {}
-            if fault.kind in NETWORK_KINDS:  # the server has performed it
-                after_s = fault.params.get("heals_after")
-                until = {} if after_s is None else {"until_s": now() + after_s}
-                detail = {"network": "before"} | until
+            after_s = fault.params.get("heals_after")
+            if fault.at.point == "rendezvous" and after_s is not None:  # a service has performed it
+                detail = {"until_s": now() + after_s}
             send(_fault_changed(index, fault, "begun", detail))
     mine = (each for each in spec.world.faults if spec.rank in each.ranks)
     sleep(sum(each.params["seconds"] for each in mine if each.kind == "start_skew"))

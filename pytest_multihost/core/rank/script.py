@@ -19,7 +19,7 @@ from pytest_multihost.core.launch.job_spec import RankJob, ScriptRun, open_chann
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
@@ -31,7 +31,8 @@ from pytest_multihost.core.rank.stages import (
     start_rank,
     trimmed_traceback,
 )
-from pytest_multihost.core.rank.world import World, clock_of, set_world
+from pytest_multihost.core.rank.world import World, set_world
+from pytest_multihost.core.registry import new_plugin_manager
 
 
 def main() -> None:
@@ -61,13 +62,13 @@ def main() -> None:
 
 def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) -> Points:
     """Wait until all ranks are ready; return the points of this one, wrapped."""
-    set_world(World(spec, backend, link.channel, current_recorder(), clock_of(spec)))
+    set_world(World(spec, backend, link.channel, current_recorder()))
     ready_s = now()
     link.send(Ready())
     link.await_gate("go")
     points = bind_faults(
         spec,
-        kinds_by_name([BUILT_IN_KINDS]),
+        kinds_by_name(new_plugin_manager().hook.pytest_multihost_faults()),
         current_recorder(),
         link.send,
         link.await_performed,

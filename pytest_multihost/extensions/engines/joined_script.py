@@ -44,8 +44,7 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
                 seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
                 raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
         listener.detect_local_peers(folder)
-        if spec.clock == "jump":
-            listener.require_one_machine(spec.nodeid)
+        listener.require_one_machine(spec)
     finally:
         listener.close()
     return listener.peers

@@ -24,18 +24,17 @@ from typing import NoReturn, Self
 from pytest_multihost.core.launch import libc
 from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.fault import disturbs_network
 from pytest_multihost.core.model.json_values import message
-from pytest_multihost.core.model.spec import (
+from pytest_multihost.core.model.spec import Host, WorldSpec
+from pytest_multihost.extensions.netns.effects import (
     Disturbance,
-    Host,
     Shape,
-    WorldSpec,
     bridge_segments,
     disturbance_of,
     merged,
     relay_routes,
 )
+from pytest_multihost.extensions.netns.kinds import disturbs_network
 from pytest_multihost.extensions.netns.netlink import (
     ETHERNET,
     Links,

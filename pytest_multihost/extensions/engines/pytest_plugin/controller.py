@@ -24,7 +24,6 @@ import pytest
 from pytest_multihost.core.launch.reaper import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
-from pytest_multihost.core.model.spec import ONE
 from pytest_multihost.core.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
@@ -164,8 +163,7 @@ class Controller:
                 _compare(plans, peer)
             self.listener.detect_local_peers(base_temp(session.config))
             for plan in plans.values():
-                if plan.world.clock == "jump":
-                    self.listener.require_one_machine(plan.world.nodeid)
+                self.listener.require_one_machine(plan.world)
         except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:
@@ -235,7 +233,7 @@ def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
     Raises:
         LaunchError: There are such tests; names the first.
     """
-    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
+    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts]
     stores = [item.nodeid for item in chosen if requests_object_store(item)]
     for nodeids, why in (
         (made, "hosts are made on one machine, and an attached run has its own"),
