@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     import pytest
 
     from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.command.explainer import Explainer
+    from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.model.errors import MultihostError
     from pytest_multihost.core.nemesis import FaultKind
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
+    """What ``argparse.ArgumentParser.add_subparsers`` returns."""
 
 hookspec = pluggy.HookspecMarker("pytest")
 """Marks a function as the specification of a hook. pytest's own marker, without pytest."""
@@ -52,4 +60,54 @@ def pytest_multihost_server_start(config: pytest.Config) -> None:
     every rank collects by itself (launch `spawn`, `hash_seed`). The server must stay
     single-threaded: import modules and read data, but start no threads, no runtime and no parallel
     computation.
+    """
+
+
+# The console script `multihost`
+
+
+@hookspec
+def pytest_multihost_commands(commands: Commands) -> None:
+    """Add subcommands to ``multihost``.
+
+    Called before the command line is read, also for ``--help``: import what a command needs in the
+    function that runs it. ``commands.add_parser("name", help=...).set_defaults(act=function)`` says
+    which one that is. It is called with the options and with the hooks of all plugins, a
+    `pluggy.HookRelay`, and returns the exit code; a `MultihostError` that it raises is shown.
+    """
+
+
+@hookspec
+def pytest_multihost_explainers() -> Sequence[Explainer]:  # type: ignore[empty-body]
+    """Return what explains folders of other kinds for ``multihost explain``.
+
+    They are asked in turn, those of the plugin registered last first. A folder that none of them
+    knows is explained as that of an attempt.
+    """
+
+
+@hookspec
+def pytest_multihost_rebuild(run: Path) -> Iterable[Path | MultihostError]:  # type: ignore[empty-body]
+    """Write own pages of a run again from its artifacts, for ``multihost report``.
+
+    Args:
+        run: The folder of the run.
+
+    Returns:
+        The path of each page, or why it cannot be written.
+    """
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_run_joined(script: JoinedScript) -> int | None:
+    """Run a script in ranks of the processes that a launcher has started, this one among them.
+
+    Called for ``multihost run`` without ``--ranks``, in each of these processes. The one that runs
+    the world calls ``script.run``; the others start ranks for it until it ends.
+
+    Returns:
+        The exit code of the run, in every process.
+
+    Raises:
+        SettingError: No launcher has started this process as one of several.
     """

@@ -35,6 +35,11 @@ _DAY_S = 86_400.0
 _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 
 
+def artifacts_folder() -> Path:
+    """Return where runs without pytest are kept."""
+    return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
+
+
 def claim(directory: Path) -> None:
     """Make a directory the harness's, or check that it is; several processes may do so at once.
 

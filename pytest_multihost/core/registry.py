@@ -20,6 +20,8 @@ from pytest_multihost.core import built_in
 PREFIX = "multihost_"
 """Begins the name under which an extension is registered: ``-p no:multihost_sweep``."""
 
+_BUILT_IN = f"{PREFIX}built_in"
+
 
 def extension_plugins() -> Iterator[tuple[str, ModuleType]]:
     """Yield the name and the plugin of each extension, in alphabetical order."""
@@ -35,10 +37,17 @@ def new_plugin_manager() -> pluggy.PluginManager:
     For programs that run no tests. In pytest its own manager has the same plugins.
     """
     manager = pluggy.PluginManager("pytest")
-    manager.add_hookspecs(hookspecs)
-    manager.register(built_in, f"{PREFIX}built_in")
-    register_extensions(manager)
+    complete(manager)
     return manager
+
+
+def complete(manager: pluggy.PluginManager) -> None:
+    """Give a manager our hooks, what is built in and the extensions, unless it has them."""
+    if manager.has_plugin(_BUILT_IN):
+        return
+    manager.add_hookspecs(hookspecs)
+    manager.register(built_in, _BUILT_IN)
+    register_extensions(manager)
 
 
 def register_extensions(manager: pluggy.PluginManager) -> None:

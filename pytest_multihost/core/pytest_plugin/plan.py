@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from pytest_multihost.core.backends import Backend, find_backend
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import group_by_value, rank_set
@@ -54,7 +54,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     SweepRequest,
     SweepSettings,
 )
-from pytest_multihost.core.pytest_plugin.server_process import offered_backends, plain_nodeid
+from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""
@@ -94,7 +94,7 @@ def plan_items(
     Raises:
         pytest.UsageError: With every problem of every item.
     """
-    offered = offered_backends(config)
+    offered = offered_backends(config.hook)
     fault_options = read_fault_options(config)
     plans: dict[str, Plan] = {}
     problems: list[str] = []

@@ -16,9 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pluggy
+
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.main import artifacts_folder
 from pytest_multihost.core.command.screen import page_of
+from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.operation import rank_numbers
@@ -38,11 +40,12 @@ _MAX_COMMAND = 100
 _RANK = "PYTEST_MULTIHOST_RANK"
 
 
-def attach(options: argparse.Namespace) -> int:
+def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:  # noqa: ARG001
     """Print what a job's ranks do, and which one is waited for; return 0 if it seems to hang.
 
     Args:
         options: Those of the command line.
+        hook: The hooks of all plugins.
 
     Raises:
         MultihostError: A process cannot be read, or it is not clear which job is meant.

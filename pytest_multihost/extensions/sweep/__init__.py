@@ -12,3 +12,22 @@ this order:
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
   accepts.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.model.errors import MultihostError
+
+
+@hookimpl
+def pytest_multihost_rebuild(run: Path) -> Iterator[Path | MultihostError]:
+    """Write the pages of a run's sweeps again."""
+    from pytest_multihost.extensions.sweep.rebuilt import rebuild_pages
+
+    return rebuild_pages(run)
