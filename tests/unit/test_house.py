@@ -41,7 +41,6 @@ FACES_OF_THEIR_OWN = {
     for name in (
         "blame.divergence",
         "blame.inferred",
-        "launch.docker",
         "launch.job_spec",
         "launch.launcher_env",
         "launch.libc",

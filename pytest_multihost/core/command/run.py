@@ -259,11 +259,6 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
     if not options.is_module and not Path(options.script).is_file():
         raise SettingError(f"there is no script {options.script}")
     hosts = Hosts.parse(options.hosts)
-    if hosts.kind == "docker":
-        raise SettingError(
-            "--hosts docker is for tests: containers hold no script's files",
-            remedy="Hosts of Linux namespaces need no image: --hosts netns",
-        )
     if hosts.kind != "one" and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     if options.clock == "jump":
