@@ -5,10 +5,10 @@ them, `attach` starts them through several processes of a launcher such as torch
 
 Beside them: `interface` is what the engine asks of a launcher, with a world on several servers, why
 processes cannot start, and how several controllers share one machine; `harness_collectives` is the
-harness's own barrier, `job_spec` what a new interpreter is started for, `launcher_env` which rank
-the variables of a launcher such as torchrun give to a process, `container_entry` the first program
-of a container; `libc` and `reaper` deal with processes, and with the signals that end a run as
-Ctrl-C does.
+harness's own barrier, `interpreter` runs a new interpreter and `job_spec` is its job;
+`launcher_env` is which rank the variables of a launcher such as torchrun give to a process,
+`container_entry` the first program of a container; `libc` and `reaper` deal with processes, and
+with the signals that end a run as Ctrl-C does.
 """
 
 from pytest_multihost.launch.harness_collectives import HarnessCollectives
