@@ -22,7 +22,7 @@ from itertools import permutations
 from typing import NoReturn, Self
 
 from pytest_multihost.launch import libc
-from pytest_multihost.launch.netns.netlink import ETHERNET, Links, open_sock_diag, reset_connections
+from pytest_multihost.launch.netns.links import ETHERNET, Links, reset_connections
 from pytest_multihost.launch.netns.network import (
     BRIDGE,
     ChildFailed,
@@ -45,6 +45,7 @@ from pytest_multihost.model.spec import (
     merged,
     relay_routes,
 )
+from pytest_multihost.netlink import open_sock_diag
 
 # The netfault daemon: the process that disturbs the network of a world's hosts.
 #

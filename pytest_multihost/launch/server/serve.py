@@ -32,14 +32,8 @@ import psutil
 
 from pytest_multihost.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.launch.libc import adopt_orphans, die_with_parent, outlive_parent
-from pytest_multihost.launch.netns import (
-    HOSTS_FOLDER,
-    HostNetwork,
-    NetworkFaults,
-    make_network,
-    open_sock_diag,
-    reserve_port,
-)
+from pytest_multihost.launch.netns import HOSTS_FOLDER, HostNetwork, NetworkFaults, make_network
+from pytest_multihost.launch.ports import reserve_port
 from pytest_multihost.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
@@ -71,6 +65,7 @@ from pytest_multihost.model.messages import (
     WorldForked,
 )
 from pytest_multihost.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
+from pytest_multihost.netlink import open_sock_diag
 from pytest_multihost.slots.rank_files import RankLogs
 
 _MAX_LEFTOVERS = 20

@@ -14,8 +14,8 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pytest_multihost.launch.netns import netlink_attributes, netlink_dump, open_sock_diag
 from pytest_multihost.model.process import Endpoint
+from pytest_multihost.netlink import netlink_attributes, netlink_dump, open_sock_diag
 
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
