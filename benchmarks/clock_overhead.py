@@ -29,7 +29,7 @@ from pytest_multihost.clock import (
     find_clock_library,
     why_clock_missing,
 )
-from pytest_multihost.files import preload_variables
+from pytest_multihost.preload import preload_variables
 
 CALLS = """
 #define _GNU_SOURCE

@@ -20,7 +20,6 @@ from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.clock import find_clock_library
 from pytest_multihost.command.joined import be_peer, check_peers, meet, part
 from pytest_multihost.command.screen import Screen, page_of
-from pytest_multihost.files import preload_variables
 from pytest_multihost.launch import require_jumping_clock
 from pytest_multihost.launch.attach import AttachLauncher, Peer, Rendezvous, sites_for
 from pytest_multihost.launch.job_spec import (
@@ -47,6 +46,7 @@ from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault,
 from pytest_multihost.nemesis.io_shim import find_library
 from pytest_multihost.outcome import RankFacts, Symptoms
 from pytest_multihost.outcome.points import require_fired
+from pytest_multihost.preload import preload_variables
 from pytest_multihost.rank import own_variables, thread_variables
 from pytest_multihost.report import LiveOutput
 from pytest_multihost.report.artifacts import (

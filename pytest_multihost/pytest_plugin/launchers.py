@@ -18,7 +18,6 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.clock import find_clock_library
-from pytest_multihost.files import preload_variables
 from pytest_multihost.launch import require_jumping_clock
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
 from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
@@ -33,6 +32,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ONE, ClockMode, Hosts
 from pytest_multihost.model.stack import is_library
 from pytest_multihost.nemesis.io_shim import find_library
+from pytest_multihost.preload import preload_variables
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.pytest_private import base_temp

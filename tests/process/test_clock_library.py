@@ -21,7 +21,7 @@ from pytest_multihost.clock import (
     find_clock_library,
     why_clock_missing,
 )
-from pytest_multihost.files import PreloadedLibrary, preload_variables
+from pytest_multihost.preload import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 
