@@ -99,8 +99,7 @@ def test_a_process_that_is_gone_is_told() -> None:
 def test_rights_that_are_missing_are_named() -> None:
     """A user who is not root looks at a process of root's."""
     program = (
-        "import os\nfrom pytest_multihost.extensions.live.processes import find_job\n"
-        "os.setuid(65534)\n"
+        "import os\nfrom pytest_multihost.extensions.live.processes import find_job\nos.setuid(65534)\n"
         "find_job(['1'])"
     )
     done = subprocess.run(
