@@ -18,7 +18,6 @@ from pathlib import Path
 from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.screen import Screen, page_of
-from pytest_multihost.core.files import preload_variables
 from pytest_multihost.core.launch import require_jumping_clock
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
@@ -44,6 +43,7 @@ from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_f
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
 from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.rank import own_variables, thread_variables
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (

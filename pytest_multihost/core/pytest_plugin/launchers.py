@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.files import preload_variables
 from pytest_multihost.core.launch import require_jumping_clock
 from pytest_multihost.core.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
 from pytest_multihost.core.launch.server import (
@@ -30,6 +29,7 @@ from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.spec import ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
+from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.pytest_plugin.options import Settings
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp

@@ -32,6 +32,7 @@ import psutil
 
 from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import (
@@ -64,12 +65,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
 from pytest_multihost.core.slots.rank_files import RankLogs
-from pytest_multihost.extensions.netns.network import (
-    HOSTS_FOLDER,
-    HostNetwork,
-    make_network,
-    reserve_port,
-)
+from pytest_multihost.extensions.netns.network import HOSTS_FOLDER, HostNetwork, make_network
 from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
 _MAX_LEFTOVERS = 20
