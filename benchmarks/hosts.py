@@ -1,14 +1,12 @@
 """What do hosts cost, and what do they leave behind?
 
-    python benchmarks/hosts.py [--worlds N] [--docker] [--json FILE]
+    python benchmarks/hosts.py [--worlds N] [--json FILE]
 
 Times how long the network of 4, 16 and 64 hosts takes to be made; runs N worlds on one host and on
 hosts from namespaces, in turns, and compares what a world takes; then N worlds whose network is
 disturbed, in each way that there is in turn. After each of these it looks for everything that
-worlds could have left: network namespaces, interfaces, mounts. With --docker it runs N worlds in
-containers as well, and looks for containers, networks and volumes too: the engine and the image are
-those of the environment (DOCKER_HOST, PYTEST_MULTIHOST_DOCKER_IMAGE and _PYTHON). Exits with 1 if
-four hosts take more than half a second, or anything is left.
+worlds could have left: network namespaces, interfaces, mounts. Exits with 1 if four hosts take more
+than half a second, or anything is left.
 """
 
 from __future__ import annotations
@@ -91,9 +89,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worlds", type=int, default=100, help="worlds of each sort")
     parser.add_argument("--json", default="", help="file for the figures")
-    parser.add_argument("--docker", action="store_true", help="worlds in containers as well")
     options = parser.parse_args()
-    before = traces(has_engine=options.docker)
+    before = traces()
     made = {size: made_s(size) for size in (4, 16, 64)}
     for size, taken in made.items():
         worst = max(taken) * 1e3
@@ -105,10 +102,6 @@ def main() -> int:
     left = [told_left(f"{4 * options.worlds} worlds", before)]
     durations(DISTURBED.format(count=options.worlds), "netns")
     left.append(told_left(f"{options.worlds} worlds with a disturbed network", before))
-    if options.docker:
-        found = durations(quick_test("none", options.worlds), "docker")
-        print(f"world of 4 in containers, none    median {median_ms(found):6.1f} ms")
-        left.append(told_left(f"{options.worlds} worlds in containers", before))
     if options.json:
         figures = {"made_s": made, "world_ms": worlds, "left": left, "load": os.getloadavg()}
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -176,31 +169,15 @@ def durations(source: str, hosts: str) -> list[float]:
 # What is left
 
 
-def traces(*, has_engine: bool = False) -> dict[str, object]:
-    """Return all that hosts could leave behind on this machine, and with an engine."""
+def traces() -> dict[str, object]:
+    """Return all that hosts could leave behind on this machine."""
     return {
-        **(engines() if has_engine else {}),
         "namespaces": sorted(namespaces()),
         "network namespaces of the kernel": kernels_count(),
         "interfaces": sorted(name for _, name in socket.if_nameindex()),
         "mounts": len(Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()),
         "names": sorted(each.name for each in Path("/var/run/netns").glob("*")),
     }
-
-
-def engines() -> dict[str, object]:
-    """Return what an engine has of containers, networks and volumes."""
-    import docker
-
-    client = docker.from_env()
-    try:
-        return {
-            "containers": sorted(each.name for each in client.containers.list(all=True)),
-            "networks of the engine": sorted(each.name for each in client.networks.list()),
-            "volumes": sorted(each.name for each in client.volumes.list()),
-        }
-    finally:
-        client.close()
 
 
 def namespaces() -> set[str]:
@@ -226,7 +203,7 @@ def leftovers(before: Mapping[str, object]) -> dict[str, object]:
     """Return what is there that was not; the kernel takes namespaces down a little later."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        now = traces(has_engine="containers" in before)
+        now = traces()
         added = {name: more(before[name], value) for name, value in now.items()}
         new = {name: value for name, value in added.items() if value}
         if not new or time.monotonic() > deadline:

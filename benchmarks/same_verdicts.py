@@ -1,9 +1,9 @@
-"""Are hangs told alike on one host, on hosts from namespaces and in containers?
+"""Are hangs told alike on one host and on hosts from namespaces?
 
     python benchmarks/corpus.py --backend gloo --json one.json
     python benchmarks/corpus.py --backend gloo --json netns.json --hosts netns
-    python benchmarks/corpus.py --backend gloo --json docker.json --hosts docker
-    python benchmarks/same_verdicts.py one.json netns.json docker.json
+    python benchmarks/corpus.py --backend gloo --json pairs.json --hosts netns:2
+    python benchmarks/same_verdicts.py one.json netns.json pairs.json
 
 Compares outcome, kind, culprits, waiting ranks and the line of the user's code, program by program,
 prints those that were told otherwise somewhere, and counts those that were not. What was run on one

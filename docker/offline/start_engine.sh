@@ -8,7 +8,7 @@
 # It touches nothing of the machine's: it lives in a network namespace of its own (its bridges and
 # its iptables rules, which drop what the machine forwards, are there and end with it), in a mount
 # namespace of its own, and in a control group by which everything it has started is found again.
-# Its containers have no way out, and need none: they reach pytest through files and sockets.
+# Its containers reach each other and nothing outside.
 #
 # Needs root. DIR must be short (a socket's path has at most 107 characters), absolute, and not yet
 # exist.

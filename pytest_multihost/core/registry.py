@@ -14,8 +14,11 @@ from types import ModuleType
 
 import pluggy
 
-from pytest_multihost import extensions, hookspecs
+from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
+
+EXTENSIONS = "pytest_multihost.extensions"
+"""The package of the extensions; named here alone, as a text: the core imports none."""
 
 PREFIX = "multihost_"
 """Begins the name under which an extension is registered: ``-p no:multihost_sweep``."""
@@ -25,9 +28,10 @@ _BUILT_IN = f"{PREFIX}built_in"
 
 def extension_plugins() -> Iterator[tuple[str, ModuleType]]:
     """Yield the name and the plugin of each extension, in alphabetical order."""
-    for found in sorted(pkgutil.iter_modules(extensions.__path__), key=lambda each: each.name):
+    folders = importlib.import_module(EXTENSIONS).__path__
+    for found in sorted(pkgutil.iter_modules(folders), key=lambda each: each.name):
         if found.ispkg:
-            module = importlib.import_module(f"{extensions.__name__}.{found.name}")
+            module = importlib.import_module(f"{EXTENSIONS}.{found.name}")
             yield f"{PREFIX}{found.name}", module
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +29,6 @@ class Engine:
     """A Docker engine that is ours alone."""
 
     folder: Path
-    base: str = BASE
 
     @property
     def groups(self) -> list[str]:
@@ -171,19 +169,3 @@ def fetch_wheels(folder: Path) -> Path:
     if done.returncode != 0:
         pytest.skip(f"no image can be built here: pip download: {done.stderr.strip()[-300:]}")
     return folder
-
-
-@pytest.fixture
-def housed(
-    engine: Engine, run_worlds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
-    """Run pytest with containers as hosts and this interpreter in them; nothing of it is left."""
-    monkeypatch.setenv("DOCKER_HOST", engine.environment["DOCKER_HOST"])
-
-    def run(source: str, *args: str, **settings: str) -> object:
-        options = {"hosts": "docker", "docker_image": BASE, "docker_python": "host", **settings}
-        flags = [f"--multihost-{name.replace('_', '-')}={value}" for name, value in options.items()]
-        return run_worlds(source, *flags, *args)
-
-    yield run
-    assert (engine.containers(), engine.networks()) == ([], [])

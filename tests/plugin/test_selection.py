@@ -112,6 +112,7 @@ BAD_MARKS = {
     "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
     "faults=[1]": "faults must be a list of pytest_multihost.faults, not [1]",
     "hosts='two'": "hosts must be one of one, netns, netns:N",
+    "hosts='docker'": "hosts must be one of one, netns, netns:N",
     "env={'A': 1}": "env must be a mapping of variable names to strings, not {'A': 1}",
 }
 

@@ -401,12 +401,11 @@ def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
     [
         (["missing.py"], "there is no script missing.py"),
         (["--hosts", "moon", "train.py"], "must be one of one, netns"),
-        (["--hosts", "docker", "train.py"], "need no image: --hosts netns"),
         (["--fault", "burn(rank=0)", "train.py"], "there is no faults.burn"),
         (["--fault", "kill(rank=7)", "train.py"], "--fault"),
         (["--clock", "fast", "train.py"], "invalid choice: 'fast'"),
     ],
-    ids=["script", "hosts", "docker", "fault", "rank", "clock"],
+    ids=["script", "hosts", "fault", "rank", "clock"],
 )
 def test_what_cannot_be_run_is_said(tmp_path: Path, args: list[str], words: str) -> None:
     """Before any rank is started; the exit code is 2."""

@@ -47,7 +47,10 @@ def test_one_rank_on_each_host_need_not_be_said() -> None:
     assert Hosts.parse("netns:1") == Hosts.parse("netns")
 
 
-@pytest.mark.parametrize("text", ["", "two", "netns:", "netns:0", "netns:-1", "one:2", 2, True, ()])
+@pytest.mark.parametrize(
+    "text",
+    ["", "two", "netns:", "netns:0", "netns:-1", "one:2", "docker", "docker:2", 2, True, ()],
+)
 def test_what_is_no_wish_for_hosts_is_refused_with_the_choices(text: object) -> None:
     """A typing error must not give a world on one host."""
     with pytest.raises(SettingError, match=r"must be one of one, netns, netns:N"):

@@ -29,6 +29,7 @@ from pytest_multihost.core.model.process import (
 )
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.core.model.spec import (
+    ONE,
     Disturbance,
     Hosts,
     Shape,
@@ -115,15 +116,12 @@ def test_what_is_wrong_is_said_with_what_would_be_right(fault: Fault, problem: s
     assert found.startswith(f"{fault!r}: {problem}")
 
 
-@pytest.mark.parametrize("hosts", ["one", "docker"])
-def test_hosts_that_are_not_ours_to_cut_are_a_usage_error_that_names_those_that_are(
-    hosts: str,
-) -> None:
-    """Other faults do not mind."""
-    [found] = network_problems([faults.freeze(rank=0), CUT], hosts=Hosts.parse(hosts), size=4)
+def test_a_network_fault_on_one_host_is_a_usage_error_that_names_the_hosts_it_needs() -> None:
+    """Other faults need no hosts."""
+    [found] = network_problems([faults.freeze(rank=0), CUT], hosts=ONE, size=4)
     assert repr(CUT) in found
     assert 'needs hosts="netns"' in found
-    assert network_problems([faults.freeze(rank=0)], hosts=Hosts.parse(hosts), size=4) == []
+    assert network_problems([faults.freeze(rank=0)], hosts=ONE, size=4) == []
 
 
 @pytest.mark.parametrize(

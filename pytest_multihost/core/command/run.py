@@ -21,7 +21,6 @@ from pytest_multihost.core.backends import Backend, find_backend, offered_backen
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
-from pytest_multihost.core.files import preload_variables
 from pytest_multihost.core.launch import require_jumping_clock
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
@@ -48,7 +47,9 @@ from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_fa
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
 from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
+
 from pytest_multihost.core.rank import own_variables, thread_variables
 from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report import LiveOutput
@@ -354,11 +355,6 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
     """
     hosts = Hosts.parse(options.hosts)
-    if hosts.kind == "docker":
-        raise SettingError(
-            "--hosts docker is for tests: containers hold no script's files",
-            remedy="Hosts of Linux namespaces need no image: --hosts netns",
-        )
     if hosts.kind != "one" and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     if options.clock == "jump":

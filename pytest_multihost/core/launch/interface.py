@@ -6,9 +6,7 @@ import contextlib
 import errno
 import os
 import select
-import signal
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from pytest_multihost.core.launch.wire import Channel, Frame
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import Event, Exited
+from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.messages import DumpKind, FaultRequest, PauseRank, TakeSnapshot
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
@@ -191,7 +189,7 @@ def require_jumping_clock() -> None:
 
 # A world whose ranks were started by several servers; the engine sees one world.
 #
-# The servers are in containers, or in the processes that a launcher such as torchrun has started.
+# The servers are in the processes that a launcher such as torchrun has started.
 
 
 T = TypeVar("T")
@@ -233,20 +231,14 @@ class WorldPart(RankControl, Protocol):
 
 @dataclass(slots=True)
 class CompositeWorld:
-    """The parts of one world.
+    """The parts of one world, which is lost when the server of one part ends.
 
     Attributes:
         parts: The parts; together they hold each rank once.
-        survives_loss: What the end of a server means. True: its whole host has failed, as in a
-            power cut. Its ranks were killed, and the world continues, as it would for the other
-            ranks. False: the world is lost.
     """
 
     parts: Sequence[WorldPart]
-    survives_loss: bool
-    _exited: set[int] = field(default_factory=set, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
-    _deaths: list[Event] = field(default_factory=list, init=False)
 
     @property
     def processes(self) -> WorldProcesses:
@@ -275,18 +267,10 @@ class CompositeWorld:
         poll, by_descriptor = select.poll(), {part.fileno(): part for part in living}
         for descriptor, part in by_descriptor.items():
             poll.register(descriptor, part.poll_events)
-        is_urgent = bool(ready or self._deaths)
-        polled = poll.poll(0.0 if is_urgent else max(0.0, timeout_s) * 1000)
+        polled = poll.poll(0.0 if ready else max(0.0, timeout_s) * 1000)
         ready += [by_descriptor[descriptor] for descriptor, _ in polled]
         answers = [self._call(part, partial(part.wait, 0.0)) for part in living if part in ready]
-        return self._with_deaths(event for events in answers for event in events or ())
-
-    def _with_deaths(self, events: Iterable[Event]) -> list[Event]:
-        """Return events and deaths of ranks whose host failed, in order of time."""
-        found = [*events, *self._deaths]
-        self._deaths = []
-        self._exited |= {event.rank for event in found if isinstance(event.body, Exited)}
-        return sorted(found, key=lambda event: event.at_s)
+        return _in_order(event for events in answers for event in events)
 
     def _living(self, ranks: Iterable[int] | None = None) -> list[WorldPart]:
         """Return the parts whose server is alive; if `ranks` is given, those with any of them."""
@@ -297,19 +281,18 @@ class CompositeWorld:
             if index not in self._lost and (wanted is None or not wanted.isdisjoint(part.ranks))
         ]
 
-    def _call(self, part: WorldPart, request: Callable[[], T]) -> T | None:
-        """Return the answer to a request; None if the server is gone and the world survives it."""
+    def _call(self, part: WorldPart, request: Callable[[], T]) -> T:
+        """Return the answer to a request.
+
+        Raises:
+            LaunchError: The server is gone, or its ranks are.
+        """
         try:
             return request()
         except LaunchError:
             self._lost.add(self.parts.index(part))
             part.close()
-            if not self.survives_loss:
-                raise
-            now_s, killed = time.monotonic(), Exited(signal=int(signal.SIGKILL))
-            alive = [rank for rank in part.ranks if rank not in self._exited]
-            self._deaths += [Event(now_s, rank, killed) for rank in alive]
-            return None
+            raise
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
@@ -341,7 +324,7 @@ class CompositeWorld:
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found.
 
-        A server that is gone has taken its ranks with it.
+        A server that is gone has taken its ranks with it: nothing is found of them.
         """
         endings: list[Ending] = []
         for part in self._living():
@@ -349,13 +332,18 @@ class CompositeWorld:
                 self._call(part, partial(part.begin_end, grace_s=grace_s))
         for part in self._living():
             with contextlib.suppress(LaunchError):
-                endings.append(self._call(part, part.finish_end) or Ending())
+                endings.append(self._call(part, part.finish_end))
         for part in self._living():
             part.close()
         return Ending(
-            tuple(self._with_deaths(event for each in endings for event in each.events)),
+            tuple(_in_order(event for each in endings for event in each.events)),
             tuple(leftover for each in endings for leftover in each.leftovers),
         )
+
+
+def _in_order(events: Iterable[Event]) -> list[Event]:
+    """Return events in order of time."""
+    return sorted(events, key=lambda event: event.at_s)
 
 
 # Share one machine between several controllers, as pytest-xdist starts them.

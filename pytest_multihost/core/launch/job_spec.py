@@ -39,13 +39,13 @@ class PytestRun:
         cwd: The working directory.
         args: The command line.
         files: The files to collect, instead of those of the command line.
-        path: The interpreter's sys.path; None keeps its default.
+        path: The interpreter's sys.path.
     """
 
     cwd: str
     args: tuple[str, ...]
     files: tuple[str, ...]
-    path: tuple[str, ...] | None = None
+    path: tuple[str, ...]
 
     def files_of(self, nodeid: str) -> tuple[str, ...]:
         """Return the file of one test, or all files if its node id does not tell which it is."""
@@ -126,8 +126,7 @@ def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
     with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
         job = from_json(kinds, parse_json(file.read()))
     # Until it serves, a server does not notice the end of the controller: collection may take long.
-    # In a container its parent is another process.
-    if isinstance(job, ServerJob) and os.getppid() == job.controller:
+    if isinstance(job, ServerJob):
         die_with_parent(job.controller)
     return job
 

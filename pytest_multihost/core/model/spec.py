@@ -91,12 +91,12 @@ class Hosts:
     """The setting `hosts`; in JSON it is its text.
 
     Attributes:
-        kind: What hosts are made from: Linux namespaces, or containers; "one": no hosts are made,
-            and all ranks are on this machine.
+        kind: What hosts are made from: Linux namespaces; "one": no hosts are made, and all ranks
+            are on this machine.
         ranks_each: Ranks on each host.
     """
 
-    kind: Literal["one", "netns", "docker"] = "one"
+    kind: Literal["one", "netns"] = "one"
     ranks_each: int = 1
 
     @classmethod
@@ -109,8 +109,8 @@ class Hosts:
         if text == "one":
             return ONE
         if isinstance(text, str) and (found := _HOSTS.fullmatch(text)) is not None:
-            return cls("netns" if found[1] == "netns" else "docker", int(found[2] or 1))
-        choices = "one, netns, netns:N (N ranks on each host), docker, docker:N"
+            return cls("netns", int(found[1] or 1))
+        choices = "one, netns, netns:N (N ranks on each host)"
         raise SettingError(f"must be one of {choices}, not {shown(text)}")
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ MAX_RANKS = 10_000
 NO_TIMEOUT_S = 365 * 86_400.0
 """The timeout of a world that has none: a year, which every runtime can add to a time."""
 
-_HOSTS = re.compile(r"(netns|docker)(?::([1-9][0-9]{0,8}))?", re.ASCII)
+_HOSTS = re.compile(r"netns(?::([1-9][0-9]{0,8}))?", re.ASCII)
 
 
 @cache
@@ -139,10 +139,8 @@ def all_hosts(hosts: Hosts, size: int) -> tuple[Host, ...]:
     found: list[Host] = []
     for first in range(0, size, hosts.ranks_each):
         index = len(found)
-        # The container engine assigns addresses, and resolves containers' names.
-        address = f"host-{index}" if hosts.kind == "docker" else str(NETWORK[index + 1])
         ranks = range(first, min(size, first + hosts.ranks_each))
-        found.append(Host(index, f"host-{index}", address, "eth0", ranks))
+        found.append(Host(index, f"host-{index}", str(NETWORK[index + 1]), "eth0", ranks))
     return tuple(found)
 
 

@@ -130,7 +130,6 @@ T = TypeVar("T")
 
 _RANKS = re.compile("[0-9]{1,9}")
 
-_IMAGE = "pytest-multihost-hangs"
 _ARTIFACTS = ".pytest_multihost"
 
 _OPTIONS = {
@@ -139,9 +138,7 @@ _OPTIONS = {
     "timeout": ("SECONDS", "Timeout of a world once all its ranks are ready (default: 120)"),
     "startup_timeout": ("SECONDS", "Timeout until all ranks of a world are ready (default: 60)"),
     "local_devices": ("N", "Devices of each rank, for jax, where no marker says (default: 1)"),
-    "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {_IMAGE})"),
-    "docker_python": ("PATH|host", "Python in the image; host: the one that runs pytest, mounted"),
-    "hosts": ("one|netns[:N]|docker[:N]", "What hosts are made from; N: ranks on each host"),
+    "hosts": ("one|netns[:N]", "What hosts are made from; N: ranks on each host"),
     "clock": ("real|jump", "How time passes in worlds; jump: over waits that only time can end"),
     "launch": ("auto|fork|server|spawn", "How ranks are started; auto: the first sound method"),
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
@@ -227,8 +224,6 @@ class Settings:
         local_devices: Devices per rank, for jax.
         hosts: What hosts are made from; "one" is this machine as it is.
         clock: How time passes in worlds.
-        docker_image: Image of hosts that are containers.
-        docker_python: The interpreter in it; "host": that of this process is mounted.
         launch: How ranks are started; "auto": the first way that is sound.
         early: A proven hang ends the world at once, or only warns; "off": it is not looked for.
         is_auto: Whether unmarked tests are multihost too.
@@ -247,8 +242,6 @@ class Settings:
     local_devices: int
     hosts: Hosts
     clock: ClockMode
-    docker_image: str
-    docker_python: str
     launch: str
     early: Early
     is_auto: bool
@@ -276,8 +269,6 @@ def read_settings(config: pytest.Config) -> Settings:
         local_devices=read("local_devices", parse_count) or 1,
         hosts=read("hosts", Hosts.parse) or ONE,
         clock=read("clock", _one_of(*get_args(ClockMode))) or "real",
-        docker_image=read("docker_image", str) or _IMAGE,
-        docker_python=read("docker_python", str) or "python3",
         launch=read("launch", _one_of("auto", "fork", "server", "spawn")) or "auto",
         early=read("early", _one_of(*get_args(Early))) or "fail",
         is_auto=read("mode", _one_of("marked", "auto")) == "auto",

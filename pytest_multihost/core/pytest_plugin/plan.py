@@ -140,7 +140,7 @@ def _plan_item(
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     clock = fault_options.clock(nodeid, marked)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
-    problems += clock_problems(clock, settings.launch, marked.hosts)
+    problems += clock_problems(clock, settings.launch)
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
@@ -158,9 +158,7 @@ def _plan_item(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(
-            marked.env, faults, settings.launch, marked.hosts, clock=clock
-        ),
+        requirements=launch_requirements(marked.env, faults, settings.launch, clock=clock),
         expected=expected,
         sweep=sweep if fault_options.replay is None else None,
     ), problems

@@ -21,7 +21,6 @@ from pytest_multihost.core.launch.reaper import (
     interrupt_on_signals,
     restore_signals,
 )
-from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.sweep import Acceptance, SweepResult
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
@@ -211,9 +210,7 @@ class Run:
             self.config,
             plan,
             spec,
-            launcher=AttachLauncher(launcher, peers)
-            if peers and isinstance(launcher, ServerLauncher)
-            else launcher,
+            launcher=AttachLauncher(launcher, peers) if peers else launcher,
             tally=self.tally,
             folder=self.folder,
             accepted=self.accepted,

@@ -149,8 +149,7 @@ def main() -> NoReturn:
     run = job.run
     assert isinstance(run, PytestRun)  # noqa: S101 - for the type checker
     os.chdir(run.cwd)
-    if run.path is not None:
-        sys.path[:] = run.path
+    sys.path[:] = run.path
     sys.argv[:] = ["pytest", *run.args]
     if isinstance(job, RankJob):
         _collect_and_run(job.spec, open_channel(job), run=run)

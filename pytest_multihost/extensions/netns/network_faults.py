@@ -36,12 +36,8 @@ from pytest_multihost.core.model.spec import (
     merged,
     relay_routes,
 )
-from pytest_multihost.extensions.netns.netlink import (
-    ETHERNET,
-    Links,
-    open_sock_diag,
-    reset_connections,
-)
+from pytest_multihost.core.netlink import open_sock_diag
+from pytest_multihost.extensions.netns.links import ETHERNET, Links, reset_connections
 from pytest_multihost.extensions.netns.network import (
     BRIDGE,
     ChildFailed,

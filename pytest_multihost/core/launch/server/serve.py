@@ -32,6 +32,7 @@ import psutil
 
 from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import (
@@ -64,13 +65,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
 from pytest_multihost.core.slots.rank_files import RankLogs
-from pytest_multihost.extensions.netns.netlink import open_sock_diag
-from pytest_multihost.extensions.netns.network import (
-    HOSTS_FOLDER,
-    HostNetwork,
-    make_network,
-    reserve_port,
-)
+from pytest_multihost.extensions.netns.network import HOSTS_FOLDER, HostNetwork, make_network
 from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
 _MAX_LEFTOVERS = 20
@@ -144,8 +139,7 @@ def serve(
 def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
     """Clear up after dead servers, leave the terminal's session, and watch the controller."""
     kill_strays()
-    if os.getsid(0) != os.getpid():  # the first process of a container leads its session
-        os.setsid()
+    os.setsid()
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -233,7 +227,7 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
         why = refused("", error) if isinstance(error, OSError) else error
         server.send(Failed("\n".join(filter(None, (why.happened, why.seen))), why.remedy))
     else:
-        _send_forked(server, request.spec, pids, ports)
+        _send_forked(server, pids, ports)
     finally:
         for stream in streams:
             stream.close()
@@ -344,16 +338,12 @@ def _descriptors(server: _Server) -> list[int]:
     return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 
 
-def _send_forked(
-    server: _Server, spec: WorldSpec, pids: Sequence[int], ports: tuple[int, int]
-) -> None:
+def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -> None:
     """Report the ranks to the controller, with the sockets that read their hosts' tables."""
     tables: dict[str, int] = {}  # by the names of network namespaces
     if server.network is not None:
         tables = dict(zip(server.network.names, server.network.tables, strict=True))
         server.network.tables = ()
-    elif spec.hosts.kind == "docker":
-        tables = {os.readlink("/proc/self/ns/net"): open_sock_diag().detach()}
     forked = WorldForked(
         pids=tuple(pids),
         ports=ports,

@@ -330,14 +330,13 @@ class ServerConnection:
         self.close()
         kill_strays()
         return LaunchError(
-            "the server that starts the ranks is gone", seen=seen + self.last_words(self.log)
+            "the server that starts the ranks is gone", seen=seen + self._last_words()
         )
 
-    @staticmethod
-    def last_words(log: Path | None) -> str:
-        """Return the end of a server's log, for a message; empty if there is nothing in it."""
+    def _last_words(self) -> str:
+        """Return the end of the server's log, for a message; empty if there is nothing in it."""
         try:
-            text = log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if log else ""
+            text = self.log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if self.log else ""
         except OSError:
             return ""
-        return f"\nIts last words, from {log}:\n{text}" if text.strip() else ""
+        return f"\nIts last words, from {self.log}:\n{text}" if text.strip() else ""

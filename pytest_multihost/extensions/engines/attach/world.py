@@ -114,7 +114,7 @@ class AttachLauncher:
         own = shares.pop(0)
         mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
-        world = CompositeWorld([mine, *parts], survives_loss=False)
+        world = CompositeWorld([mine, *parts])
         try:
             waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
             for wait in waits:

@@ -110,11 +110,11 @@ class Agent:
         """
         try:
             for plan in plans.values():
-                launchers.get_local(plan.requirements)
+                launchers.get(plan.requirements)
         except LaunchError as error:
             self.problems.append(str(error))
         process.connect(tests=collected_tests(plans), problems=tuple(self.problems))
-        status = process.serve(lambda nodeid: launchers.get_local(plans[nodeid].requirements), home)
+        status = process.serve(lambda nodeid: launchers.get(plans[nodeid].requirements), home)
         launchers.close()
         shutil.rmtree(home, ignore_errors=True)  # launchers may kill it once rank 0 ends
         process.outlive_controller()

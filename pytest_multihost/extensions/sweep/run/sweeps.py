@@ -209,9 +209,7 @@ class Sweeps:
             began_s=began_s,
             budget_s=result.budget_s,
             request=lambda step: self._request(step, plan, attempt, scratch),
-            launcher=lambda step: self.launchers.get_local(
-                self._requirements(plan, step.disturbance)
-            ),
+            launcher=lambda step: self.launchers.get(self._requirements(plan, step.disturbance)),
             line=SweepLine(self.config),
             lost=[],
         )
@@ -292,8 +290,7 @@ class Sweeps:
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
         faults = (*plan.world.faults, disturbance.fault)
         env, launch = dict(plan.requirements.env), self.tally.settings.launch
-        hosts, clock = plan.world.hosts, plan.world.clock
-        return launch_requirements(env, faults, launch, hosts, clock=clock)
+        return launch_requirements(env, faults, launch, clock=plan.world.clock)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
@@ -340,8 +337,6 @@ def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
         return f"it does not pass undisturbed: {finding.status}"
     if attempt.judged.result.spec.sites:
         return "its ranks are on hosts of an attached run"
-    if plan.world.hosts.kind == "docker":
-        return "its hosts are containers"
     return None
 
 
