@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.command.explainer import Explainer
     from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.launch.meeting import Meeting
     from pytest_multihost.core.model.errors import MultihostError
     from pytest_multihost.core.nemesis import FaultKind
 
@@ -107,6 +108,20 @@ def pytest_multihost_run_joined(script: JoinedScript) -> int | None:
 
     Returns:
         The exit code of the run, in every process.
+
+    Raises:
+        SettingError: No launcher has started this process as one of several.
+    """
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_meeting(folder: Path) -> Meeting | None:
+    """Return how this process meets the others that its launcher has started with it.
+
+    For commands that run on several machines at once, as ``multihost attach``.
+
+    Args:
+        folder: A folder that the processes may share.
 
     Raises:
         SettingError: No launcher has started this process as one of several.

@@ -23,7 +23,7 @@ from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.text import blocking_text, progress_text
-from pytest_multihost.core.watch import HeldRanks, RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.core.watch import HeldRanks, Watchdog, WorldObserver
 from pytest_multihost.core.watch.kernel import HarnessProcesses
 from pytest_multihost.core.watch.probes import PySpySampler, dump_stacks
 from pytest_multihost.extensions.clock.jumps import ClockJumps, NoJumps
@@ -104,7 +104,7 @@ class WatchedWorld:
             directory=self.directory,
             scratch=self.scratch,
             primary_leaves_last=primary_leaves_last,
-            on_start=partial(_show_to_watchdog, self.watchdog, self.scratch),
+            on_start=partial(_show_to_watchdog, self.watchdog),
             on_tick=on_tick,
             tick_s=tick_s,
             watch=self.watchdog,
@@ -171,7 +171,7 @@ def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) ->
     return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
 
 
-def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
+def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
     """Let the watchdog of a world that has started know the harness's processes around it."""
     found, observer = world.processes, watchdog.observer
     observer.harness = replace(
@@ -181,8 +181,7 @@ def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) ->
         reaper=found.reaper,
         companions=found.companions,
     )
-    if found.remote:
-        observer.remote = RemoteRanks(found.remote, scratch)
+    observer.remote = found.remote
 
 
 def _dump_healed(

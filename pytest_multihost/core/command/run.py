@@ -49,7 +49,6 @@ from pytest_multihost.core.outcome import RankFacts, Symptoms
 from pytest_multihost.core.outcome.points import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
-
 from pytest_multihost.core.rank import own_variables, thread_variables
 from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report import LiveOutput

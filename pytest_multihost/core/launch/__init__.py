@@ -14,18 +14,18 @@ from pytest_multihost.core.launch.harness_collectives import HarnessCollectives
 from pytest_multihost.core.launch.interface import (
     Ending,
     Launcher,
-    RemotePart,
     RunningWorld,
     WorldProcesses,
     hold_permits,
     require_jumping_clock,
 )
+from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 
 __all__ = [
     "Ending",
     "HarnessCollectives",
     "Launcher",
-    "RemotePart",
+    "RemoteRanks",
     "RunningWorld",
     "WorldProcesses",
     "hold_permits",

@@ -6,7 +6,7 @@ all of them.
 """
 
 from pytest_multihost.extensions.engines.attach.connect import Connector, Listener
-from pytest_multihost.extensions.engines.attach.peer import Peer, kernel_identity
+from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
 from pytest_multihost.extensions.engines.attach.world import AttachLauncher, pack, sites_for
 
@@ -16,7 +16,6 @@ __all__ = [
     "Listener",
     "Peer",
     "Rendezvous",
-    "kernel_identity",
     "pack",
     "sites_for",
 ]
