@@ -11,8 +11,8 @@ import pytest
 from sweeps import RUNS, SOUND, SWEEP
 
 from pytest_multihost.core.command.main import main
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.extensions.sweep.report import read_sweep, write_sweep
+from pytest_multihost.extensions.sweep.result import SweepResult
 
 FIRST = replace(SWEEP, runs=RUNS[:1], weaknesses=SWEEP.weaknesses[:1], shard=(1, 2))
 SECOND = replace(SOUND, plan=SWEEP.plan, shard=(2, 2))

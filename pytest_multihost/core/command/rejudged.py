@@ -17,7 +17,6 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json, to_json
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.core.model.verdict import PlaceGroup, Verdict
 from pytest_multihost.core.report import Checkout, write_trace
 from pytest_multihost.core.report.artifacts import (
@@ -48,6 +47,7 @@ from pytest_multihost.extensions.sweep.report import (
     sweep_section,
     write_sweep,
 )
+from pytest_multihost.extensions.sweep.result import SweepResult
 
 _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
 """Fields that the controller, not the judge, changes for multihost_expect."""

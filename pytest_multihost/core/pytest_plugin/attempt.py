@@ -21,12 +21,11 @@ import pytest
 
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import MultihostHazardWarning
-from pytest_multihost.core.model.hazard import Hazards, Passed, RankRecord
 from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.spec import Rule, WorldSpec
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.sweep import Acceptance, SweepResult
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.outcome.points import (
     frames_of_points,
@@ -64,7 +63,9 @@ from pytest_multihost.core.slots.readers import plain_calls, read_programs, read
 from pytest_multihost.core.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
 from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
+from pytest_multihost.extensions.hazards.model import Hazards, Passed, RankRecord, Rule
 from pytest_multihost.extensions.netns.network import HOSTS_FOLDER
+from pytest_multihost.extensions.sweep.result import SweepResult
 
 # Read what the ranks of a world that has passed have recorded, and look for hazards in it.
 

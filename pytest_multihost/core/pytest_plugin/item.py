@@ -26,7 +26,6 @@ import pytest
 
 from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, fails_test
 from pytest_multihost.core.pytest_plugin.server_process import ORIGINAL
@@ -44,6 +43,7 @@ from pytest_multihost.core.report import read_log
 from pytest_multihost.core.report.text import COLOURS, page_sections
 from pytest_multihost.extensions.hazards.report import hazard_headline, hazards_section
 from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.result import SweepResult
 from pytest_multihost.extensions.sweep.words import survives_text, waits_text
 
 _RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()

@@ -18,19 +18,9 @@ import pytest
 
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS
-from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
-    DEFAULT_RULES,
-    MAX_RANKS,
-    MAX_SEED,
-    ONE,
-    ClockMode,
-    Early,
-    Family,
-    HazardMode,
-    Hosts,
-    Rule,
-)
+from pytest_multihost.core.model.spec import MAX_RANKS, MAX_SEED, ONE, ClockMode, Early, Hosts
+from pytest_multihost.extensions.hazards.model import DEFAULT_RULES, HazardMode, Rule
+from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES, Family
 
 # What the options say about sweeps.
 #

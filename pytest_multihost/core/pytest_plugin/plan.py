@@ -19,14 +19,7 @@ from pytest_multihost.core.backends import Backend, find_backend
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
-    ClockMode,
-    Replay,
-    WorldSpec,
-    checksum,
-    read_token,
-)
+from pytest_multihost.core.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
@@ -55,6 +48,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     SweepSettings,
 )
 from pytest_multihost.core.pytest_plugin.server_process import offered_backends, plain_nodeid
+from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""

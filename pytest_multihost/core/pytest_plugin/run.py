@@ -22,8 +22,8 @@ from pytest_multihost.core.launch.reaper import (
     restore_signals,
 )
 from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
-from pytest_multihost.core.model.sweep import Acceptance, SweepResult
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt, write_through
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
@@ -37,6 +37,7 @@ from pytest_multihost.core.report.text import points_lines, stacks_text
 from pytest_multihost.extensions.engines.attach import AttachLauncher, sites_for
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
 from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.result import SweepResult
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,

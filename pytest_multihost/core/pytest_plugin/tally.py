@@ -14,8 +14,8 @@ import pytest
 from pytest_multihost.core.pytest_plugin.options import Settings
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.model.sweep import SweepResult
     from pytest_multihost.core.model.verdict import JsonVerdict
+    from pytest_multihost.extensions.sweep.result import SweepResult
 
 
 class PytestMultihostWarning(pytest.PytestWarning):

@@ -9,7 +9,6 @@ from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 
-from pytest_multihost.core.model.hazard import Launch, RankRecord
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     CallSite,
@@ -48,6 +47,7 @@ from pytest_multihost.core.slots.page import (
     read_slots,
     texts_of,
 )
+from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 
 __all__ = [
     "archive_path",

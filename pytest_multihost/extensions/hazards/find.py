@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.fault import START, Fault, Point
-from pytest_multihost.core.model.hazard import (
+from pytest_multihost.core.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.verdict import OperationName
+from pytest_multihost.extensions.hazards import rules
+from pytest_multihost.extensions.hazards.model import (
     Hazard,
     Hazards,
     HazardSide,
@@ -15,14 +20,11 @@ from pytest_multihost.core.model.hazard import (
     Launch,
     Passed,
     PlaceOf,
+    Rule,
 )
-from pytest_multihost.core.model.operation import group_by_value, group_name, rank_set
-from pytest_multihost.core.model.spec import Rule
-from pytest_multihost.core.model.sweep import Acceptance, Disturbance, RecordedPoint
-from pytest_multihost.core.model.verdict import OperationName
-from pytest_multihost.extensions.hazards import rules
 from pytest_multihost.extensions.hazards.rules import Found, Records, programs
 from pytest_multihost.extensions.hazards.unguarded import TextOf, unguarded
+from pytest_multihost.extensions.sweep.result import Disturbance
 
 _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
     "order": rules.order,

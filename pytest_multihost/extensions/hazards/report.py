@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_multihost.core.model.hazard import Hazard, Hazards
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.layout import INDENT, Line, Section, Span, titled_line
@@ -22,6 +21,7 @@ from pytest_multihost.extensions.github.report import (
     last_attempts,
     workflow_command,
 )
+from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 
 _MAX_ROWS = 30
 _LEFT_OUT = "\n_There are more hazards\\: they do not fit into a summary._\n"

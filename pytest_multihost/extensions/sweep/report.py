@@ -21,7 +21,6 @@ from pytest_multihost.core.model.json_values import (
     to_json,
 )
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.layout import (
     INDENT,
@@ -44,6 +43,12 @@ from pytest_multihost.extensions.github.report import (
     escaped,
     fitted,
     workflow_command,
+)
+from pytest_multihost.extensions.sweep.result import (
+    Disturbance,
+    DisturbedRun,
+    SweepResult,
+    Weakness,
 )
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,

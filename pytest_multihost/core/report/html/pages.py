@@ -13,13 +13,6 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.operation import group_by_value
-from pytest_multihost.core.model.sweep import (
-    WEAK,
-    Disturbance,
-    DisturbedRun,
-    RunOutcome,
-    SweepResult,
-)
 from pytest_multihost.core.model.verdict import JsonVerdict, Place, Verdict
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -40,6 +33,13 @@ from pytest_multihost.core.report.html.timeline import timeline_data
 from pytest_multihost.core.report.layout import merge_stacks
 from pytest_multihost.core.report.logs import read_log
 from pytest_multihost.extensions.sweep import words as sweep_words
+from pytest_multihost.extensions.sweep.result import (
+    WEAK,
+    Disturbance,
+    DisturbedRun,
+    RunOutcome,
+    SweepResult,
+)
 from pytest_multihost.extensions.trace.trace import write_trace
 
 PAGE_NAME = "report.html"

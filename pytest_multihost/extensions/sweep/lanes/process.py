@@ -23,12 +23,12 @@ from pytest_multihost.core.launch.wire import Packet, receive_packet, send_packe
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec, token
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.sweep import WEAK, Disturbance, DisturbedRun
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.artifacts import Attempt
 from pytest_multihost.core.report.html import write_judged
 from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.sweep.judge import judge_run
+from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun
 
 # Controller to lane parent
 

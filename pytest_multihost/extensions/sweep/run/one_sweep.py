@@ -18,20 +18,20 @@ from typing import Literal
 
 import pytest
 
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import MultihostError, shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
+from pytest_multihost.extensions.sweep.plan import order_rest
+from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+from pytest_multihost.extensions.sweep.result import (
     WEAK,
-    Acceptance,
     Disturbance,
     DisturbedRun,
     LeftOut,
     SweepResult,
     Weakness,
 )
-from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
-from pytest_multihost.extensions.sweep.plan import order_rest
-from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]

@@ -15,16 +15,10 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.result import utc_text
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.sweep import (
-    Acceptance,
-    Disturbance,
-    SweepPlan,
-    SweepResult,
-    SweepStatus,
-)
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.outcome.points import recorded_points, unused_by_all
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, overwrite
@@ -46,6 +40,12 @@ from pytest_multihost.extensions.hazards.find import disturbances_of
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.extensions.sweep.plan import plan_sweep, shard_of
 from pytest_multihost.extensions.sweep.report import sweep_progress, write_sweep
+from pytest_multihost.extensions.sweep.result import (
+    Disturbance,
+    SweepPlan,
+    SweepResult,
+    SweepStatus,
+)
 from pytest_multihost.extensions.sweep.run.one_sweep import (
     OneSweep,
     Step,
