@@ -11,11 +11,15 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from pytest_multihost import extensions, hookspecs
 from pytest_multihost.core import built_in
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.report.renderer import Renderer
 
 PREFIX = "multihost_"
 """Begins the name under which an extension is registered: ``-p no:multihost_sweep``."""
@@ -46,3 +50,9 @@ def register_extensions(manager: pluggy.PluginManager) -> None:
     for name, module in extension_plugins():
         if not manager.is_blocked(name) and not manager.has_plugin(name):
             manager.register(module, name)
+
+
+def offered_renderers(manager: pluggy.PluginManager) -> tuple[Renderer, ...]:
+    """Return the renderers of all plugins."""
+    groups = manager.hook.pytest_multihost_renderers()
+    return tuple(renderer for group in groups for renderer in group)

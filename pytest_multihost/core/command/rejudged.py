@@ -14,11 +14,11 @@ from pathlib import Path
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.screen import page_of
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.json_values import Json, JsonObject, from_json, to_json
+from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import PlaceGroup, Verdict
-from pytest_multihost.core.report import Checkout, write_trace
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.artifacts import (
     Attempt,
     RunFolder,
@@ -33,18 +33,24 @@ from pytest_multihost.core.report.html import (
     PageModel,
     write_index,
     write_page,
-    write_sweep_page,
 )
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import page_sections
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.extensions.github.report import (
+    Checkout,
+    annotation_commands,
+    append_page,
+)
+from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.plan import merge_results
 from pytest_multihost.extensions.sweep.report import (
     SWEEP_NAME,
-    append_sweep_summary,
     read_sweep,
-    sweep_commands,
+    sweep_annotations,
     sweep_section,
+    sweep_summary,
     write_sweep,
 )
 from pytest_multihost.extensions.sweep.result import SweepResult
@@ -67,13 +73,12 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     lines = [f"{finding.outcome.upper()}  {finding.reason}"]
     for part in page_sections(again.judged, files=str(directory)):
         lines += [f"--- {part.title}", part.text]
-    derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
+    derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
-    not_derived |= {"hazards"}  # found in the slot pages, which are gone
     differences = [
         name
-        for name in sorted((derived.keys() | again.written.keys()) - not_derived)
+        for name in sorted(derived.keys() - not_derived)  # analyses read more than facts.json
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
@@ -92,7 +97,7 @@ _SWEEPS = f"*/{SWEEP_NAME}"
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
 
-def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
+def rebuild(directory: Path) -> Iterator[Path | MultihostError]:  # noqa: C901 - one case each
     """Write pages again, and yield the path of each, or why it cannot be made.
 
     Args:
@@ -114,9 +119,11 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
             seen="No facts.json of a test that failed, and no verdicts.jsonl of a run.",
             remedy=_REMEDY,
         )
+    renderers = offered_renderers(new_plugin_manager())
+    rebuilders = [each.rebuild for each in renderers if each.rebuild is not None]
     for each in attempts:
         try:
-            yield _again(each)
+            yield _again(each, renderers)
         except OSError as error:
             yield MultihostError(f"{each}: its page cannot be written", seen=str(error))
         except MultihostError as error:
@@ -125,21 +132,13 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
         try:
             _, problems = RunFolder(run.parent, run.name).verdicts()
             yield from (unusable(run / "verdicts.jsonl", each) for each in problems)
-            yield from _sweep_pages(run)
-            yield write_index(run)
+            for rebuild in rebuilders:
+                yield from rebuild(run)
+            yield write_index(run, renderers)
         except FileNotFoundError:
             continue  # a run whose folder was thinned out
         except OSError as error:
             yield MultihostError(f"{run}: its page cannot be written", seen=str(error))
-
-
-def _sweep_pages(run: Path) -> Iterator[Path | MultihostError]:
-    """Write the pages of a run's sweeps again."""
-    for path in sorted(run.glob(_SWEEPS)):
-        try:
-            yield write_sweep_page(path.parent, read_sweep(path))
-        except MultihostError as error:
-            yield error
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +155,13 @@ class _WithPlaces:
     diagnosis: _Places | None = None
 
 
-def _again(directory: Path) -> Path:
-    """Write the page and the trace of an attempt again, with the source lines of its verdict."""
+def _again(directory: Path, renderers: Sequence[Renderer]) -> Path:
+    """Write the pages of an attempt again, with the source lines of its verdict."""
     again = rejudge(directory)
     judged, context = again.judged, again.judged.context
-    write_trace(directory, judged.result, judged.diagnosis, root=context.root)
+    for each in renderers:
+        if each.write is not None:
+            each.write(directory, judged)
     written = read_artifact(directory / "verdict.json", partial(from_json, _WithPlaces)).diagnosis
     known = {
         (f"{context.root}/{place.file}", place.line): place.source
@@ -172,9 +173,14 @@ def _again(directory: Path) -> Path:
         return known.get((file, line)) or context.source_of(file, line)
 
     judged = replace(judged, context=replace(context, source_of=source_of))
-    hazards = again.written.get("hazards")
-    verdict = replace(again.verdict, hazards=hazards if isinstance(hazards, dict) else None)
-    return write_page(directory, PageModel(judged=judged, verdict=verdict))
+    derived = again.verdict.record().keys()
+    analyses = {
+        name: value
+        for name, value in again.written.items()
+        if name not in derived and isinstance(value, dict)
+    }
+    verdict = replace(again.verdict, analyses=analyses)
+    return write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
 
 
 def last_page(directory: Path) -> Path:
@@ -189,7 +195,7 @@ def last_page(directory: Path) -> Path:
     latest = directory / "latest"
     run = latest if latest.exists() else directory
     if not (run / PAGE_NAME).exists() and (run / "verdicts.jsonl").exists():
-        write_index(run)  # the run was killed before its end
+        write_index(run, offered_renderers(new_plugin_manager()))
     pages = sorted(run.glob(f"*/{PAGE_NAME}"))
     if len(pages) == 1:
         return pages[0]
@@ -222,7 +228,7 @@ def explain_dumps(directory: Path, *, prefix: str | None, into: Path | None, as_
         read_dumps(directory, prefix=prefix), str(directory), SourceContext(str(Path.cwd()))
     )
     verdict = _verdict(judged, directory)
-    text = json.dumps(to_json(verdict), indent=2)
+    text = json.dumps(verdict.record(), indent=2)
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
         (into / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
@@ -331,7 +337,7 @@ def _tell_github(results: Sequence[SweepResult]) -> None:
         return
     here = str(Path.cwd())
     checkout = Checkout(root=here, workspace=os.environ.get("GITHUB_WORKSPACE") or here)
-    for command in sweep_commands(results, checkout):
+    for command in annotation_commands(sweep_annotations(results), checkout):
         sys.stdout.write(f"{command}\n")
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
-        append_sweep_summary(Path(path), results)
+        append_page(Path(path), lambda most: sweep_summary(results, max_bytes=most))

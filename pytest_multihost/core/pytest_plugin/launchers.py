@@ -32,7 +32,13 @@ from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.spec import ONE, ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
-from pytest_multihost.core.pytest_plugin.options import Settings
+from pytest_multihost.core.pytest_plugin.option import Settings
+from pytest_multihost.core.pytest_plugin.options import (
+    DOCKER_IMAGE,
+    DOCKER_PYTHON,
+    LAUNCH,
+    artifacts_directory,
+)
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables
@@ -225,7 +231,7 @@ class Launchers:
 
     def _mode(self, requirements: LaunchRequirements) -> str:
         """Return "auto", or the one way of launching to use."""
-        return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
+        return "spawn" if requirements.has_fresh_interpreters else self.settings.get(LAUNCH)
 
     def _program(
         self, mode: str, environment: Mapping[str, str], path: list[str] | None, log: str
@@ -266,7 +272,12 @@ class Launchers:
             requirements.variables,
             self.config.invocation_params.dir,
         )
-        shared = (self.config.rootpath, cwd, settings.artifacts, base_temp(self.config))
+        shared = (
+            self.config.rootpath,
+            cwd,
+            artifacts_directory(self.config, settings),
+            base_temp(self.config),
+        )
         libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
         read_only = [Path(each).parent for each in libraries if each.startswith("/")]
         carried = {
@@ -274,7 +285,7 @@ class Launchers:
         }
         # The container runs with this process's user id, which the image may not know.
         variables = {**carried, **thread_variables(carried), "HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
-        python, path = settings.docker_python, None
+        python, path = settings.get(DOCKER_PYTHON), None
         if python == "host":  # the interpreter that runs pytest, mounted with its packages
             python, path = sys.executable, sys.path
             program_folder = Path(os.path.realpath(python)).parent
@@ -292,7 +303,7 @@ class Launchers:
         mode = self._mode(requirements)
         names = [mode] if mode in ("server", "spawn") else ["server", "spawn"]
         spec = ContainerSpec(
-            image=settings.docker_image,
+            image=settings.get(DOCKER_IMAGE),
             python=python,
             shared=shared,
             read_only=tuple(read_only),
