@@ -31,7 +31,6 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
-from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
@@ -50,7 +49,7 @@ from pytest_multihost.core.outcome.points import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
-from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -431,8 +430,10 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(self.directory, judged, about)
-        self.folder.append_verdict(to_json(verdict))
+        verdict, problems = write_judged(
+            self.directory, judged, about, offered_renderers(new_plugin_manager().hook)
+        )
+        self.folder.append_verdict(verdict.record())
         for each in problems:
             sys.stderr.write(f"multihost run: {each}\n")
         page = self.directory / PAGE_NAME

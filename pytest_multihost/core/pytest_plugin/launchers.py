@@ -30,7 +30,8 @@ from pytest_multihost.core.model.spec import ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.preload import preload_variables
-from pytest_multihost.core.pytest_plugin.options import Settings
+from pytest_multihost.core.pytest_plugin.option import Settings
+from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables
@@ -184,7 +185,7 @@ class Launchers:
 
     def _mode(self, requirements: LaunchRequirements) -> str:
         """Return "auto", or the one way of launching to use."""
-        return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
+        return "spawn" if requirements.has_fresh_interpreters else self.settings.get(LAUNCH)
 
     def _program(self, mode: str, environment: Mapping[str, str], log: str) -> ServerProgram:
         """Return what a new interpreter is to run.

@@ -12,8 +12,8 @@ from types import FrameType
 
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
+from pytest_multihost.core.model.recorded_point import STORE_READS
 from pytest_multihost.core.model.stack import Frame, relative_to
-from pytest_multihost.core.model.sweep import STORE_READS
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.calls import callers, error_path, user_frames
 from pytest_multihost.core.rank.used_code import UsedCode

@@ -14,8 +14,7 @@ from enum import IntEnum
 
 from pytest_multihost import faults
 from pytest_multihost.core.model.fault import FIELD_ERRORS, START, Fault, Point
-from pytest_multihost.core.model.spec import Family
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.classes import (
     Records,
@@ -25,6 +24,7 @@ from pytest_multihost.extensions.sweep.classes import (
     is_of_the_test,
     site_of,
 )
+from pytest_multihost.extensions.sweep.family import Family
 from pytest_multihost.extensions.sweep.sharing import Sharing
 
 MATCHED = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from pytest_multihost import faults
 from pytest_multihost.core.model.fault import Point
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
     LAST_TURN,
     LATER_TURN,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.verdict import OperationName
+from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
     DisturbedRun,
@@ -17,7 +18,6 @@ from pytest_multihost.core.model.sweep import (
     SweepResult,
     Weakness,
 )
-from pytest_multihost.core.model.verdict import OperationName
 
 OUTCOMES: Mapping[RunOutcome, str] = {
     "left waiting": "ranks waited for one that had failed",
