@@ -20,11 +20,11 @@ from pytest_multihost.blame.wait_graph import (
     Wait,
     WaitGraph,
     broken_by,
-    family,
     find_waits,
     graph_of,
     possible_waits,
 )
+from pytest_multihost.model.collectives import family
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import RUNTIME_SCOPE, K, Operation, group_by_value, rank_set
 from pytest_multihost.model.verdict import Confidence, Kind

@@ -20,7 +20,8 @@ from itertools import permutations
 
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.blame.wait_graph import States, family
+from pytest_multihost.blame.wait_graph import States
+from pytest_multihost.model.collectives import family
 from pytest_multihost.model.operation import (
     FLIGHT_SCOPE,
     CallSite,

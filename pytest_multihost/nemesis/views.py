@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pytest_multihost.clock import ClockPage, clock_page_path
+from pytest_multihost.model.collectives import COLLECTIVES
 from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import FIELD_ERRORS, MAX_SECONDS, START
 from pytest_multihost.model.spec import RankSpec
@@ -312,14 +313,14 @@ FILE_VIEWS = (
 # Faults of what a call gives to this rank alone: an error, the end of the data, another value.
 
 
-_JAX = frozenset(
+_OF_JAX = frozenset(
     {
-        *("assert_equal", "blocking_key_value_get", "blocking_key_value_get_bytes"),
-        *("block_until_ready", "broadcast_one_to_all", "get_live_nodes", "process_allgather"),
-        *("sync_global_devices", "wait_at_barrier"),
+        *(each.name for each in COLLECTIVES if each.runtime == "jax"),
+        *("blocking_key_value_get", "blocking_key_value_get_bytes", "block_until_ready"),
+        "get_live_nodes",
     }
 )
-"""Operations of jax's."""
+"""Operations of jax's, besides those whose names show it."""
 
 
 def error_class(operation: str, backend: str) -> type[Exception]:
@@ -330,7 +331,7 @@ def error_class(operation: str, backend: str) -> type[Exception]:
         backend: The world's backend.
     """
     module, name = "torch.distributed", ""
-    if operation in _JAX or operation.startswith(("jax.", "key_value_")):
+    if operation in _OF_JAX or operation.startswith(("jax.", "key_value_")):
         module, name = "jax.errors", "JaxRuntimeError"
     elif operation.startswith("store.") or operation == "TCPStore":
         name = "DistStoreError"
