@@ -151,6 +151,9 @@ CLOCK_SKEW = FaultKind(
     },
     required=frozenset({"seconds"}),
     lasts=True,
+    one_per="rank",
+    sentence="{who}'s clock was {seconds} s {way}, {then}",
+    mending="broadcast-decisions",
 )
 
 
@@ -298,6 +301,8 @@ FILE_VIEWS = (
         required=frozenset({"path"}),
         lasts=True,
         tells_itself=True,
+        sentence="{who} listed {path} in another order, {then}",
+        mending="sort-listings",
     ),
     FaultKind(
         name="stale_files",
@@ -306,6 +311,8 @@ FILE_VIEWS = (
         required=frozenset({"path", "seconds"}),
         lasts=True,
         tells_itself=True,
+        sentence="{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
+        mending="wait-by-an-operation",
     ),
 )
 
@@ -366,13 +373,31 @@ VALUE_FAULTS = (
         perform=_fail,
         params={"error": error_name},
         points=frozenset({"collective", "io"}),
+        is_exclusive=True,
+        sentence="{who}'s {what} failed with {error} ({often})",
+        mending="agree-on-errors",
     ),
-    FaultKind(name="short_data", perform=_end_data, points=frozenset({"batch"})),
-    FaultKind(name="empty_data", perform=_end_data, points=frozenset({"batch"})),
+    FaultKind(
+        name="short_data",
+        perform=_end_data,
+        points=frozenset({"batch"}),
+        sentence="{who}'s data ended before {what}",
+        mending="join-uneven-inputs",
+    ),
+    FaultKind(
+        name="empty_data",
+        perform=_end_data,
+        points=frozenset({"batch"}),
+        sentence="{who} got no data from {name}",
+        mending="join-uneven-inputs",
+    ),
     FaultKind(
         name="returns",
         perform=_return,
         params={"value": lambda _: None},
         points=frozenset({"call"}),
+        is_exclusive=True,
+        sentence="{who}'s {what} returned {value}",
+        mending="broadcast-decisions",
     ),
 )

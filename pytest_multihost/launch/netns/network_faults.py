@@ -33,7 +33,6 @@ from pytest_multihost.launch.netns.network import (
 from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.wire import receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.json_values import message
 from pytest_multihost.model.spec import (
     Disturbance,
@@ -272,7 +271,7 @@ class NetworkFaults:
         Raises:
             LaunchError: The kernel lacks what it needs.
         """
-        if not disturbs_network(spec.faults):
+        if not spec.disturbs_network:
             return None
         pid, connection = start_child(partial(run_netfault_daemon, network, spec.seed))
         connection.settimeout(_ANSWER_S)
