@@ -285,6 +285,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
+        fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts,
         clock=options.clock,
         horizon_s=options.horizon_s,
@@ -307,7 +308,7 @@ def _launcher(
     own = own_variables(keeps_proxies=spec.keeps_proxies)
     variables = {**own, **thread_variables(own)}
     libraries = [
-        find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
+        find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
         find_clock_library() if spec.clock == "jump" else None,
     ]
     variables |= preload_variables(variables, libraries)

@@ -139,7 +139,8 @@ def _plan_item(
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     clock = fault_options.clock(nodeid, marked)
-    problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
+    facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
+    problems += [*found, *launch_problems(marked.env, faults, facts, settings.launch)]
     problems += clock_problems(clock, settings.launch, marked.hosts)
     world = WorldSpec(
         nodeid=nodeid,
@@ -151,6 +152,7 @@ def _plan_item(
         startup_timeout_s=marked.startup_timeout_s,
         seed=seed,
         faults=faults,
+        fault_facts=facts,
         hosts=marked.hosts,
         clock=clock,
     )
@@ -159,7 +161,7 @@ def _plan_item(
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
         requirements=launch_requirements(
-            marked.env, faults, settings.launch, marked.hosts, clock=clock
+            marked.env, facts, settings.launch, marked.hosts, clock=clock
         ),
         expected=expected,
         sweep=sweep if fault_options.replay is None else None,

@@ -285,20 +285,27 @@ class Sweeps:
         return (
             kind is not None
             and not kind.lacking(fault)
-            and not launch_problems(env, [fault], settings.launch)
+            and not launch_problems(env, [fault], {kind.name: kind.facts}, settings.launch)
+        )
+
+    def _disturbed(self, spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
+        faults, kind = (*spec.faults, disturbance.fault), disturbance.fault.kind
+        facts = {**spec.fault_facts, kind: self.kinds[kind].facts}
+        return replace(
+            spec, faults=faults, fault_facts=facts, tells_points=False, keeps_operations=False
         )
 
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
-        faults = (*plan.world.faults, disturbance.fault)
+        facts = self._disturbed(plan.world, disturbance).fault_facts
         env, launch = dict(plan.requirements.env), self.tally.settings.launch
         hosts, clock = plan.world.hosts, plan.world.clock
-        return launch_requirements(env, faults, launch, hosts, clock=clock)
+        return launch_requirements(env, facts, launch, hosts, clock=clock)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = _disturbed(world.spec, step.disturbance)
+        spec = self._disturbed(world.spec, step.disturbance)
         is_worker = hasattr(self.config, "workerinput")
         keep = None
         if step.artifacts is not None:
@@ -323,11 +330,6 @@ class Sweeps:
             run_id=self.folder.run_id,
             environment=package_versions(),
         )
-
-
-def _disturbed(spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
-    faults = (*spec.faults, disturbance.fault)
-    return replace(spec, faults=faults, tells_points=False, keeps_operations=False)
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
