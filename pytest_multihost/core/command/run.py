@@ -261,7 +261,7 @@ class _Command:
         own = own_variables(keeps_proxies=spec.keeps_proxies)
         variables = {**own, **thread_variables(own)}
         libraries = [
-            find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
+            find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
             find_clock_library() if spec.clock == "jump" else None,
         ]
         variables |= preload_variables(variables, libraries)
@@ -375,6 +375,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
+        fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts,
         clock=options.clock,
         horizon_s=options.horizon_s,

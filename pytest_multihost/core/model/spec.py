@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.fault import Fault, FaultFacts, Point
 from pytest_multihost.core.model.json_values import (
     JsonError,
     JsonObject,
@@ -140,6 +140,7 @@ class WorldSpec:
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
+        fault_facts: What the kinds of its faults say about them, by kind.
         tells_points: Whether each rank records every point to which a fault can be bound.
         tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
@@ -164,6 +165,7 @@ class WorldSpec:
     startup_timeout_s: float
     seed: int
     faults: tuple[Fault, ...] = ()
+    fault_facts: Mapping[str, FaultFacts] = field(default_factory=dict, hash=False)
     tells_points: bool = False
     tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
@@ -193,6 +195,15 @@ class WorldSpec:
     def all_hosts(self) -> tuple[Host, ...]:
         """Its hosts in order."""
         return hosts_at(self.sites) or all_hosts(self.hosts, self.size)
+
+    @property
+    def disturbs_network(self) -> bool:
+        """Whether any of its faults disturbs the network between hosts."""
+        return any(self.facts_of(each).is_network for each in self.faults)
+
+    def facts_of(self, fault: Fault) -> FaultFacts:
+        """Return what the kind of one of its faults says about it; by default it is of a rank."""
+        return self.fault_facts.get(fault.kind, FaultFacts())
 
     def host_of(self, rank: int) -> Host:
         """Return the host of a rank."""
@@ -408,7 +419,7 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
     """Return what a fault does when it happens to a rank.
 
     Args:
-        fault: One of `NETWORK_KINDS`.
+        fault: One of the network.
         rank: The rank that has passed its point.
         spec: The world.
     """

@@ -129,7 +129,8 @@ def _plan_item(
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     clock = fault_options.clock(nodeid, marked)
     launch, hosts = settings.get(LAUNCH), marked.get(HOSTS)
-    problems += [*found, *launch_problems(marked.env, faults, launch)]
+    facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
+    problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
     problems += clock_problems(clock, launch)
     world = WorldSpec(
         nodeid=nodeid,
@@ -141,6 +142,7 @@ def _plan_item(
         startup_timeout_s=marked.get(STARTUP_TIMEOUT),
         seed=seed,
         faults=faults,
+        fault_facts=facts,
         hosts=hosts,
         clock=clock,
     )
@@ -148,7 +150,7 @@ def _plan_item(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(marked.env, faults, launch, clock=clock),
+        requirements=launch_requirements(marked.env, facts, launch, clock=clock),
         expected=expected,
         settings=marked.settings,
     ), problems

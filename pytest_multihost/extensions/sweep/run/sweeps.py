@@ -311,19 +311,26 @@ class Sweeps:
         return (
             kind is not None
             and not kind.lacking(fault)
-            and not launch_problems(env, [fault], launch)
+            and not launch_problems(env, [fault], {kind.name: kind.facts}, launch)
+        )
+
+    def _disturbed(self, spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
+        faults, kind = (*spec.faults, disturbance.fault), disturbance.fault.kind
+        facts = {**spec.fault_facts, kind: self.run.kinds[kind].facts}
+        return replace(
+            spec, faults=faults, fault_facts=facts, tells_points=False, keeps_operations=False
         )
 
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
-        faults = (*plan.world.faults, disturbance.fault)
+        facts = self._disturbed(plan.world, disturbance).fault_facts
         env, launch = dict(plan.requirements.env), self.run.tally.settings.get(LAUNCH)
-        return launch_requirements(env, faults, launch, clock=plan.world.clock)
+        return launch_requirements(env, facts, launch, clock=plan.world.clock)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = _disturbed(world.spec, step.disturbance)
+        spec = self._disturbed(world.spec, step.disturbance)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
@@ -388,11 +395,6 @@ def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
     ranks = fault.ranks if isinstance(fault.ranks, tuple) else ()
     passed = RecordedPoint(ranks[0] if ranks else 0, fault.at, 0, where=where)
     return Disturbance("hazards", fault, ranks, passed, class_)
-
-
-def _disturbed(spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
-    faults = (*spec.faults, disturbance.fault)
-    return replace(spec, faults=faults, tells_points=False, keeps_operations=False)
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
