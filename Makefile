@@ -27,7 +27,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
+.PHONY: help demo worlds test extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -92,6 +92,10 @@ test: lint ## Lint, then run the whole test suite
 	if [ "$$failed" -gt $(AGAIN) ] || [ "$$failed" -eq 0 ]; then exit $$status; fi; \
 	echo "== $$failed failed beside others on this machine. Once more, one after the other: a defect fails again."; \
 	$(BIN)/python -m pytest --lf --lfnf=none -rA --show-capture=no --tb=short
+
+extensions: $(READY) ## Delete each extension from a copy of the package, and run worlds with the rest
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/house/test_deleted_extensions.py -n $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 # A root made by debootstrap, for which it takes root rights; it is made on first use and then kept.
 PYTHON_ROOT ?=

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_multihost.core.files import preload_variables
+from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.extensions.clock.page import (
     _HEADER_SIZE,
     _SLOT,

@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytest_multihost.core.files import preload_variables
 from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
+from pytest_multihost.core.preload import preload_variables
 
 IDLE_BOUND = 0.01
 DELAY_BOUND = 0.10

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +25,7 @@ from _pytest._code.code import (
     TerminalRepr,
 )
 from _pytest._io import TerminalWriter
+from _pytest.config import _prepareconfig
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 from _pytest.threadexception import collect_thread_exception
@@ -36,6 +37,31 @@ __all__ = ["ExceptionRepr", "TerminalRepr", "runtestprotocol"]
 
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
 """The parts of a line with their markup."""
+
+
+class _LoadsOnly:
+    """A plugin that keeps pytest-cov from measuring a process that only loads plugins."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(
+        self, early_config: pytest.Config
+    ) -> Generator[None, object, object]:
+        early_config.known_args_namespace.no_cov = True
+        return (yield)
+
+
+def load_plugins(args: Sequence[str]) -> pytest.PytestPluginManager:
+    """Return the plugins that pytest has with a command line; none of them is configured.
+
+    Installed ones, those that are named, and initial conftest.py files: all that is there before
+    `pytest_configure`. Their output is not captured, nor are their assertions rewritten.
+
+    Raises:
+        Exception: One cannot be loaded, or the options in a configuration file are wrong.
+    """
+    config = _prepareconfig([*args, "--capture=no", "--assert=plain"], [_LoadsOnly()])
+    config._ensure_unconfigure()
+    return config.pluginmanager
 
 
 def base_temp(config: pytest.Config) -> Path:

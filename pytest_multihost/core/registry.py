@@ -11,21 +11,30 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from pytest_multihost import extensions, hookspecs
+from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.report.renderer import Renderer
+EXTENSIONS = "pytest_multihost.extensions"
+"""The package of the extensions; named here alone, as a text: the core imports none."""
 
 PREFIX = "multihost_"
 """Begins the name under which an extension is registered: ``-p no:multihost_sweep``."""
 
+_BUILT_IN = f"{PREFIX}built_in"
+
 
 def extension_plugins() -> Iterator[tuple[str, ModuleType]]:
     """Yield the name and the plugin of each extension, in alphabetical order."""
-    for found in sorted(pkgutil.iter_modules(extensions.__path__), key=lambda each: each.name):
+    folders = importlib.import_module(EXTENSIONS).__path__
+    for found in sorted(pkgutil.iter_modules(folders), key=lambda each: each.name):
         if found.ispkg:
-            module = importlib.import_module(f"{extensions.__name__}.{found.name}")
+            module = importlib.import_module(f"{EXTENSIONS}.{found.name}")
             yield f"{PREFIX}{found.name}", module
 
 
@@ -35,10 +44,17 @@ def new_plugin_manager() -> pluggy.PluginManager:
     For programs that run no tests. In pytest its own manager has the same plugins.
     """
     manager = pluggy.PluginManager("pytest")
-    manager.add_hookspecs(hookspecs)
-    manager.register(built_in, f"{PREFIX}built_in")
-    register_extensions(manager)
+    complete(manager)
     return manager
+
+
+def complete(manager: pluggy.PluginManager) -> None:
+    """Give a manager our hooks, what is built in and the extensions, unless it has them."""
+    if manager.has_plugin(_BUILT_IN):
+        return
+    manager.add_hookspecs(hookspecs)
+    manager.register(built_in, _BUILT_IN)
+    register_extensions(manager)
 
 
 def register_extensions(manager: pluggy.PluginManager) -> None:
@@ -46,3 +62,9 @@ def register_extensions(manager: pluggy.PluginManager) -> None:
     for name, module in extension_plugins():
         if not manager.is_blocked(name) and not manager.has_plugin(name):
             manager.register(module, name)
+
+
+def offered_renderers(hook: pluggy.HookRelay) -> tuple[Renderer, ...]:
+    """Return the renderers of all plugins."""
+    groups = hook.pytest_multihost_renderers()
+    return tuple(renderer for group in groups for renderer in group)

@@ -28,7 +28,7 @@ from pytest_multihost.core.services import (
     ServiceKind,
     open_services,
 )
-from pytest_multihost.core.watch import RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.core.watch.kernel import HarnessProcesses
 from pytest_multihost.core.watch.probes import PySpySampler, dump_stacks
 
@@ -121,7 +121,7 @@ class WatchedWorld:
             directory=self.directory,
             scratch=self.scratch,
             primary_leaves_last=primary_leaves_last,
-            on_start=partial(_show_to_watchdog, self.watchdog, self.scratch),
+            on_start=partial(_show_to_watchdog, self.watchdog),
             on_tick=on_tick,
             tick_s=tick_s,
             watch=self.watchdog,
@@ -187,7 +187,7 @@ def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) ->
     return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
 
 
-def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
+def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
     """Let the watchdog of a world that has started know the harness's processes around it."""
     found, observer = world.processes, watchdog.observer
     observer.harness = replace(
@@ -197,8 +197,7 @@ def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) ->
         reaper=found.reaper,
         companions=found.companions,
     )
-    if found.remote:
-        observer.remote = RemoteRanks(found.remote, scratch)
+    observer.remote = found.remote
 
 
 def _dump_healed(

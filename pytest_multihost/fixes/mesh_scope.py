@@ -1,19 +1,19 @@
-"""Let each replica work on its own devices while a mesh over all is in context (orbax).
+"""Let each replica work on its own devices while a mesh over all devices is in context (orbax).
 
-Within `jax.set_mesh(mesh)` every jitted function, also every eager operation, takes part in that
-mesh; one whose devices are others is refused with "Received incompatible devices for jitted
-computation". Orbax's single-replica restore has such functions in two places: `create_zeros`, in
-which the replicas that do not read allocate what they receive into, and
-`_globalize_single_replica_arrays`, which gives each shard of the reader an axis more.
+Within `jax.set_mesh(mesh)` every jitted function and every eager operation takes part in that mesh.
+jax refuses a function on other devices with "Received incompatible devices for jitted computation".
+Orbax's single-replica restore runs such functions in two places: `create_zeros`, where the
+receiving replicas allocate memory, and `_globalize_single_replica_arrays`, which adds an axis to
+each shard of the reader.
 
-Published: https://github.com/google/orbax/issues/3184 names the first place, and to enter a mesh of
-the replica's own devices there.
+Published: https://github.com/google/orbax/issues/3184 names the first place and proposes to enter a
+mesh of the replica's own devices there.
 
-Measured (orbax 0.11.33; jax 0.8.2, 0.9.1 and 0.10.2): that is needed, and not enough. The other
-replicas then get past `create_zeros` and wait in the broadcast, while the one that reads still
-fails in the second place: an error on all ranks has become a hang. And it takes
-`jax.set_mesh(local_mesh)`; `with local_mesh:` changes nothing. Orbax has fixed both places in
-0.11.40.
+Measured (orbax 0.11.33; jax 0.8.2, 0.9.1 and 0.10.2): that change is necessary but not sufficient.
+The receiving replicas then pass `create_zeros` and wait in the broadcast, while the reader still
+fails in the second place, so an error on all ranks becomes a hang. The change also needs
+`jax.set_mesh(local_mesh)`, because `with local_mesh:` has no effect. Orbax 0.11.40 fixes both
+places.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""A barrier on the coordination service before one replica broadcasts what it has read (orbax).
+"""A barrier on the coordination service before one replica broadcasts a checkpoint (orbax).
 
-With orbax's `SingleReplicaArrayHandler` one replica reads a checkpoint and broadcasts it. The
-others enter the broadcast at once and wait in it, a collective, for as long as the reading takes.
+With orbax's `SingleReplicaArrayHandler` one replica reads a checkpoint and broadcasts it. The other
+replicas enter the broadcast at once and wait in that collective until the reading is over.
 
-Published: https://github.com/google/orbax/issues/3181 reports that it hangs for ever: the ranks
-that wait are said to compile the broadcast, which is said to need the rank that reads. It asks for
-`multihost.sync_global_processes(name)` before the broadcast.
+Published: https://github.com/google/orbax/issues/3181 reports that the broadcast hangs for ever.
+The report claims that the waiting ranks compile the broadcast, and that compiling needs the reading
+rank. It asks for `multihost.sync_global_processes(name)` before the broadcast.
 
 Measured (jax 0.10.2 on CPU, orbax 0.11.33 and 0.12.8): compiling is local and waits for no rank.
-What expires is the timeout of the collective, and the ranks that wait get an error:
+The collective's timeout expires, and the waiting ranks get an error:
 
-* where the collective is the first between these devices, after gloo's 30 s for connecting them,
-  which no setting changes;
-* otherwise after `--xla_cpu_collective_timeout_seconds`, 1800 s unless set.
+* If the collective is the first between these devices, gloo's connection timeout of 30 s applies.
+  No setting changes it.
+* Otherwise `--xla_cpu_collective_timeout_seconds` applies, 1800 s unless set.
 
-`sync_global_processes(name)` is by default a collective itself: it fails in the same way, after the
-same time. A barrier on the coordination service is no collective, has a timeout that its caller
-sets, and knows who is missing. It is what this module has. No accelerator was tried: there the
-timeouts are others, and the barrier is the same.
+By default `sync_global_processes(name)` is a collective itself, so it fails in the same way after
+the same time. A barrier on the coordination service is not a collective. Its caller sets the
+timeout, and its error names the missing ranks. This module provides that barrier. It was not tested
+on an accelerator, where the timeouts differ and the barrier is the same.
 """
 
 from __future__ import annotations

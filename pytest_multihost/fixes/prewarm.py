@@ -1,34 +1,33 @@
-"""Connect process groups while there is room, not when they are first used (torch, Megatron).
+"""Connect process groups early, while memory and descriptors are available (torch, Megatron).
 
-`new_group` only writes down who is in a group. NCCL, and gloo with TORCH_GLOO_LAZY_INIT=1, connect
-its members at their first collective, which may come when memory or descriptors are used up. A
-member that cannot connect then leaves the others waiting in a phase that the group's timeout does
-not cover.
+`new_group` only records the members of a group. NCCL, and gloo with TORCH_GLOO_LAZY_INIT=1, connect
+the members at the group's first collective. By then memory or descriptors may be used up. A member
+that cannot connect leaves the others waiting in a phase that the group's timeout does not cover.
 
-Published: https://github.com/modelscope/ms-swift/pull/9486 reports it of mixture-of-experts
-training: all ranks hang, silently, in the first optimizer step. It puts one barrier, on Megatron's
-group across instances of the distributed optimizer, right behind `initialize_model_parallel`.
+Published: https://github.com/modelscope/ms-swift/pull/9486 reports this hang in mixture-of-experts
+training: all ranks hang silently in the first optimizer step. The change adds one barrier right
+after `initialize_model_parallel`, on Megatron's group across instances of the distributed
+optimizer.
 
 Measured (torch 2.13, gloo, megatron-core 0.16.1, 4 and 8 ranks):
 
-* Where a rank lacks descriptors, that rank gets an error, and its peers wait in silence: with gloo
-  for five times the group's timeout, which `new_group` does not take from `init_process_group` and
-  which is 30 minutes unless set.
-* With one instance of the distributed optimizer, Megatron's default, the group of the published fix
-  does not exist, with experts or without: nothing is connected, and training hangs as before.
-* The getter that it guards with `hasattr` takes no `check_initialized` in megatron-core 0.13 and
-  0.14, where the fix raises TypeError.
-* All other groups of Megatron are just as lazy: nine of several ranks in a world of four, eleven
-  with two instances.
-* A barrier connects only some pairs. Among eight ranks an all_to_all still hangs behind one.
-* Barriers on groups that overlap must come in one order on all ranks, or they are a deadlock
-  themselves.
+* A rank without free descriptors gets an error, and its peers wait silently. With gloo they wait
+  five times the group's timeout. `new_group` does not inherit the timeout of `init_process_group`;
+  its default is 30 minutes.
+* With one instance of the distributed optimizer (Megatron's default), the group of the published
+  fix does not exist, with or without experts. Nothing is connected, and training hangs as before.
+* The published fix passes `check_initialized` to a getter that it guards with `hasattr`. In
+  megatron-core 0.13 and 0.14 that getter does not accept it, and the fix raises TypeError.
+* All other groups of Megatron connect lazily, too: nine groups of several ranks in a world of four,
+  eleven with two instances.
+* A barrier connects only some pairs of ranks. With eight ranks an all_to_all still hangs after one.
+* Barriers on overlapping groups must run in the same order on all ranks. Otherwise they deadlock.
 
-So what is here connects all groups, all pairs of each, in an order that is the same everywhere,
-after all ranks have compared what they call their groups. NCCL was not measured. What it shares
-with gloo is taken from its documentation and source: communicators are made at the first use and
-connections of a pair at theirs (NCCL_RUNTIME_CONNECT). Not connected are what NCCL makes beside
-groups, the communicators of two ranks for send and recv outside of a batch.
+This module therefore connects all pairs of all groups, in the same order on every rank, after the
+ranks have compared the names of their groups. NCCL was not measured. Its documentation and source
+say that communicators are made at the first use, and connections of a pair at the pair's first use
+(NCCL_RUNTIME_CONNECT). This module does not connect the two-rank communicators that NCCL makes for
+send and recv outside of a batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Replicate host values over processes without gathering them from all of them (jax).
+"""Replicate host values over processes without gathering the values of all processes (jax).
 
-`jax.device_put(host_array, sharding)` onto devices of several processes hides a collective: it
-gathers the value of every process in every process and compares them, which takes two copies per
-process and needs all processes to come. `replicate` places what this process has, and, if asked,
-compares digests of a few bytes.
+`jax.device_put(host_array, sharding)` onto devices of several processes contains a hidden
+collective: every process gathers and compares the values of all processes. The gather needs two
+copies per process in each process, and it waits for every process. `replicate` places only the
+value of its own process. On request it compares digests of a few bytes.
 """
 
 from __future__ import annotations

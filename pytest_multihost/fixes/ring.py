@@ -1,10 +1,11 @@
 """Post as many receives as a wire's region has chunks (a ring over several wires).
 
-A transport that cuts a message over several wires, and has a few receives posted on each before
-data comes, must count these by the size of the wire's own region. Counted by where the region ends
-in the message, they are too many on every wire but the first: receives that no send will fill.
-`prefill_count` counts them right. The rest of this module is a small real transport in which both
-ways of counting can be watched: rings of processes, several TCP connections between neighbours.
+A transport cuts a message over several wires and posts a few receives on each wire before data
+arrives. The number of receives must follow from the size of the wire's own region. If it follows
+from where the region ends in the message, every wire but the first gets too many receives, and no
+send fills them. `prefill_count` returns the right number. The rest of this module is a small real
+transport that shows both ways of counting: rings of processes with several TCP connections between
+neighbours.
 """
 
 from __future__ import annotations

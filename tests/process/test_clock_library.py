@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.files import PreloadedLibrary, preload_variables
+from pytest_multihost.core.preload import PreloadedLibrary, preload_variables
 from pytest_multihost.extensions.clock.page import (
     PAGE_VARIABLE,
     ClockPage,

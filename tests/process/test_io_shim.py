@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from runtimes import needs
 
-from pytest_multihost.core import files
-from pytest_multihost.core.files import PreloadedLibrary, preload_variables
+from pytest_multihost.core import preload
 from pytest_multihost.core.nemesis import io_shim
 from pytest_multihost.core.nemesis.io_shim import LIBRARY, IoPage, IoRule
+from pytest_multihost.core.preload import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.why_missing())
 
@@ -626,7 +626,7 @@ def test_the_shim_is_built_on_first_use(tmp_path, monkeypatch) -> None:
     library = PreloadedLibrary(source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "/nonexistent/cc")
-    found = files._find_once.__wrapped__
+    found = preload._find_once.__wrapped__
     assert found(library) == (None, "there is no C compiler (cc, or what CC names)")
     monkeypatch.setenv("CC", "cc")
     place = tmp_path / "pytest-multihost-hangs" / library.file_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.extensions.engines.live_jobs import Machine, joined_job
+from pytest_multihost.extensions.live.joined import Machine, joined_job
 from pytest_multihost.extensions.live.processes import Job
 
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.launch.host_kind import Hosts
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.json_values import from_json, to_json

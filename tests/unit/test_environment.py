@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_multihost.core.launch.launcher_env import LAUNCHERS, Launcher
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.environment import (
     foreign_variables,
@@ -32,6 +33,13 @@ SPEC = RankSpec(
 def test_what_names_another_world_goes(name: str) -> None:
     """An outer launcher's rank is not ours, and a proxy can hang a start-up."""
     assert foreign_variables({name: "1"}) == [name]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)
+def test_a_number_that_a_launcher_gives_is_not_inherited(launcher: Launcher) -> None:
+    """Of each that is known; what users set by hand they mean for the ranks, too."""
+    names = [launcher.rank, launcher.size]
+    assert foreign_variables(dict.fromkeys(names, "1")) == ([] if launcher.is_by_hand else names)
 
 
 def test_proxies_can_be_kept() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.launch.host_kind import Hosts
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.process import Endpoint

@@ -16,7 +16,7 @@ from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.engine import Surroundings, run_world
-from pytest_multihost.core.launch.host_kind import Hosts
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.json_values import from_json, to_json
@@ -85,7 +85,8 @@ def hosts_of(text: str, size: int = 4) -> tuple[Host, ...]:
 
 def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
     """Return a world of four hosts with faults."""
-    return replace(make_spec(size), hosts=hosts_of(hosts, size), faults=given)
+    facts = {each.kind: KINDS[each.kind].facts for each in given}
+    return replace(make_spec(size), hosts=hosts_of(hosts, size), faults=given, fault_facts=facts)
 
 
 # What can be asked for

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core import files
-from pytest_multihost.core.files import PreloadedLibrary
+from pytest_multihost.core import preload
+from pytest_multihost.core.preload import PreloadedLibrary
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_source_and_the_flags_are_in_the_name(
     names.add(library.file_name)
     library.source.write_text("int two;")
     names.add(library.file_name)
-    monkeypatch.setattr(files, "_FLAGS", ("-O3",))
+    monkeypatch.setattr(preload, "_FLAGS", ("-O3",))
     names.add(library.file_name)
     assert len(names) == 3
     assert not cache.exists()
@@ -49,7 +49,7 @@ def test_a_library_beside_its_source_is_taken(
     monkeypatch.setenv("CC", "/nonexistent/cc")
     beside = tmp_path / library.file_name
     beside.write_text("made")
-    assert files._find_once.__wrapped__(library) == (beside, "")
+    assert preload._find_once.__wrapped__(library) == (beside, "")
     assert not cache.exists()
 
 
@@ -61,10 +61,10 @@ def test_a_library_that_other_users_may_have_written_is_not_loaded(
     cache.mkdir()
     made = cache / library.file_name
     made.write_text("made")
-    assert files._find_once.__wrapped__(library) == (made, "")
+    assert preload._find_once.__wrapped__(library) == (made, "")
     chosen = {"folder": cache, "library": made}[writable]
     chosen.chmod(0o777)
-    path, why = files._find_once.__wrapped__(library)
+    path, why = preload._find_once.__wrapped__(library)
     assert path is None
     assert why.startswith(f"other users can write {chosen}")
 
@@ -76,4 +76,4 @@ def test_a_library_of_another_user_is_not_loaded(library: PreloadedLibrary, cach
     made = cache / library.file_name
     made.write_text("made")
     os.chown(made, 4711, 4711)
-    assert files._find_once.__wrapped__(library)[0] is None
+    assert preload._find_once.__wrapped__(library)[0] is None

@@ -15,11 +15,11 @@ from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP, UNSURE
 from pytest_multihost.core.command.rejudged import rebuild
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.sweep import Disturbance, SweepResult
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.html import write_index, write_sweep_page
 from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
 from pytest_multihost.extensions.sweep.report import write_sweep
+from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
 
 
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable
 
+import pluggy
+
 from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO, NCCL
 from pytest_multihost.core.model.errors import SettingError
 
-__all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend"]
+__all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "offered_backends"]
 
 
 NONE = Backend(
@@ -34,6 +36,11 @@ of either runtime are recognised as symptoms here too.
 """
 
 BUILT_IN_BACKENDS = (NONE, GLOO, JAX, NCCL)
+
+
+def offered_backends(hook: pluggy.HookRelay) -> list[Backend]:
+    """Return all backends that plugins offer, those of the plugin registered last first."""
+    return [backend for group in hook.pytest_multihost_backends() for backend in group]
 
 
 def find_backend(name: str, offered: Iterable[Backend]) -> Backend:

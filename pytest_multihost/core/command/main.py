@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.command.explainer import Explainer
+from pytest_multihost.core.files import artifacts_folder
+from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.spec import NO_TIMEOUT_S
+from pytest_multihost.core.option import Option
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from pytest_multihost.hookspecs import Commands
 
 # The command line of the console script; imports nothing of what the commands do.
 
 
-_ATTACH = "say which rank of a running job is waited for; reads, and disturbs nothing"
-
-
-def artifacts_folder() -> Path:
-    """Return where runs are kept."""
-    return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+def make_parser(hook: pluggy.HookRelay) -> argparse.ArgumentParser:
+    """Return what reads the command line, with the commands and options of all plugins."""
     parser = argparse.ArgumentParser(
         prog="multihost", description="Say which rank a hang waits for."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_run(commands.add_parser("run", help="run a script in ranks, and say which one hangs"))
-    again = commands.add_parser(
-        "explain", help="say which rank a hang waits for, from artifacts or dumps alone"
-    )
-    again.add_argument(
-        "directory",
-        type=Path,
-        help="folder of an attempt, below .pytest_multihost, or of torch's flight-recorder dumps",
-    )
-    again.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
-    again.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
-    again.add_argument(
-        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
-    )
-    _add_attach(commands.add_parser("attach", help=_ATTACH))
+    run = commands.add_parser("run", help="run a script in ranks, and say which one hangs")
+    _add_run(run, _run_options(hook))
+    _add_explain(commands, explainers_of(hook))
     last = commands.add_parser("open", help="open the last report in a browser")
     last.add_argument(
         "directory",
@@ -52,20 +43,35 @@ def make_parser() -> argparse.ArgumentParser:
         help="default: .pytest_multihost",
     )
     last.add_argument("--path", action="store_true", help="only say where it is")
+    last.set_defaults(act=_open)
     report = commands.add_parser("report", help="write every page again from the artifacts alone")
     report.add_argument(
         "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
     )
-    merge = commands.add_parser("sweep-merge", help="join the results of shards of sweeps")
-    merge.add_argument(
-        "directories", type=Path, nargs="+", metavar="DIR", help="with sweep.json anywhere below"
-    )
-    merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
+    report.set_defaults(act=_report)
+    hook.pytest_multihost_commands(commands=commands)
     return parser
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    """Add the options of ``run``; what follows the script is the script's."""
+def explainers_of(hook: pluggy.HookRelay) -> Sequence[Explainer]:
+    """Return what explains folders: what plugins offer, and last what explains an attempt."""
+    return [*(each for group in hook.pytest_multihost_explainers() for each in group), ATTEMPTS]
+
+
+def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
+    sources = " or ".join(each.source for each in reversed(explainers))
+    again = commands.add_parser(
+        "explain", help=f"say which rank a hang waits for, from {sources} alone"
+    )
+    folders = ", or ".join(each.folder for each in reversed(explainers))
+    again.add_argument("directory", type=Path, help=f"folder {folders}")
+    for each in explainers:
+        each.add_options(again)
+    again.set_defaults(act=partial(_explain, explainers=explainers))
+
+
+def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) -> None:
+    """Add the options of ``run``, with those that plugins offer; the rest is the script's."""
     run.epilog = (
         "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
         " run, 3 if they hung, 130 if they were interrupted."
@@ -80,16 +86,24 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--backend",
         default="none",
-        choices=("none", "gloo", "jax", "nccl"),
         help="what is initialised before the script; default: none, it does so by itself",
     )
-    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
     run.add_argument(
-        "--clock",
-        default="real",
-        choices=("real", "jump"),
-        help="how time passes; jump: over waits that only time can end; default: real",
+        "-p",
+        action="append",
+        dest="plugins",
+        default=[],
+        metavar="NAME",
+        help="load a plugin that offers backends or faults, as pytest does",
     )
+    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
+    for option in offered:
+        run.add_argument(
+            f"--{option.name}",
+            type=partial(_checked, option),
+            metavar=option.metavar,
+            help=option.help,
+        )
     run.add_argument(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
     )
@@ -115,6 +129,27 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
     run.add_argument("script")
     run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
+    run.set_defaults(act=_run)
+
+
+def _checked(option: Option[object], text: str) -> str:
+    """Return a text that is a value of an option."""
+    try:
+        option.parse(text)
+    except SettingError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _run_options(hook: pluggy.HookRelay) -> list[Option[object]]:
+    """Return the options that plugins offer for ``run``."""
+    return [option for group in hook.pytest_multihost_run_options() for option in group]
+
+
+def _settings(options: argparse.Namespace, hook: pluggy.HookRelay) -> dict[str, str]:
+    """Return the values of these that are given, by name."""
+    given = {each.name: getattr(options, each.name) for each in _run_options(hook)}
+    return {name: text for name, text in given.items() if text is not None}
 
 
 def _seconds(text: str) -> float:
@@ -124,46 +159,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _add_attach(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``attach``."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "processes",
-        nargs="*",
-        default=[],
-        metavar="PID",
-        help="a rank's process; RANK=PID if it does not say; none: list the jobs of this machine",
-    )
-    which.add_argument("--match", metavar="TEXT", help="the job with this in its command line")
-    which.add_argument(
-        "--children-of", type=int, metavar="PID", help="the job that this torchrun or mpirun runs"
-    )
-    parser.add_argument(
-        "--join",
-        action="store_true",
-        help="look together with the other processes that srun or mpirun has started, one for each"
-        " machine of the job; so it is also with PYTEST_MULTIHOST_RANK, _SIZE and _ADDRESS",
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="look once: the default")
-    how.add_argument("--follow", action="store_true", help="look until the job stops moving")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="with --follow: a rank that is waited for so long hangs, whatever it does",
-    )
-    parser.add_argument(
-        "--native",
-        action="store_true",
-        help="read native frames, too: stops each thread for a moment, with ptrace",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
-
-
-# Each function imports what its command needs: `attach` is to look soon, and reads no artifacts.
+# Each function imports what its command needs: a command must not wait for another one's.
 
 
 def main() -> int:
@@ -171,30 +167,20 @@ def main() -> int:
 
     It has also failed if it has found a weakness or a difference.
     """
-    options = make_parser().parse_args()
+    hook = new_plugin_manager().hook
+    options = make_parser(hook).parse_args()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
             stream.reconfigure(errors="backslashreplace")
     try:
-        match options.command:
-            case "run":
-                return _run(options)
-            case "explain":
-                return _explain(options)
-            case "attach":
-                return _attach(options)
-            case "open":
-                return _open(options.directory, shows_only=options.path)
-            case "sweep-merge":
-                return _sweep_merge(options)
-            case _:
-                return _report(options.directory)
+        code: int = options.act(options, hook)
     except (MultihostError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    return code
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.run import RunOptions, run_script
 
     return run_script(
@@ -205,66 +191,62 @@ def _run(options: argparse.Namespace) -> int:
             ranks=options.ranks,
             backend=options.backend,
             hosts=options.hosts,
-            clock=options.clock,
+            settings=_settings(options, hook),
             faults=options.fault,
             timeout_s=options.timeout,
             horizon_s=options.horizon,
             log_folder=options.log_dir,
             artifacts=artifacts_folder(),
             is_kept=options.keep,
-        )
+            plugins=options.plugins,
+        ),
+        hook,
     )
 
 
-def _attach(options: argparse.Namespace) -> int:
-    from pytest_multihost.extensions.live.command import attach
-
-    return attach(options)
-
-
-def _sweep_merge(options: argparse.Namespace) -> int:
-    from pytest_multihost.core.command.rejudged import sweep_merge
-
-    return sweep_merge(options.directories, options.into)
+def _explain(
+    options: argparse.Namespace, hook: pluggy.HookRelay, explainers: Sequence[Explainer]
+) -> int:
+    del hook
+    codes = (each.explain(options) for each in explainers)
+    return next(code for code in codes if code is not None)
 
 
-def _explain(options: argparse.Namespace) -> int:
+def _explain_attempt(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
     from pytest_multihost.core.command.rejudged import explain
-    from pytest_multihost.extensions.flight.recording import is_dump_folder
 
-    directory: Path = options.directory
-    if is_dump_folder(directory):
-        from pytest_multihost.core.command.rejudged import explain_dumps
-
-        return explain_dumps(
-            directory, prefix=options.prefix, into=options.into, as_json=options.json
-        )
-    page, differences = explain(directory)
+    page, differences = explain(options.directory)
     differs = f"differs from verdict.json in: {', '.join(differences)}"
     sys.stdout.write(f"{page}\n{differs if differences else 'agrees with verdict.json'}\n")
     return 1 if differences else 0
 
 
-def _open(directory: Path, *, shows_only: bool) -> int:
+ATTEMPTS = Explainer(
+    source="artifacts", folder="of an attempt, below .pytest_multihost", explain=_explain_attempt
+)
+"""Explains any folder as that of an attempt of a test or script."""
+
+
+def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Open the page of the last run's only test that went wrong, else the run's page."""
     import webbrowser
 
     from pytest_multihost.core.command.rejudged import last_page
 
-    page = last_page(directory)
+    page = last_page(options.directory, offered_renderers(hook))
     sys.stdout.write(f"{page}\n")
-    if not shows_only and not webbrowser.open(page.resolve().as_uri()):
+    if not options.path and not webbrowser.open(page.resolve().as_uri()):
         sys.stdout.write("no browser could be started: open this file in one\n")
     return 0
 
 
-def _report(directory: Path) -> int:
+def _report(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Write every page again; 1 if one could not be written."""
     from pytest_multihost.core.command.rejudged import rebuild
 
     code = 0
-    for each in rebuild(directory):
+    for each in rebuild(options.directory, offered_renderers(hook)):
         if isinstance(each, MultihostError):
             sys.stderr.write(f"left out: {each}\n")
             code = 1

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend
+import pluggy
+
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement, judge_world
+from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
-from pytest_multihost.core.files import preload_variables
-from pytest_multihost.core.launch import Hosts
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
@@ -29,7 +31,7 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
-from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
     MAX_RANKS,
@@ -42,8 +44,10 @@ from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_fa
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
 from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.preload import preload_variables
+from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
-from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -55,8 +59,6 @@ from pytest_multihost.core.report.html import PAGE_NAME, write_judged
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
-from pytest_multihost.extensions.engines.attach import AttachLauncher, Peer, Rendezvous, hosts_at
-from pytest_multihost.extensions.engines.joined_script import be_peer, check_peers, meet, part
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
@@ -79,7 +81,7 @@ class RunOptions:
         ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
         hosts: What their hosts are made from.
-        clock: How time passes for them.
+        settings: The values of options that plugins offer for this command, by name.
         faults: What is done to them, as text.
         timeout_s: Ends the world so many seconds after it has begun; None: it may take any time.
         horizon_s: The world hangs if nothing in it can move within so many seconds.
@@ -87,6 +89,7 @@ class RunOptions:
             is shown.
         artifacts: Where runs are kept that went wrong.
         is_kept: Whether a run that ended well is kept, too.
+        plugins: Names of plugins, as after pytest's ``-p``.
     """
 
     script: str
@@ -95,13 +98,21 @@ class RunOptions:
     ranks: int | None
     backend: str
     hosts: str
-    clock: str
+    settings: Mapping[str, str]
     faults: Sequence[str]
     timeout_s: float | None
     horizon_s: float
     log_folder: Path | None
     artifacts: Path
     is_kept: bool
+    plugins: Sequence[str] = ()
+
+    @property
+    def plugin_source(self) -> PluginSource:
+        """Where plugins of others are looked for: as by pytest here and where the script is."""
+        folders = [Path.cwd()] if self.is_module else [Path.cwd(), Path(self.script).parent]
+        paths = dict.fromkeys(str(each.absolute()) for each in folders if each.is_dir())
+        return PluginSource(folders=tuple(paths), named=tuple(self.plugins))
 
     @property
     def folder(self) -> Path:
@@ -112,8 +123,9 @@ class RunOptions:
         """Return the command line that runs the world of `size` ranks again."""
         args = ["multihost", "run", "--ranks", str(size)]
         args += ["--backend", self.backend] if self.backend != "none" else []
+        args += [part for each in self.plugins for part in ("-p", each)]
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
-        args += ["--clock", self.clock] if self.clock != "real" else []
+        args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
         args += [part for each in self.faults for part in ("--fault", each)]
         args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
         args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
@@ -121,14 +133,20 @@ class RunOptions:
         return [*args, self.script, *self.script_args]
 
 
-def run_script(options: RunOptions) -> int:
-    """Run a script in ranks, show what they print and how they end; return the exit code."""
+def run_script(options: RunOptions, hook: pluggy.HookRelay) -> int:
+    """Run a script in ranks, show what they print and how they end; return the exit code.
+
+    Args:
+        options: The command line.
+        hook: The hooks of this package's own plugins.
+    """
     try:
         with scratch_folder() as scratch:
+            command = _Command(options, scratch, hook)
             if options.ranks is None:
-                return _run_joined(options, scratch)
+                return command.run_joined()
             interrupt_on_signals()
-            return _run_world(options, _spec(options, options.ranks), scratch, {})
+            return command.run(command.plan(options.ranks), OtherProcesses())
     except (SettingError, LaunchError) as error:
         sys.stderr.write(f"multihost run: {error}\n")
         return NOT_RUN
@@ -136,70 +154,137 @@ def run_script(options: RunOptions) -> int:
         return INTERRUPTED
 
 
-def _run_joined(options: RunOptions, scratch: Path) -> int:
-    """Run it in ranks of the processes that a launcher has started, this one among them."""
-    try:
-        rendezvous = Rendezvous.read(os.environ, options.folder)
-    except SettingError as error:
-        happened = (
-            "--ranks is not given, and no launcher has started this process as one of several"
+@dataclass(slots=True)
+class _Command:
+    """One ``multihost run``.
+
+    Attributes:
+        options: The command line.
+        scratch: A private directory.
+        hook: The hooks of this package's plugins, and of those of others once these are loaded.
+        has_others: Whether these are loaded.
+    """
+
+    options: RunOptions
+    scratch: Path
+    hook: pluggy.HookRelay
+    has_others: bool = False
+
+    def plan(self, size: int) -> WorldSpec:
+        """Return the world of `size` ranks.
+
+        Plugins of others are loaded only if they may offer something, or if an option names what
+        this package does not have.
+
+        Raises:
+            SettingError: An option cannot be used, or this machine lacks what a fault needs.
+        """
+        _require_script(self.options, size)
+        if not may_offer(self.options.plugin_source):
+            with contextlib.suppress(SettingError):
+                return _spec(self.options, size, self.hook)
+        with environment_kept():
+            self.hook = project_plugins(self.options.plugin_source).hook
+        self.has_others = True
+        return _spec(self.options, size, self.hook)
+
+    def run_joined(self) -> int:
+        """Run it in ranks of the processes that a launcher has started; return the exit code.
+
+        Raises:
+            SettingError: There are no such processes, or no plugin that lets them join.
+        """
+        script = JoinedScript(
+            folder=self.options.folder,
+            scratch=self.scratch,
+            plan=self.plan,
+            launcher=partial(self._launcher, directory=self.scratch),
+            run=self.run,
         )
-        raise SettingError(happened, seen=str(error)) from error
-    rendezvous.forget_variables()
-    membership = rendezvous.membership
-    spec = _spec(options, membership.size)
-    if membership.rank:
-        return be_peer(rendezvous, spec, scratch, _launcher(spec, options, scratch, scratch))
-    interrupt_on_signals()
-    peers, code = meet(rendezvous, spec, scratch), FAILED
-    spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
-    try:
-        code = _run_world(options, spec, scratch, peers)
-    finally:
-        part(peers, code)
-    return code
+        code: int | None = self.hook.pytest_multihost_run_joined(script=script)
+        if code is None:
+            raise SettingError(
+                "--ranks is not given, and no plugin lets the processes of a launcher join",
+                remedy="Say how many ranks: --ranks N",
+            )
+        return code
+
+    def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
+        """Run a world, show what its ranks print and how they end; return the exit code."""
+        options = self.options
+        files = _Files(RunFolder(options.folder, new_run_id()), self.scratch / "artifacts", spec)
+        if options.is_kept or options.log_folder is not None:
+            files = files.kept()
+        else:
+            files.directory.mkdir()
+        backend = _backend(spec, self.hook)
+        launcher = self._launcher(spec, directory=files.directory)
+        world = WatchedWorld.make(
+            spec,
+            directory=files.directory,
+            scratch=self.scratch,
+            early="fail",
+            others=others.pids,
+            kinds=self.hook.pytest_multihost_services(),
+        )
+        progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
+        hides = options.log_folder is not None
+        screen = Screen.make(progress, files.directory, spec.size, hides=hides)
+
+        def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
+            others.check()
+            screen.show(seconds, facts)
+
+        try:
+            result = world.run(
+                others.launcher(launcher),
+                primary_leaves_last=backend.primary_leaves_last,
+                on_tick=on_tick,
+                tick_s=LiveOutput.tick_s,
+            )
+        finally:
+            launcher.close()
+            screen.close()
+            log = files.directory / _SERVER_LOG
+            if log.exists() and not log.stat().st_size:
+                log.unlink()
+        return _show_end(_judged(result, backend), files, options)
+
+    def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
+        """Return what starts ranks: it forks a process for each, which becomes an interpreter.
+
+        Args:
+            spec: The world.
+            directory: Where its log goes.
+        """
+        own = own_variables(keeps_proxies=spec.keeps_proxies)
+        variables = {**own, **thread_variables(own)}
+        libraries = [
+            find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
+            *(each.preload.library.find() for each in _services(spec, self.hook) if each.preload),
+        ]
+        variables |= preload_variables(variables, libraries)
+        source = self.options.plugin_source
+        run = ScriptRun(
+            script=self.options.script,
+            is_module=self.options.is_module,
+            script_args=tuple(self.options.script_args),
+            plugins=source if self.has_others and not _is_own(spec, self.hook) else None,
+        )
+        job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE, scratch=str(self.scratch))
+        program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / _SERVER_LOG)
+        return ServerLauncher({"script": partial(exec_server, program)})
 
 
-def _run_world(
-    options: RunOptions, spec: WorldSpec, scratch: Path, peers: Mapping[int, Peer]
-) -> int:
-    files = _Files(RunFolder(options.folder, new_run_id()), scratch / "artifacts", spec)
-    if options.is_kept or options.log_folder is not None:
-        files = files.kept()
-    else:
-        files.directory.mkdir()
-    backend = _backend(spec)
-    launcher = _launcher(spec, options, files.directory, scratch)
-    world = WatchedWorld.make(
-        spec,
-        directory=files.directory,
-        scratch=scratch,
-        early="fail",
-        others=frozenset(e.hello.pid for e in peers.values() if e.is_local and e.hello.pid),
-        kinds=new_plugin_manager().hook.pytest_multihost_services(),
+def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
+    """Return whether this package's own plugins offer what the ranks of a world need."""
+    own = new_plugin_manager().hook
+    backend = find_backend(spec.backend, offered_backends(hook))
+    kinds = kinds_by_name(hook.pytest_multihost_faults())
+    own_kinds = kinds_by_name(own.pytest_multihost_faults())
+    return backend in offered_backends(own) and all(
+        kinds[each.kind] == own_kinds.get(each.kind) for each in spec.faults
     )
-    progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
-    hides = options.log_folder is not None
-    screen = Screen.make(progress, files.directory, spec.size, hides=hides)
-
-    def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
-        check_peers(peers)
-        screen.show(seconds, facts)
-
-    try:
-        result = world.run(
-            AttachLauncher(launcher, peers) if peers else launcher,
-            primary_leaves_last=backend.primary_leaves_last,
-            on_tick=on_tick,
-            tick_s=LiveOutput.tick_s,
-        )
-    finally:
-        launcher.close()
-        screen.close()
-        log = files.directory / _SERVER_LOG
-        if log.exists() and not log.stat().st_size:
-            log.unlink()
-    return _show_end(_judged(result, backend), files, options)
 
 
 def _judged(result: WorldResult, backend: Backend) -> Judgement:
@@ -236,41 +321,48 @@ def _exit_code(judged: Judgement) -> int:
     return FAILED
 
 
-def _backend(spec: WorldSpec) -> Backend:
+def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
     """Return the backend of a world.
 
     Raises:
         SettingError: There is none of that name, or this machine lacks what it needs.
     """
-    backend = find_backend(spec.backend, BUILT_IN_BACKENDS)
-    if lacking := backend.lacking(
-        len(spec.host_of(0).ranks) if not spec.shares_files else spec.size
-    ):
+    backend = find_backend(spec.backend, offered_backends(hook))
+    here = spec.size if spec.shares_files else len(spec.host_of(0).ranks)
+    if lacking := backend.lacking(here):
         raise SettingError(f"--backend {spec.backend}: {lacking}")
     return backend
 
 
-def _spec(options: RunOptions, size: int) -> WorldSpec:
-    """Return the world of `size` ranks.
+def _require_script(options: RunOptions, size: int) -> None:
+    """Check what no plugin can change.
 
     Raises:
-        SettingError: An option cannot be used, or this machine lacks what a fault needs.
+        SettingError: There cannot be so many ranks, or there is no script.
     """
     if not 1 <= size <= MAX_RANKS:
         raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {size}")
     if not options.is_module and not Path(options.script).is_file():
         raise SettingError(f"there is no script {options.script}")
-    hook = new_plugin_manager().hook
+
+
+def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
+    """Return the world of `size` ranks, of what plugins offer.
+
+    Raises:
+        SettingError: An option cannot be used, or this machine lacks what a fault needs.
+    """
     host_kinds = [kind for group in hook.pytest_multihost_hosts() for kind in group]
     hosts = Hosts.parse(options.hosts, host_kinds)
     if hosts.kind is not None and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
-    services = asked_for(hook.pytest_multihost_services(), {"clock": options.clock})
+    services = asked_for(hook.pytest_multihost_services(), options.settings)
     for each in services:
         if each.preload is not None:
             each.preload.require()
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
+    find_backend(options.backend, offered_backends(hook))
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(
         asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
@@ -288,6 +380,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
+        fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
         services={**hosts.services, **{each.name: each.part for each in services}},
         horizon_s=options.horizon_s,
@@ -296,38 +389,10 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
     )
 
 
-def _services(spec: WorldSpec) -> list[ServiceKind]:
-    """Return the kinds of the services that a world has, except those that all have."""
-    groups = new_plugin_manager().hook.pytest_multihost_services()
+def _services(spec: WorldSpec, hook: pluggy.HookRelay) -> list[ServiceKind]:
+    """Return the kinds of the services that a world names."""
+    groups = hook.pytest_multihost_services()
     return [each for group in groups for each in group if each.name in spec.services]
-
-
-def _launcher(
-    spec: WorldSpec, options: RunOptions, directory: Path, scratch: Path
-) -> ServerLauncher:
-    """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter.
-
-    Args:
-        spec: The world.
-        options: The command line.
-        directory: Where its log goes.
-        scratch: What it removes if this process is killed.
-    """
-    own = own_variables(keeps_proxies=spec.keeps_proxies)
-    variables = {**own, **thread_variables(own)}
-    libraries = [
-        find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
-        *(each.preload.library.find() for each in _services(spec) if each.preload is not None),
-    ]
-    variables |= preload_variables(variables, libraries)
-    run = ScriptRun(
-        script=options.script,
-        is_module=options.is_module,
-        script_args=tuple(options.script_args),
-    )
-    job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE, scratch=str(scratch))
-    program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / _SERVER_LOG)
-    return ServerLauncher({"script": partial(exec_server, program)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +442,10 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(self.directory, judged, about)
-        self.folder.append_verdict(to_json(verdict))
+        verdict, problems = write_judged(
+            self.directory, judged, about, offered_renderers(new_plugin_manager().hook)
+        )
+        self.folder.append_verdict(verdict.record())
         for each in problems:
             sys.stderr.write(f"multihost run: {each}\n")
         page = self.directory / PAGE_NAME

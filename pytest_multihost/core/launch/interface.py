@@ -13,18 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 from pytest_multihost.core.launch.wire import Channel, Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.messages import DumpKind, FaultRequest, PauseRank, TakeSnapshot
-from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.messages import DumpKind, FaultRequest, PauseRank
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 
 ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
-
-Files = Mapping[str, bytes]
-"""The contents of files by name."""
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
 """The main function of a freshly forked rank; never returns."""
@@ -43,24 +40,6 @@ class Ending:
     leftovers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RemotePart:
-    """Ranks of a world on another machine, observed through the peer that has started them.
-
-    Attributes:
-        ranks: Which ranks.
-        host: The machine's name.
-        clock: Offset in seconds from its clock to the controller's, and the error bound of that.
-        begin_snapshot: Has the peer take a snapshot. Returns what waits for it, and returns it with
-            the ranks' slot pages by file name; LaunchError if the peer does not answer.
-    """
-
-    ranks: Sequence[int]
-    host: str
-    clock: tuple[float, float]
-    begin_snapshot: Callable[[TakeSnapshot], Callable[[], tuple[KernelSnapshot, Files]]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldProcesses:
     """The harness's own processes around the ranks of one world, for the watchdog.
@@ -71,14 +50,14 @@ class WorldProcesses:
         companions: Children of the server beside the ranks.
         socket_tables: Sockets that read the socket tables of the ranks' network namespaces, by the
             kernel's names of these.
-        remote: Ranks on other machines.
+        remote: Ranks on other machines, if there are any.
     """
 
     servers: frozenset[int] = frozenset()
     reaper: int | None = None
     companions: frozenset[int] = frozenset()
     socket_tables: Mapping[str, socket.socket] = field(default_factory=dict)
-    remote: tuple[RemotePart, ...] = ()
+    remote: RemoteRanks | None = None
 
 
 class RankControl(Protocol):
@@ -220,9 +199,11 @@ class CompositeWorld:
 
     Attributes:
         parts: The parts; together they hold each rank once.
+        remote: The ranks of those parts that are on other machines, if there are any.
     """
 
     parts: Sequence[WorldPart]
+    remote: RemoteRanks | None = None
     _lost: set[int] = field(default_factory=set, init=False)
 
     @property
@@ -233,7 +214,7 @@ class CompositeWorld:
             servers=frozenset().union(*(each.servers for each in found)),
             companions=frozenset().union(*(each.companions for each in found)),
             socket_tables={k: v for each in found for k, v in each.socket_tables.items()},
-            remote=tuple(ranks for each in found for ranks in each.remote),
+            remote=self.remote,
         )
 
     @property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.json_values import from_json, message, parse_json, to_json
+from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.spec import RankSpec
 
 if TYPE_CHECKING:
@@ -60,11 +61,14 @@ class ScriptRun:
         script: Its file, or the name of a module.
         is_module: Whether it is a module, as for ``python -m``.
         script_args: Its arguments.
+        plugins: Where the plugin is found that offers its backend or a kind of its faults; None if
+            this package offers them.
     """
 
     script: str
     is_module: bool
     script_args: tuple[str, ...]
+    plugins: PluginSource | None = None
 
 
 @message

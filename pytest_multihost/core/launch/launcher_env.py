@@ -1,19 +1,24 @@
-"""This process's rank and the number of processes, from the variables of its launcher.
+"""The launchers that are known, and the rank that they give to a process in its variables.
 
 Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. Where the nesting is
 known, the innermost launcher wins. Where it is not and the launchers differ, that is an error.
+
+A launcher is one `Launcher` in `LAUNCHERS`, with all that is known of its variables.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.errors import SettingError
 
 Address = tuple[str, int]
+
+ADDRESS = "PYTEST_MULTIHOST_ADDRESS"
+"""Variable of rank 0's address, which may be added to the variables of any launcher."""
 
 _FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
 """Ports below Linux's ephemeral range."""
@@ -66,9 +71,13 @@ class Membership:
         return f"{self.source}/{self.job}/{self.size}"
 
 
+def _plain_host(_: str, text: str) -> tuple[str, None]:
+    return text, None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Launcher:
-    """The variables by which one launcher passes a process its rank.
+class Launcher:
+    """A program that starts processes and passes each its rank in variables.
 
     Attributes:
         name: The launcher's name.
@@ -76,7 +85,18 @@ class _Launcher:
         size: Variable of the number of processes.
         job: Variables that distinguish the run from others.
         host: Variable of rank 0's host, or of its address.
+        read_host: Returns the host, and the port if one is given, from the name and the value of
+            that variable.
         local: Pairs of variables, or values, that are equal if there is but one machine.
+        foreign: Variables that a rank of another world must not inherit: whole names, and
+            beginnings of names, which end in "*".
+        precedence: Of several launchers that have numbered a process, only those of the highest
+            precedence count.
+        precedence_needs: Variable without which its precedence is 0; empty if it needs none.
+        runs_in: Names of launchers that only allocate what this one uses. Their numbers do not
+            count beside its own.
+        is_by_hand: Whether users set its variables. A rank or a size is then enough to choose it;
+            the others must be given, too, the host among them.
     """
 
     name: str
@@ -84,85 +104,23 @@ class _Launcher:
     size: str
     job: tuple[str, ...] = ()
     host: str = ""
+    read_host: Callable[[str, str], tuple[str, int | None]] = _plain_host
     local: tuple[str, str] = ("", "")
+    foreign: tuple[str, ...] = ()
+    precedence: int = 0
+    precedence_needs: str = ""
+    runs_in: tuple[str, ...] = ()
+    is_by_hand: bool = False
 
+    def has_numbered(self, environment: Mapping[str, str]) -> bool:
+        """Return whether it has given a number to the process with these variables."""
+        are_set = [name in environment for name in (self.rank, self.size)]
+        return any(are_set) if self.is_by_hand else all(are_set)
 
-_EXPLICIT = _Launcher(
-    name="PYTEST_MULTIHOST_*", rank="PYTEST_MULTIHOST_RANK", size="PYTEST_MULTIHOST_SIZE"
-)
-_TORCHRUN = _Launcher(
-    name="torchrun",
-    rank="RANK",
-    size="WORLD_SIZE",
-    job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
-    host="MASTER_ADDR",
-    local=("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
-)
-_OPEN_MPI = _Launcher(
-    name="Open MPI",
-    rank="OMPI_COMM_WORLD_RANK",
-    size="OMPI_COMM_WORLD_SIZE",
-    job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-    local=("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
-)
-_PMI = _Launcher(
-    name="PMI",
-    rank="PMI_RANK",
-    size="PMI_SIZE",
-    job=("PMI_JOBID", "PMI_ID"),
-    local=("MPI_LOCALNRANKS", "PMI_SIZE"),
-)
-_JAX = _Launcher(
-    name="jax",
-    rank="JAX_PROCESS_ID",
-    size="JAX_NUM_PROCESSES",
-    job=("JAX_COORDINATOR_ADDRESS",),
-    host="JAX_COORDINATOR_ADDRESS",
-)
-_SLURM = _Launcher(
-    name="Slurm",
-    rank="SLURM_PROCID",
-    size="SLURM_NTASKS",
-    job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
-    host="SLURM_STEP_NODELIST",
-    local=("SLURM_STEP_NUM_NODES", "1"),
-)
-_LAUNCHERS = (_TORCHRUN, _OPEN_MPI, _PMI, _JAX, _SLURM)
-
-
-def read_membership(environment: Mapping[str, str]) -> Membership:
-    """Return the membership that the variables give to this process.
-
-    Raises:
-        SettingError: No variables are set, or they contradict each other.
-    """
-    launcher = _launcher(environment)
-    rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
-    if rank >= size:
-        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
-        raise SettingError(happened, remedy="Ranks count from 0.")
-    host, port = environment.get(launcher.host) or None, None
-    if address := environment.get("PYTEST_MULTIHOST_ADDRESS"):
-        host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
-    elif launcher is _EXPLICIT:
-        happened = "PYTEST_MULTIHOST_RANK is set and PYTEST_MULTIHOST_ADDRESS is not"
-        raise SettingError(happened, remedy=REMEDY)
-    elif host is not None and launcher is _JAX:
-        host, port = parse_address(launcher.host, host)
-    elif host is not None and launcher is _SLURM:
-        host = first_node(host)
-    one, other = (environment.get(each, each) for each in launcher.local)
-    return Membership(
-        rank=rank,
-        size=size,
-        source=launcher.name,
-        job="/".join(environment.get(name, "") for name in launcher.job),
-        host=host,
-        port=port,
-        is_one_machine=size == 1
-        or bool(one and one == other)
-        or bool(host and _LOOPBACK.fullmatch(host)),
-    )
+    def precedence_in(self, environment: Mapping[str, str]) -> int:
+        """Return its precedence in a process with these variables."""
+        is_known = not self.precedence_needs or self.precedence_needs in environment
+        return self.precedence if is_known else 0
 
 
 def parse_address(name: str, text: str) -> Address:
@@ -177,33 +135,161 @@ def parse_address(name: str, text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def _launcher(environment: Mapping[str, str]) -> _Launcher:
+def first_node(nodes: str) -> str:
+    """Return the first node of a Slurm node list: "gpu07" of "gpu[07-09,12],x1"."""
+    found = _NODE_LIST.match(nodes)
+    return nodes if found is None else "".join(filter(None, found.group("stem", "first", "rest")))
+
+
+def _host_of_first_node(_: str, text: str) -> tuple[str, None]:
+    return first_node(text), None
+
+
+LAUNCHERS = (
+    Launcher(
+        name="PYTEST_MULTIHOST_*",
+        rank="PYTEST_MULTIHOST_RANK",
+        size="PYTEST_MULTIHOST_SIZE",
+        host=ADDRESS,
+        read_host=parse_address,
+        precedence=2,
+        is_by_hand=True,
+    ),
+    Launcher(
+        name="torchrun",
+        rank="RANK",
+        size="WORLD_SIZE",
+        job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+        host="MASTER_ADDR",  # and no port: the launcher's own store has MASTER_PORT
+        local=("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+        foreign=(
+            *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_NAME"),
+            *("GROUP_RANK", "GROUP_WORLD_SIZE", "GROUP_NAME"),
+            *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+            *("NODE_RANK", "NODE_WORLD_SIZE", "NODE_NAME"),
+            "TORCHELASTIC_*",
+        ),
+        precedence=1,  # always the innermost launcher
+        precedence_needs="TORCHELASTIC_RUN_ID",  # else any script may have set RANK
+    ),
+    Launcher(
+        name="Open MPI",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        local=("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+        foreign=("OMPI_*", "PMIX_*"),
+        runs_in=("Slurm",),
+    ),
+    Launcher(
+        name="PMI",  # MPICH and what derives from it
+        rank="PMI_RANK",
+        size="PMI_SIZE",
+        job=("PMI_JOBID", "PMI_ID"),
+        local=("MPI_LOCALNRANKS", "PMI_SIZE"),
+        foreign=("PMI_*", "MPI_*"),
+        runs_in=("Slurm",),
+    ),
+    Launcher(
+        name="jax",
+        rank="JAX_PROCESS_ID",
+        size="JAX_NUM_PROCESSES",
+        job=("JAX_COORDINATOR_ADDRESS",),
+        host="JAX_COORDINATOR_ADDRESS",
+        read_host=parse_address,
+        foreign=(
+            *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"),
+            *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        ),
+    ),
+    Launcher(
+        name="Slurm",
+        rank="SLURM_PROCID",
+        size="SLURM_NTASKS",
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        host="SLURM_STEP_NODELIST",
+        read_host=_host_of_first_node,
+        local=("SLURM_STEP_NUM_NODES", "1"),
+        foreign=(
+            *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
+            *("SLURM_JOB_NUM_NODES", "SLURM_STEP_*"),
+        ),
+    ),
+)
+
+_FOREIGN = [name for each in LAUNCHERS for name in each.foreign]
+_FOREIGN_NAMES = frozenset(name for name in _FOREIGN if not name.endswith("*"))
+_FOREIGN_BEGINNINGS = tuple(name[:-1] for name in _FOREIGN if name.endswith("*"))
+
+
+def is_foreign(variable: str) -> bool:
+    """Return whether a variable is one of a launcher's that a rank of another world must not see.
+
+    In whichever case its name is written.
+    """
+    name = variable.upper()
+    return name in _FOREIGN_NAMES or name.startswith(_FOREIGN_BEGINNINGS)
+
+
+def read_membership(environment: Mapping[str, str]) -> Membership:
+    """Return the membership that the variables give to this process.
+
+    Raises:
+        SettingError: No variables are set, or they contradict each other.
+    """
+    launcher = _launcher(environment)
+    rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
+    if rank >= size:
+        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
+        raise SettingError(happened, remedy="Ranks count from 0.")
+    host, port = _address(launcher, environment)
+    one, other = (environment.get(each, each) for each in launcher.local)
+    return Membership(
+        rank=rank,
+        size=size,
+        source=launcher.name,
+        job="/".join(environment.get(name, "") for name in launcher.job),
+        host=host,
+        port=port,
+        is_one_machine=size == 1
+        or bool(one and one == other)
+        or bool(host and _LOOPBACK.fullmatch(host)),
+    )
+
+
+def _address(
+    launcher: Launcher, environment: Mapping[str, str]
+) -> tuple[str, int | None] | tuple[None, None]:
+    """Return rank 0's host and its port, as far as the variables say.
+
+    Raises:
+        SettingError: A variable holds no address, or the one that is needed is missing.
+    """
+    if address := environment.get(ADDRESS):
+        return parse_address(ADDRESS, address)
+    if launcher.is_by_hand:
+        happened = f"{launcher.rank} is set and {launcher.host} is not"
+        raise SettingError(happened, remedy=REMEDY)
+    if text := environment.get(launcher.host):
+        return launcher.read_host(launcher.host, text)
+    return None, None
+
+
+def _launcher(environment: Mapping[str, str]) -> Launcher:
     """Return the launcher whose variables apply.
 
     Raises:
         SettingError: There is none, or several that contradict each other.
     """
-    if _EXPLICIT.rank in environment or _EXPLICIT.size in environment:
-        return _EXPLICIT
-    present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
+    present = [each for each in LAUNCHERS if each.has_numbered(environment)]
     if not present:
-        known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)
-        halves = [
-            f"{name} is set and {other} is not"
-            for each in _LAUNCHERS
-            for name, other in ((each.rank, each.size), (each.size, each.rank))
-            if name in environment and other not in environment
-        ]
-        raise SettingError(
-            "no launcher has given this process a rank",
-            seen="; ".join([*halves, f"looked for {known}."]),
-            remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
-        )
-    if _TORCHRUN in present and "TORCHELASTIC_RUN_ID" in environment:
-        return _TORCHRUN  # always the innermost launcher
-    if _OPEN_MPI in present or _PMI in present:
-        present = [each for each in present if each is not _SLURM]  # only the allocation
-    if len({(environment[each.rank], environment[each.size]) for each in present}) > 1:
+        raise _no_launcher(environment)
+    highest = max(each.precedence_in(environment) for each in present)
+    present = [each for each in present if each.precedence_in(environment) == highest]
+    outer = {name for each in present for name in each.runs_in}
+    present = [each for each in present if each.name not in outer]
+    if len({(environment.get(each.rank), environment.get(each.size)) for each in present}) > 1:
         said = "; ".join(
             f"{each.rank}={environment[each.rank]} of {each.size}={environment[each.size]}"
             for each in present
@@ -213,15 +299,25 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
     return present[0]
 
 
+def _no_launcher(environment: Mapping[str, str]) -> SettingError:
+    launchers = [each for each in LAUNCHERS if not each.is_by_hand]
+    known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in launchers)
+    halves = [
+        f"{name} is set and {other} is not"
+        for each in launchers
+        for name, other in ((each.rank, each.size), (each.size, each.rank))
+        if name in environment and other not in environment
+    ]
+    return SettingError(
+        "no launcher has given this process a rank",
+        seen="; ".join([*halves, f"looked for {known}."]),
+        remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
+    )
+
+
 def _number(name: str, environment: Mapping[str, str]) -> int:
     text = environment.get(name, "")
     if not text.isdecimal():
         happened = f"{name} must be a whole number, not {text!r}" if text else f"{name} is not set"
         raise SettingError(happened, remedy=REMEDY)
     return int(text)
-
-
-def first_node(nodes: str) -> str:
-    """Return the first node of a Slurm node list: "gpu07" of "gpu[07-09,12],x1"."""
-    found = _NODE_LIST.match(nodes)
-    return nodes if found is None else "".join(filter(None, found.group("stem", "first", "rest")))

@@ -73,37 +73,36 @@ MAX_SECONDS = 1e9
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 
-NOT_AT_POINTS = frozenset({"hash_seed", "start_skew"})
-"""Kinds performed before the test, whose points are never passed."""
-
-BUILT_IN = {
-    "clock_skew",
-    "cpu_throttle",
-    "delay",
-    "dns_failure",
-    "empty_data",
-    "fails",
-    "fd_pressure",
-    "freeze",
-    "hash_seed",
-    "hold",
-    "kill",
-    "memory_pressure",
-    "net_delay",
-    "net_loss",
-    "net_rate",
-    "partition",
-    "raise_at",
-    "reset",
-    "returns",
-    "short_data",
-    "shuffled_listing",
-    "slow_io",
-    "stale_files",
-    "start_skew",
-    "stream_order",
-}
-"""Kinds with a constructor of their own name in `pytest_multihost.faults`."""
+BUILT_IN = frozenset(
+    {
+        "clock_skew",
+        "cpu_throttle",
+        "delay",
+        "dns_failure",
+        "empty_data",
+        "fails",
+        "fd_pressure",
+        "freeze",
+        "hash_seed",
+        "hold",
+        "kill",
+        "memory_pressure",
+        "net_delay",
+        "net_loss",
+        "net_rate",
+        "partition",
+        "raise_at",
+        "reset",
+        "returns",
+        "short_data",
+        "shuffled_listing",
+        "slow_io",
+        "stale_files",
+        "start_skew",
+        "stream_order",
+    }
+)
+"""Kinds with a constructor of their own name in `pytest_multihost.faults`; a test compares."""
 
 _MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
 """Lists within lists, and the size of a number, of a fault's parameters."""
@@ -227,6 +226,22 @@ class ErrorPath:
 
 
 UNKNOWN_PATH = ErrorPath()
+
+
+@dataclass(frozen=True, slots=True)
+class FaultFacts:
+    """What a kind of fault says about its faults, for those who do not know the kinds.
+
+    Attributes:
+        is_before_test: Whether it is performed before the test, so that its point is never passed.
+        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
+    """
+
+    omits_defaults: ClassVar = True
+    is_before_test: bool = False
+    needs_shim: bool = False
+    needs_fresh_interpreters: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -210,19 +210,11 @@ class TakeSnapshot:
 
 
 @message
-class DescribeRanks:
-    """Say which ranks of a running job were found on the peer's machine."""
+class Ask:
+    """A question to the program that runs on the peer, which alone understands it."""
 
-
-@message
-class ReadStacks:
-    """Read the stacks of these ranks from outside.
-
-    Attributes:
-        reads_native: Whether their threads may be stopped for a moment, to read native frames.
-    """
-
-    reads_native: bool
+    question: str
+    details: JsonObject | None = None
 
 
 # Server to controller, and peer to controller
@@ -357,18 +349,10 @@ class SnapshotTaken:
 
 
 @message
-class RanksDescribed:
-    """The ranks, as `live` describes a job; None if there are none, and why."""
+class Answered:
+    """The answer to a question of the program's own."""
 
-    job: JsonObject | None
-    why: str = ""
-
-
-@message
-class StacksRead:
-    """What the stacks show, as `live` has it."""
-
-    stacks: JsonObject
+    answer: JsonObject
 
 
 @message
@@ -392,17 +376,7 @@ _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
 ToServer = _ToBoth | CloneServer | PerformFault | UndoFaults | ProbeHosts
 
-ToPeer = (
-    _ToBoth
-    | Welcome
-    | Refused
-    | ReadProbe
-    | Ping
-    | SendToRank
-    | TakeSnapshot
-    | DescribeRanks
-    | ReadStacks
-)
+ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot | Ask
 
 _FromBoth = Failed | WorldForked | RankEvent | WorldEnded
 
@@ -415,8 +389,7 @@ FromPeer = (
     | Pong
     | DumpsWritten
     | SnapshotTaken
-    | RanksDescribed
-    | StacksRead
+    | Answered
     | RanksLost
     | Signalled
 )

@@ -7,10 +7,17 @@ import difflib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, Literal, TypedDict, TypeGuard
 
 from pytest_multihost.core.model.errors import shown
-from pytest_multihost.core.model.fault import MAX_SECONDS, Fault, FaultParams, Point, PointKind
+from pytest_multihost.core.model.fault import (
+    MAX_SECONDS,
+    Fault,
+    FaultFacts,
+    FaultParams,
+    Point,
+    PointKind,
+)
 from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63
@@ -19,6 +26,8 @@ _MAX_NAME = 100
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
 
+
+OnePer = Literal["", "rank", "point", "path", "host"]
 
 Conflicts = Callable[[Sequence[Fault], Sequence[Host], int], list[str]]
 """Returns why hosts cannot have faults: see `FaultKind.conflicts`."""
@@ -107,6 +116,19 @@ class FaultKind:
         conflicts: From all faults of a test, with numbers for ranks, from its hosts and the number
             of ranks: why it cannot have those of this kind. Called once for all kinds that have
             the same function.
+        is_before_test: Whether it is performed before the test, by the process that starts the
+            rank: its point is never passed, and `perform` is never called.
+        is_exclusive: Whether only one of the faults that say so can happen at one point.
+        stops_process: Whether it stops the process and continues it. Two such kinds exclude each
+            other on a rank.
+        one_per: What has at most one fault of this kind: a rank, a point of a rank, a value of its
+            parameter ``path`` on a rank, a host.
+        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        sentence: What was done, in the report of a sweep, without full stop: a format with names
+            that the report fills in.
+        mending: The section of docs/mending.md that removes what it shows; empty: that for late
+            ranks.
     """
 
     name: str
@@ -120,6 +142,23 @@ class FaultKind:
     lacking: Callable[[Fault], str | None] = lambda _fault: None
     service: str = ""
     conflicts: Conflicts | None = None
+    is_before_test: bool = False
+    is_exclusive: bool = False
+    stops_process: bool = False
+    one_per: OnePer = ""
+    needs_shim: bool = False
+    needs_fresh_interpreters: bool = False
+    sentence: str = ""
+    mending: str = ""
+
+    @property
+    def facts(self) -> FaultFacts:
+        """What the spec of a world says about its faults of this kind."""
+        return FaultFacts(
+            is_before_test=self.is_before_test,
+            needs_shim=self.needs_shim,
+            needs_fresh_interpreters=self.needs_fresh_interpreters,
+        )
 
     def problems(self, params: FaultParams) -> list[str]:
         """Return what is wrong with `params`."""

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import (
-    NOT_AT_POINTS,
     Fault,
     Point,
     resolve,
@@ -118,11 +117,6 @@ BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     CLOCK_SKEW,
 )
 
-_EXCLUSIVE_AT_POINT = frozenset({"fails", "freeze", "kill", "raise_at", "returns"})
-_STOPPING = frozenset({"cpu_throttle", "freeze"})
-_ONE_PER_RANK = frozenset({"clock_skew", "cpu_throttle", "hash_seed"})
-_ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
-
 
 def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
     """Return the kinds by name; of two with one name the first counts.
@@ -204,7 +198,7 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
         yield "error is that of a call on a file; raise_at raises any exception"
     if fault.at.onwards and kind.lasts:
         yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
-    if fault.ranks == "first" and (kind.service or fault.kind in NOT_AT_POINTS):
+    if fault.ranks == "first" and (kind.service or kind.is_before_test):
         yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
 
 
@@ -222,7 +216,7 @@ def resolved_problems(
     found = []
     for first, second in combinations(faults, 2):
         shared = [rank for rank in first.ranks if rank in second.ranks]
-        if shared and (why := _exclusion(first, second)):
+        if shared and (why := _exclusion(first, second, kinds)):
             both = f"{shown(first)} and {shown(second)}"
             found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
     checks = [kinds[each.kind].conflicts for each in faults]
@@ -231,19 +225,20 @@ def resolved_problems(
     return found
 
 
-def _exclusion(first: Fault, second: Fault) -> str:
+def _exclusion(first: Fault, second: Fault, kinds: Mapping[str, FaultKind]) -> str:
     """Return why a rank cannot have both faults, empty if it can."""
-    kinds = {first.kind, second.kind}
-    if kinds <= _EXCLUSIVE_AT_POINT and first.at == second.at:
+    one, other = kinds[first.kind], kinds[second.kind]
+    if one.is_exclusive and other.is_exclusive and first.at == second.at:
         return "only one of them can happen at one point"
-    if kinds == _STOPPING:
-        return "each would continue what the other has stopped"
-    if first.kind != second.kind:
-        return ""
-    if first.kind in _ONE_PER_RANK:
-        return "a rank has one of them"
-    if first.kind in _ONE_PER_POINT and first.at == second.at:
-        return "two of them at one point are one"
-    if first.kind == "slow_io" and first.params.get("path") == second.params.get("path"):
-        return "both are about the same files"
-    return ""
+    if one is not other:
+        stop_both = one.stops_process and other.stops_process
+        return "each would continue what the other has stopped" if stop_both else ""
+    match one.one_per:
+        case "rank":
+            return "a rank has one of them"
+        case "point" if first.at == second.at:
+            return "two of them at one point are one"
+        case "path" if first.params.get("path") == second.params.get("path"):
+            return "both are about the same files"
+        case _:
+            return ""

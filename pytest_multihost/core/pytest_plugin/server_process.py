@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_multihost.core.backends import Backend, find_backend
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.launch.job_spec import (
     PytestRun,
     RankJob,
@@ -61,7 +61,6 @@ _SWITCHED_OFF: Mapping[str, object] = {
     "failedfirst": False,
     "lf": False,
     "looponfail": False,
-    "multihost_attach": False,
     "newfirst": False,
     "stepwise": False,
 }
@@ -76,12 +75,6 @@ def plain_nodeid(item: pytest.Item) -> str:
     group = item.get_closest_marker("xdist_group")
     name = (group.args or (group.kwargs.get("name", "default"),))[0] if group else None
     return item.nodeid.removesuffix(f"@{name}") if name else item.nodeid
-
-
-def offered_backends(config: pytest.Config) -> list[Backend]:
-    """Return all backends, those of the plugin registered last first."""
-    groups: list[Sequence[Backend]] = config.hook.pytest_multihost_backends()
-    return [backend for group in groups for backend in group]
 
 
 def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> FindItem:
@@ -188,7 +181,8 @@ class _Collecting:
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
         """Switch off what must not act twice, before any other plugin reads its options."""
-        switch_off(config, _SWITCHED_OFF)
+        for options in (_SWITCHED_OFF, *config.hook.pytest_multihost_controller_only()):
+            switch_off(config, options)
         if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
             config.pluginmanager.unregister(name="rerunfailures")
             config.addinivalue_line("markers", "flaky(...): see pytest-rerunfailures")
@@ -213,7 +207,7 @@ class _Server:
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Serve. Runs when every other plugin has seen the final list of tests."""
         config, items = session.config, session.items
-        offered = offered_backends(config)
+        offered = offered_backends(config.hook)
         backends = {name: find_backend(name, offered) for name in self.job.backends}
         find_item = find_item_in(items, self.collecting.problems)
         run = partial(run_rank, find_item=find_item, backends=backends)
@@ -259,7 +253,7 @@ class _Rank:
         makes one during collection. A backend that a conftest offers is not known yet; it is
         started after the collection.
         """
-        offered = {each.name: each for each in offered_backends(early_config)}
+        offered = {each.name: each for each in offered_backends(early_config.hook)}
         self._started = offered.get(self.spec.world.backend)
         if self._started is not None:
             start_backend(self.spec, self.channel, self._started)
@@ -268,7 +262,7 @@ class _Rank:
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Run the test, and leave. Runs when every other plugin has seen the final list."""
         if self._started is None:
-            offered = offered_backends(session.config)
+            offered = offered_backends(session.config.hook)
             self._started = find_backend(self.spec.world.backend, offered)
             start_backend(self.spec, self.channel, self._started)
         find_item = find_item_in(session.items, self.collecting.problems)

@@ -11,20 +11,10 @@ import os
 import re
 from collections.abc import Mapping
 
+from pytest_multihost.core.launch.launcher_env import is_foreign
 from pytest_multihost.core.model.spec import MACHINE, ONE, RankSpec
 
-_FOREIGN = re.compile(
-    r"""
-    (RANK|WORLD_SIZE|MASTER_(ADDR|PORT)            # torch
-    |(LOCAL|GROUP|ROLE|NODE)_(RANK|WORLD_SIZE|NAME)
-    |TORCHELASTIC_.*
-    |OMPI_.*|PMI_.*|PMIX_.*|MPI_.*                 # Open MPI, MPICH
-    |SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|JOB_NUM_NODES|STEP_.*)
-    |JAX_(COORDINATOR_(ADDRESS|BIND_ADDRESS)|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)
-    |PYTEST_XDIST_.*|PYTEST_CURRENT_TEST)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
+_OF_PYTEST = re.compile(r"PYTEST_XDIST_.*|PYTEST_CURRENT_TEST", re.IGNORECASE)
 
 _PROXY = re.compile(r"(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY", re.IGNORECASE)
 
@@ -41,8 +31,12 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
         inherited: The environment.
         keeps_proxies: Whether it may see those of proxies.
     """
-    patterns = (_FOREIGN,) if keeps_proxies else (_FOREIGN, _PROXY)
-    return [name for name in inherited if any(each.fullmatch(name) for each in patterns)]
+    patterns = (_OF_PYTEST,) if keeps_proxies else (_OF_PYTEST, _PROXY)
+    return [
+        name
+        for name in inherited
+        if is_foreign(name) or any(each.fullmatch(name) for each in patterns)
+    ]
 
 
 def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:

@@ -11,15 +11,18 @@ import contextlib
 import runpy
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend
+import pluggy
+
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.launch.job_spec import RankJob, ScriptRun, open_channel, take_job
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis import kinds_by_name
+from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
@@ -41,14 +44,16 @@ def main() -> None:
     run, spec, channel = job.run, job.spec, open_channel(job)
     assert isinstance(run, ScriptRun)  # noqa: S101 - for the type checker
     start_rank(spec, channel)
-    backend = find_backend(spec.world.backend, BUILT_IN_BACKENDS)
-    start_backend(spec, channel, backend)
-    # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
-    atexit._clear()  # noqa: SLF001 - as in after_fork
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)
-        points = _begin(spec, link, backend, root)
+        hook = _plugins(run).hook
+        backend = find_backend(spec.world.backend, offered_backends(hook))
+    start_backend(spec, channel, backend)
+    # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
+    atexit._clear()  # noqa: SLF001 - as in after_fork
+    with sending_errors(channel, root=root):
+        points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
     try:
         kept = _run_script(run)
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as Python itself waits for threads
@@ -60,7 +65,22 @@ def main() -> None:
         del kept
 
 
-def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) -> Points:
+def _plugins(run: ScriptRun) -> pluggy.PluginManager:
+    """Return the plugins that offer what the script's world has."""
+    if run.plugins is None:
+        return new_plugin_manager()
+    from pytest_multihost.core.project_plugins import project_plugins
+
+    return project_plugins(run.plugins)
+
+
+def _begin(
+    spec: RankSpec,
+    link: ControllerLink,
+    backend: Backend,
+    kinds: Mapping[str, FaultKind],
+    root: str,
+) -> Points:
     """Wait until all ranks are ready; return the points of this one, wrapped."""
     set_world(World(spec, backend, link.channel, current_recorder()))
     ready_s = now()
@@ -68,7 +88,7 @@ def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) ->
     link.await_gate("go")
     points = bind_faults(
         spec,
-        kinds_by_name(new_plugin_manager().hook.pytest_multihost_faults()),
+        kinds,
         current_recorder(),
         link.send,
         link.await_performed,

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.files import PreloadedLibrary
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event, EventBody, Gate
 from pytest_multihost.core.model.messages import FaultRequest, ToRank
 from pytest_multihost.core.model.result import ServiceRecord
 from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.preload import PreloadedLibrary
 from pytest_multihost.core.watch import Watchdog
 from pytest_multihost.core.watch.kernel import TimeSource
 
@@ -183,7 +183,7 @@ class ServiceKind:
 
 
 def asked_for(
-    groups: Iterable[Sequence[ServiceKind]], settings: Mapping[str, str]
+    groups: Iterable[Sequence[ServiceKind]], settings: Mapping[str, object]
 ) -> list[ServiceKind]:
     """Return the kinds of services that a test or script asks for.
 

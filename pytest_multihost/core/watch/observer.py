@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.core.blame import severed
+from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.operation import (
     HARNESS_SCOPE,
@@ -33,7 +34,7 @@ from pytest_multihost.core.watch.kernel import (
     Quiescence,
     TimeSource,
 )
-from pytest_multihost.extensions.engines.remote_ranks import RemoteRanks
+from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
 
 # Which ranks try again and again for the lock of a file, and who holds it.
 #
@@ -215,7 +216,8 @@ class WorldObserver:
         if self._reader is None:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
             if self.remote is not None:
-                self._reader = self.remote.reader(pids, self.harness)
+                here = {rank: pid for rank, pid in pids.items() if rank not in self.remote.ranks}
+                self._reader = RemoteReader(ProcReader(here, self.harness), self.remote)
             else:
                 self._reader = ProcReader(pids, self.harness, self.time)
         return self._reader

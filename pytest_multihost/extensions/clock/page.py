@@ -22,7 +22,7 @@ from pathlib import Path
 from time import CLOCK_MONOTONIC, clock_gettime_ns
 from typing import Literal
 
-from pytest_multihost.core.files import PreloadedLibrary
+from pytest_multihost.core.preload import PreloadedLibrary
 
 __all__ = [
     "THREAD_NAME",

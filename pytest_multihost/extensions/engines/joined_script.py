@@ -5,14 +5,25 @@ Each of them runs the same command. Rank 0's is the controller, the others start
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
+from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.errors import LaunchError, MultihostError, SettingError
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
+from pytest_multihost.extensions.engines.attach import (
+    AttachLauncher,
+    Listener,
+    Peer,
+    Rendezvous,
+    hosts_at,
+)
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
 JOIN_S = 300.0
@@ -20,6 +31,40 @@ JOIN_S = 300.0
 
 _LOST = 1
 _REMEDY = "Every process must run the same command, and reach rank 0."
+
+
+def run_joined(script: JoinedScript) -> int:
+    """Run a script in ranks of the processes that a launcher has started, this one among them.
+
+    Raises:
+        SettingError: No launcher has started this process as one of several.
+    """
+    try:
+        rendezvous = Rendezvous.read(os.environ, script.folder)
+    except SettingError as error:
+        happened = (
+            "--ranks is not given, and no launcher has started this process as one of several"
+        )
+        raise SettingError(happened, seen=str(error)) from error
+    rendezvous.forget_variables()
+    membership = rendezvous.membership
+    spec = script.plan(membership.size)
+    if membership.rank:
+        return be_peer(rendezvous, spec, script.scratch, script.launcher(spec))
+    interrupt_on_signals()
+    peers, code = meet(rendezvous, spec, script.scratch), _LOST
+    spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
+    local = (each.hello.pid for each in peers.values() if each.is_local)
+    others = OtherProcesses(
+        launcher=partial(AttachLauncher, peers=peers) if peers else lambda own: own,
+        pids=frozenset(pid for pid in local if pid),
+        check=partial(check_peers, peers),
+    )
+    try:
+        code = script.run(spec, others)
+    finally:
+        part(peers, code)
+    return code
 
 
 def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:

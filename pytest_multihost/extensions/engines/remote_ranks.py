@@ -5,121 +5,41 @@ Slot pages are copied beside those of local ranks, with times converted to the c
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch import RemotePart
 from pytest_multihost.core.model.messages import TakeSnapshot
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process
+from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.slots import shift_times
-from pytest_multihost.core.watch.kernel import HarnessProcesses, KernelReader, ProcReader
+from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 
-# One snapshot of processes on several machines.
-#
-# Each machine has process ids and a clock of its own. Remote ids are mapped to numbers that no
-# local process has, and times to the controller's clock. A connection to another machine leads to a
-# rank if that rank's machine shows the other end.
-
-
-_FOREIGN = 1 << 32
-"""Machine n's process ids are offset by n times this; Linux assigns no larger ids."""
+Files = Mapping[str, bytes]
+"""The contents of files by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteSnapshot:
-    """A snapshot that was taken by a peer.
+class RemotePart:
+    """Ranks of a world on another machine, observed through the peer that has started them.
 
     Attributes:
-        number: 1, 2, ...: distinguishes its process ids from all others.
-        snapshot: The peer's snapshot.
-        offset_s: Offset from its clock to the controller's.
-        slack_s: Error bound of `offset_s`.
+        ranks: Which ranks.
+        host: The machine's name.
+        clock: Offset in seconds from its clock to the controller's, and the error bound of that.
+        begin_snapshot: Has the peer take a snapshot. Returns what waits for it, and returns it with
+            the ranks' slot pages by file name; LaunchError if the peer does not answer.
     """
 
-    number: int
-    snapshot: KernelSnapshot
-    offset_s: float = 0.0
-    slack_s: float = 0.0
-
-
-def merge_snapshots(local: KernelSnapshot, others: Sequence[RemoteSnapshot]) -> KernelSnapshot:
-    """Return one snapshot of all processes of the world: ranks in order, then their children."""
-    found = [_moved(process, each) for each in others for process in each.snapshot.processes]
-    ordered = sorted(
-        (*local.processes, *found), key=lambda each: (not each.is_rank, each.rank or 0)
-    )
-    is_deep = local.is_deep and all(each.snapshot.is_deep for each in others)
-    return KernelSnapshot(at_s=local.at_s, processes=_connected(ordered), is_deep=is_deep)
-
-
-def _moved(process: Process, where: RemoteSnapshot) -> Process:
-    """Return a remote process with unique ids, and times on the controller's clock."""
-    base = where.number * _FOREIGN
-    threads = tuple(
-        replace(
-            each,
-            started_s=each.started_s + where.offset_s,
-            ends_s=_earliest(each.ends_s, where),
-            child=each.child + base if each.child > 0 else each.child,
-            holders=None if each.holders is None else tuple(pid + base for pid in each.holders),
-        )
-        for each in process.threads
-    )
-    descriptors = {
-        fd: replace(
-            each,
-            ends_s=_earliest(each.ends_s, where),
-            pid=each.pid + base if each.pid > 0 else each.pid,
-        )
-        for fd, each in process.descriptors.items()
-    }
-    return replace(process, pid=process.pid + base, threads=threads, descriptors=descriptors)
-
-
-def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
-    """Return the earliest time on the controller's clock for a remote end time."""
-    if ends_s is None or math.isinf(ends_s):
-        return ends_s
-    return ends_s + where.offset_s - where.slack_s
-
-
-def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
-    """Return processes with connections between machines resolved."""
-    owners = {
-        each.endpoints: process
-        for process in processes
-        for each in process.descriptors.values()
-        if each.kind == "tcp" and each.endpoints
-    }
-    return tuple(
-        replace(
-            process,
-            descriptors={
-                fd: _connect(each, owners.get(each.endpoints[::-1]))
-                for fd, each in process.descriptors.items()
-            },
-        )
-        for process in processes
-    )
-
-
-def _connect(found: Descriptor, other: Process | None) -> Descriptor:
-    """Return a descriptor, with the process of the world that it leads to, if any.
-
-    Not while data is in flight: what the other side has not acknowledged may yet arrive.
-    """
-    if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
-        return found
-    who = "orphan" if other.rank is None else f"rank {other.rank}"
-    return replace(found, where="inside", peer=f"{found.peer} ({who})")
+    ranks: Sequence[int]
+    host: str
+    clock: tuple[float, float]
+    begin_snapshot: Callable[[TakeSnapshot], Callable[[], tuple[KernelSnapshot, Files]]]
 
 
 @dataclass(slots=True)
-class RemoteRanks:
-    """Ranks on other machines: their processes and files cannot be read from here.
+class PeersRanks:
+    """The ranks that peers on other machines have started; see `RemoteRanks`.
 
     Attributes:
         parts: The ranks of each peer.
@@ -173,24 +93,10 @@ class RemoteRanks:
             found.append(RemoteSnapshot(number, snapshot, offset_s, uncertainty_s))
         return found
 
-    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> KernelReader:
-        """Return the reader of the processes of all ranks, local and remote."""
-        here = {rank: pid for rank, pid in pids.items() if rank not in self.ranks}
-        return _MergingReader(ProcReader(here, harness), self)
-
-
-@dataclass(frozen=True, slots=True)
-class _MergingReader:
-    """Takes snapshots of all processes of a world, local and remote."""
-
-    local: ProcReader
-    remote: RemoteRanks
-
-    def shallow_snapshot(self) -> KernelSnapshot:
+    def shallow_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
         """Return a snapshot of the main threads of all ranks."""
-        return merge_snapshots(self.local.shallow_snapshot(), self.remote.shallow)
+        return merge_snapshots(local, self.shallow)
 
-    def deep_snapshot(self) -> KernelSnapshot:
+    def deep_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors."""
-        remote = self.remote.take(is_deep=True)
-        return merge_snapshots(self.local.deep_snapshot(), remote)
+        return merge_snapshots(local, self.take(is_deep=True))

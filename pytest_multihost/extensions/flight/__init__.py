@@ -3,4 +3,5 @@
 `recording` finds and reads a folder of dumps, `launched` joins them: who has launched which
 operation of which group. `progress` tells how far each rank has come, and `told_world` makes the
 world that is judged, with the offsets of the hosts' clocks and what dumps show besides.
+`command` does that for ``multihost explain``.
 """

@@ -5,4 +5,5 @@ meant. `processes` says which process is which rank, and what is missing to read
 twice at a job, and says why a rank may still go on: `reader` reads its ranks here, `joined` those
 on several machines, `waits` says which operation the frames of a thread show. `seen_world` judges
 what was seen, again and again until a job stops moving if asked for.
+`parser` and `command` are ``multihost attach``.
 """

@@ -9,18 +9,19 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pluggy
+
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.main import artifacts_folder
 from pytest_multihost.core.command.screen import page_of
+from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
-from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.operation import rank_numbers
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Verdict
@@ -31,18 +32,19 @@ from pytest_multihost.extensions.live.reader import JobReader, LocalReader
 from pytest_multihost.extensions.live.seen_world import follow, judge_job
 
 if TYPE_CHECKING:
-    from pytest_multihost.extensions.engines.attach import Peer, Rendezvous
-    from pytest_multihost.extensions.engines.live_jobs import Machine
+    from pytest_multihost.core.launch.meeting import Companion, Meeting
+    from pytest_multihost.extensions.live.joined import Machine
 
 _MAX_COMMAND = 100
 _RANK = "PYTEST_MULTIHOST_RANK"
 
 
-def attach(options: argparse.Namespace) -> int:
+def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Print what a job's ranks do, and which one is waited for; return 0 if it seems to hang.
 
     Args:
         options: Those of the command line.
+        hook: The hooks of all plugins.
 
     Raises:
         MultihostError: A process cannot be read, or it is not clear which job is meant.
@@ -50,25 +52,28 @@ def attach(options: argparse.Namespace) -> int:
     """
     context = SourceContext(str(Path.cwd()))
     if options.join or _RANK in os.environ:
-        return _attach_together(options, context)
+        return _attach_together(options, context, hook)
     found = choose(options.processes, match=options.match, below=options.children_of)
     job = _asked(found) if isinstance(found, Worlds) else found
     return 1 if job is None else _show(job, LocalReader(job, context), context, options)
 
 
-def _attach_together(options: argparse.Namespace, context: SourceContext) -> int:
+def _attach_together(
+    options: argparse.Namespace, context: SourceContext, hook: pluggy.HookRelay
+) -> int:
     """Look at a job together with the processes on other machines."""
-    from pytest_multihost.extensions.engines.attach import Rendezvous
-
-    rendezvous = Rendezvous.read(os.environ, artifacts_folder().absolute())
-    rendezvous.forget_variables()
+    folder = artifacts_folder().absolute()
+    meeting: Meeting | None = hook.pytest_multihost_meeting(folder=folder)
+    if meeting is None:
+        raise MultihostError(
+            "no plugin lets the processes of a launcher look at a job together",
+            remedy="Look at the ranks of each machine by themselves: multihost attach",
+        )
     found = found_here(
         lambda: choose(options.processes, match=options.match, below=options.children_of),
         lambda job: LocalReader(job, context),
     )
-    return look_together(
-        rendezvous, found, lambda job, reader: _show(job, reader, context, options)
-    )
+    return look_together(meeting, found, lambda job, reader: _show(job, reader, context, options))
 
 
 def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace) -> int:
@@ -97,7 +102,7 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
     """Print the page or the verdict, and write the files that were asked for."""
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
-    text = f"{json.dumps(to_json(verdict), indent=2)}\n"
+    text = f"{json.dumps(verdict.record(), indent=2)}\n"
     page = page_of(judged, title, shows_native=options.native)
     sys.stdout.write(text if options.json == "-" else f"{page}\n")
     if options.json not in {None, "-"}:
@@ -191,7 +196,7 @@ def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobRead
         choose: Returns the job, or the jobs of this machine if it is not clear which one.
         read: Returns what reads its ranks.
     """
-    from pytest_multihost.extensions.engines.live_jobs import this_machine
+    from pytest_multihost.extensions.live.joined import this_machine
 
     job, why, problem, reader = None, "", "", None
     try:
@@ -218,60 +223,51 @@ def _only(worlds: Worlds) -> Job | None:
     return worlds.found[0].job if worlds.found else None
 
 
-def look_together(rendezvous: Rendezvous, found: Found, show: Show) -> int:
+def look_together(meeting: Meeting, found: Found, show: Show) -> int:
     """Look at a job together with the processes on other machines; return the exit code.
 
     Args:
-        rendezvous: Where they find each other.
+        meeting: How they find each other.
         found: What was found here.
         show: Shows in rank 0's process what is found by all, and returns the exit code.
 
     Raises:
         MultihostError: They have not found each other, a job may not be read, or is not one.
     """
-    from pytest_multihost.extensions.engines.attach import Listener
-    from pytest_multihost.extensions.engines.joined_script import part
-
-    if rendezvous.membership.rank:
-        return _look_for_first(rendezvous, found)
-    listener = Listener(rendezvous)
-    peers, code = listener.peers, _FAILED
+    if meeting.membership.rank:
+        return _look_for_first(meeting, found)
+    code = _FAILED
     try:
-        listener.await_peers(JOIN_S, remedy=_REMEDY)
-        listener.close()
+        companions = meeting.await_companions(JOIN_S, remedy=_REMEDY)
         if found.problem:
             raise LaunchError("the ranks here cannot be read", seen=found.problem)
-        code = show(*_joined(found, peers))
+        code = show(*_joined(found, companions))
     finally:
-        listener.close()
-        part(peers, code)
+        meeting.part(code)
     return code
 
 
-def _joined(found: Found, peers: Mapping[int, Peer]) -> tuple[Job, JobReader]:
+def _joined(found: Found, companions: Sequence[Companion]) -> tuple[Job, JobReader]:
     """Return the job of all machines, and what reads it."""
-    from pytest_multihost.extensions.engines.live_jobs import JoinedReader, joined_job, machine_of
+    from pytest_multihost.extensions.live.joined import JoinedReader, joined_job, machine_of
 
     machines, readers = [found.machine], []
-    for peer in peers.values():
-        machine = machine_of(peer)
+    for each in companions:
+        machine = machine_of(each)
         if not any(machine.is_seen_by(other) for other in machines):
             machines.append(machine)
             if machine.job is not None:
-                readers.append(peer)
+                readers.append(each)
     assert found.reader is not None  # noqa: S101 - else there was a problem
     return joined_job(machines), JoinedReader(found.reader, readers)
 
 
-def _look_for_first(rendezvous: Rendezvous, found: Found) -> int:
+def _look_for_first(meeting: Meeting, found: Found) -> int:
     """Look at the ranks of this machine for rank 0's process; return its exit code."""
-    from pytest_multihost.extensions.engines.attach import Connector
-    from pytest_multihost.extensions.engines.live_jobs import answer_first
-    from pytest_multihost.extensions.engines.peer_server import await_end
+    from pytest_multihost.extensions.live.joined import answer
 
-    problems = (found.problem,) if found.problem else ()
-    stream = Connector(rendezvous).connect(JOIN_S, tests=(), problems=problems)
-    try:
-        return answer_first(stream, found.machine, found.reader)
-    finally:
-        await_end(stream)
+    return meeting.answer(
+        partial(answer, machine=found.machine, reader=found.reader),
+        JOIN_S,
+        problems=(found.problem,) if found.problem else (),
+    )

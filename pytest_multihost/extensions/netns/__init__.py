@@ -2,8 +2,8 @@
 
 `hosts` is the kind of hosts, `kinds` are the faults and `effects` what these do. `service` is what
 the controller does while a world runs, `server_part` what the server does: `network` builds a
-world's hosts and holds them, `network_faults` performs faults in the netfault daemon, with `relay`
-for what the kernel cannot do. `netlink` makes requests to the kernel.
+world's hosts and holds them, with the `links` between them; `network_faults` performs faults in the
+netfault daemon, with `relay` for what the kernel cannot do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.launch import HostKind
+    from pytest_multihost.core.host_kind import HostKind
     from pytest_multihost.core.nemesis import FaultKind
     from pytest_multihost.core.services import ServiceKind
 

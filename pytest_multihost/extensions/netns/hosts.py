@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from functools import cache
 
-from pytest_multihost.core.launch.host_kind import HostKind
+from pytest_multihost.core.host_kind import HostKind
 from pytest_multihost.core.model.spec import Host, ServicePart
 
 NAME = "netns"

@@ -24,12 +24,14 @@ from pathlib import Path
 
 from pytest_multihost.core.launch import libc
 from pytest_multihost.core.launch.interface import remedy_against
+from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host
+from pytest_multihost.core.netlink import open_sock_diag
 from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETWORK
-from pytest_multihost.extensions.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
+from pytest_multihost.extensions.netns.links import ETHERNET, LOOPBACK, Links
 
 # Build the namespaces, links and files of a world's hosts, in a child of the server.
 #
@@ -170,19 +172,6 @@ def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[H
             links.set_up(index)
         space.links.set_up(LOOPBACK)
         space.links.add_address(ETHERNET, host.address, NETWORK.prefixlen)
-
-
-def reserve_port(address: str) -> socket.socket:
-    """Return a bound, unconnected socket that reserves a port at `address`.
-
-    Finding a free port and closing it again is a race. This socket stays open for the world's
-    lifetime, so the kernel assigns its port to no other process. A rank can still bind the port
-    with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, because this socket never listens.
-    """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((address, 0))
-    return holder
 
 
 def write_files(folder: Path, hosts: Sequence[Host]) -> None:

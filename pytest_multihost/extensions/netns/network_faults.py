@@ -26,6 +26,7 @@ from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host, WorldSpec
+from pytest_multihost.core.netlink import open_sock_diag
 from pytest_multihost.extensions.netns.effects import (
     Disturbance,
     Shape,
@@ -35,12 +36,7 @@ from pytest_multihost.extensions.netns.effects import (
     relay_routes,
 )
 from pytest_multihost.extensions.netns.kinds import disturbs_network
-from pytest_multihost.extensions.netns.netlink import (
-    ETHERNET,
-    Links,
-    open_sock_diag,
-    reset_connections,
-)
+from pytest_multihost.extensions.netns.links import ETHERNET, Links, reset_connections
 from pytest_multihost.extensions.netns.network import (
     BRIDGE,
     ChildFailed,

@@ -1,7 +1,8 @@
-"""Plans the disturbances of a sweep, and judges what they brought about; pure.
+"""Sweeps: run a passing test again and again, each time with one disturbance.
 
-The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. A sweep calls, in
-this order:
+`marker`, `options` and `hookspecs` are what users and other extensions say; `family` and `result`
+are the values. `run` sweeps tests, in the processes of `lanes`. `report`, `words` and `html` show
+sweeps. A sweep calls, in this order, what follows; all of it is pure:
 
 * `plan` makes the plan from the points of the undisturbed run, and cuts it into shards: `classes`
   finds points that are alike, and ranks that pass the same points, `sharing` files that several

@@ -33,6 +33,7 @@ import psutil
 from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
@@ -66,7 +67,6 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.slots.rank_files import RankLogs
-from pytest_multihost.extensions.netns.network import reserve_port
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0

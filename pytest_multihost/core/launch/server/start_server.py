@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.core.launch.interface import ANSWER_S, RunRank, remedy_against
+from pytest_multihost.core.launch.interpreter import become_interpreter, spawn_interpreter
 from pytest_multihost.core.launch.job_spec import (
-    JOB_VARIABLE,
     SPAWN_SERVER_CODE,
     RankJob,
     ServerJob,
     open_control,
     take_job,
-    write_job,
 )
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.server.serve import serve
@@ -190,27 +189,11 @@ class ServerProgram:
 
 
 def exec_server(program: ServerProgram) -> ServerConnection:
-    """Run a new interpreter as server.
-
-    With posix_spawn, because the controller may have threads: none of its code runs in the child.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    """Run a new interpreter as server."""
     with _control_pair() as (ours, theirs):
         theirs.set_inheritable(True)
-        job = write_job(replace(program.job, control=theirs.fileno(), controller=os.getpid()))
-        try:
-            pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-c", program.code],
-                {**program.environment, JOB_VARIABLE: str(job)},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, str(program.log), flags, 0o644),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
-            )
-        finally:
-            os.close(job)
+        job = replace(program.job, control=theirs.fileno(), controller=os.getpid())
+        pid = spawn_interpreter(program.code, job, environment=program.environment, log=program.log)
         return ServerConnection(ours, pid, program.log)
 
 
@@ -233,9 +216,8 @@ def serve_with_libraries(control: socket.socket, run_rank: RunRank, job: ServerJ
     if not fork_problems():
         serve(control, run_rank, controller=job.controller)
     control.set_inheritable(True)
-    descriptor = write_job(replace(job, control=control.fileno(), libraries=()))
-    environment = {**os.environ, JOB_VARIABLE: str(descriptor)}
-    os.execve(sys.executable, [sys.executable, "-c", SPAWN_SERVER_CODE], environment)
+    without = replace(job, control=control.fileno(), libraries=())
+    become_interpreter(SPAWN_SERVER_CODE, without, os.environ)
 
 
 def main() -> NoReturn:
@@ -251,5 +233,4 @@ def exec_rank(spec: RankSpec, channel: Channel, *, job: ServerJob) -> NoReturn:
     own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
     channel.stream.set_inheritable(True)
     rank = RankJob(run=job.run, spec=spec, channel=channel.stream.fileno())
-    environment = {**os.environ, **own, JOB_VARIABLE: str(write_job(rank))}
-    os.execve(sys.executable, [sys.executable, "-c", job.rank_code], environment)
+    become_interpreter(job.rank_code, rank, {**os.environ, **own})

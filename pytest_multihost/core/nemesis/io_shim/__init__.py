@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytest_multihost.core.files import PreloadedLibrary
+from pytest_multihost.core.preload import PreloadedLibrary
 
 __all__ = ["IoPage", "IoRule", "attach", "detach", "find_library", "is_loaded", "why_missing"]
 

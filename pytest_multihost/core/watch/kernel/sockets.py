@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pytest_multihost.core.model.process import Endpoint
-from pytest_multihost.extensions.netns.netlink import (
-    netlink_attributes,
-    netlink_dump,
-    open_sock_diag,
-)
+from pytest_multihost.core.netlink import netlink_attributes, netlink_dump, open_sock_diag
 
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""

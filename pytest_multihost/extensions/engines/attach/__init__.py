@@ -6,7 +6,7 @@ all of them.
 """
 
 from pytest_multihost.extensions.engines.attach.connect import Connector, Listener
-from pytest_multihost.extensions.engines.attach.peer import Peer, kernel_identity
+from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
 from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at, pack
 
@@ -17,6 +17,5 @@ __all__ = [
     "Peer",
     "Rendezvous",
     "hosts_at",
-    "kernel_identity",
     "pack",
 ]

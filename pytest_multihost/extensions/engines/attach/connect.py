@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.launcher_env import Address
 from pytest_multihost.core.launch.wire import Frame, FrameStream
 from pytest_multihost.core.model.errors import LaunchError
@@ -25,7 +26,6 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach.peer import (
     Peer,
     interface_of_address,
-    kernel_identity,
 )
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
+from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.wire import Frame, FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import (
@@ -36,17 +35,6 @@ _FAREWELL_S = 5.0
 A = TypeVar("A")
 Answer = tuple[A, bytes]
 """A message and its payload."""
-
-
-def kernel_identity() -> tuple[str, str, str]:
-    """Return the identities of this process's kernel, time namespace and pid namespace.
-
-    Processes with the same kernel and clock (time_namespaces(7)) have the same monotonic time;
-    those that share the table of processes too see each other in /proc.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    time, pid = (os.readlink(f"/proc/self/ns/{name}") for name in ("time", "pid"))
-    return boot, time, pid
 
 
 def interface_of_address(address: str) -> str:

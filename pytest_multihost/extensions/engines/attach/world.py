@@ -18,8 +18,6 @@ from pytest_multihost.core.launch.interface import (
     ANSWER_S,
     CompositeWorld,
     Ending,
-    Files,
-    RemotePart,
     WorldProcesses,
 )
 from pytest_multihost.core.launch.server import ServerLauncher
@@ -48,6 +46,7 @@ from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
+from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
 _END_S = 15.0
 """How long a process may take to end its ranks."""
@@ -116,7 +115,8 @@ class AttachLauncher:
         own = shares.pop(0)
         mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
-        world = CompositeWorld([mine, *parts])
+        far = [part.remote for part in parts if not part.peer.is_local]
+        world = CompositeWorld([mine, *parts], PeersRanks(far, scratch) if far else None)
         try:
             waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
             for wait in waits:
@@ -162,13 +162,15 @@ class PeerWorld:
 
     @property
     def processes(self) -> WorldProcesses:
-        """The harness's own processes around these ranks."""
+        """The harness's own processes around these ranks: none that is the watchdog's concern."""
+        return WorldProcesses()
+
+    @property
+    def remote(self) -> RemotePart:
+        """The ranks, where the peer is on another machine."""
         peer = self.peer
-        if peer.is_local:
-            return WorldProcesses()
         clock = peer.offset_s, peer.uncertainty_s
-        part = RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
-        return WorldProcesses(remote=(part,))
+        return RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
 
     def _begin_snapshot(self, request: TakeSnapshot) -> Callable[[], tuple[KernelSnapshot, Files]]:
         wait = self.peer.request(request, SnapshotTaken, within_s=_SNAPSHOT_S)

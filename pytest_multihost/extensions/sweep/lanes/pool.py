@@ -7,12 +7,11 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch.job_spec import JOB_VARIABLE, write_job
+from pytest_multihost.core.launch.interpreter import spawn_interpreter
 from pytest_multihost.core.launch.reaper import wait_until_dead
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.launch.wire import receive_packet, send_packet, signals_deferred
@@ -84,21 +83,8 @@ class LanePool:
         ours.settimeout(_START_S)
         with theirs:
             theirs.set_inheritable(True)
-            job = write_job(LanesJob(theirs.fileno(), os.getpid()))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            try:
-                pid = os.posix_spawn(
-                    sys.executable,
-                    [sys.executable, "-c", CODE],
-                    {**self.environment, JOB_VARIABLE: str(job)},
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_OPEN, 1, str(self.log), flags, 0o644),
-                        (os.POSIX_SPAWN_DUP2, 1, 2),
-                    ],
-                )
-            finally:
-                os.close(job)
+            job = LanesJob(theirs.fileno(), os.getpid())
+            pid = spawn_interpreter(CODE, job, environment=self.environment, log=self.log)
         self._parent = ours, pid
 
     def grow(self, count: int) -> None:

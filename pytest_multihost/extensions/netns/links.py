@@ -1,24 +1,19 @@
-"""netlink(7): links, addresses and socket tables of network namespaces.
+"""Links, addresses and connections of network namespaces, changed by netlink requests.
 
-A netlink socket always belongs to the network namespace in which it was created, whichever
-process holds it. So a process that holds a host's sockets can configure that host's links, reset
-its connections and read its socket tables (`watch.kernel.sockets`) from anywhere, without entering
-the namespace.
-
-Written by hand: the programs `ip` and `ss` need a process for each namespace, and importing a
-library takes longer than creating four hosts.
+A process that holds the sockets of a host configures its links and resets its connections from
+anywhere, without entering its namespace; see `netlink`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import itertools
-import os
 import socket
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass, field
+
+from pytest_multihost.core.netlink import attribute, netlink_dump, netlink_request
 
 LOOPBACK = 1
 """Index of the loopback interface, in every network namespace."""
@@ -27,15 +22,7 @@ ETHERNET = 100
 """Index of a host's interface, and of the bridge; kernels put tunnels of their own at 2, 3, ..."""
 
 _CREATE, _EXCLUSIVE, _REPLACE = 0x400, 0x200, 0x100  # NLM_F_*: what to do about an object
-_REQUEST, _ACKNOWLEDGE, _DUMP, _INTERRUPTED = 0x1, 0x4, 0x300, 0x10
-_ERROR, _DONE = 2, 3
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
-_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr: length, type
-_BUFFER = 1 << 17
-_TRIES = 3
 _TIMEOUT_S = 5.0
-_sequence = itertools.count(1)
-"""Distinguishes answers to a request from late answers to an earlier one that has timed out."""
 
 # rtnetlink(7): requests (RTM_*), structures, attributes of links (IFLA_*) and neighbours (NDA_*)
 _NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR = 16, 19, 20, 28
@@ -52,100 +39,12 @@ _ADDRESS_MODE, _NO_ADDRESS = 8, 1  # of IPv6
 _LOCAL = 2
 _DESTINATION, _ETHERNET_ADDRESS, _PERMANENT = 1, 2, 0x80
 
-_SOCK_DIAG = 4  # NETLINK_SOCK_DIAG, sock_diag(7)
 _BY_FAMILY, _DESTROY = 20, 21
 _TCP = 6
 _STATES = 0xFFFFFFFF & ~(1 << 10) & ~(1 << 7)  # all but those that listen or are closed
 _ID = slice(4, 52)  # struct inet_diag_sockid in an entry: addresses, ports, cookie
 _REMOTE_AT = 24
 _ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
-
-
-def open_sock_diag() -> socket.socket:
-    """Return a socket that reads the socket tables of the network namespace of this process."""
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    return socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
-
-
-def netlink_request(netlink: socket.socket, kind: int, body: bytes, flags: int = 0) -> None:
-    """Make a request, and wait until it has been carried out.
-
-    Raises:
-        OSError: It was refused; with the kernel's error number.
-        TimeoutError: The socket has a timeout, and no answer came.
-    """
-    sequence = _send(netlink, kind, _REQUEST | _ACKNOWLEDGE | flags, body)
-    answers = _answers(netlink, sequence)
-    # An acknowledgement is an "error" with the number 0.
-    _check(next(message for answer, _, message in answers if answer == _ERROR))
-
-
-def netlink_dump(netlink: socket.socket, kind: int, body: bytes) -> list[bytes]:
-    """Return all entries of a table, as messages without their header.
-
-    Raises:
-        OSError: It was refused, or the table changed during every attempt.
-        TimeoutError: The socket has a timeout, and no answer came.
-    """
-    for _ in range(_TRIES):
-        found: list[bytes] = []
-        is_changed = False  # meanwhile, so that some may be missing
-        sequence = _send(netlink, kind, _REQUEST | _DUMP, body)
-        for answer, flags, message in _answers(netlink, sequence):
-            is_changed |= bool(flags & _INTERRUPTED)
-            if answer == _DONE:
-                break
-            if answer == _ERROR:
-                _check(message)
-            found.append(message)
-        if not is_changed:
-            return found
-    raise OSError("the kernel's table kept changing")
-
-
-def _send(netlink: socket.socket, kind: int, flags: int, body: bytes) -> int:
-    sequence = next(_sequence)
-    netlink.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body)
-    return sequence
-
-
-def _answers(netlink: socket.socket, sequence: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield type, flags and content of the answers to a request; the caller knows the last one."""
-    while True:
-        data, at = netlink.recv(_BUFFER), 0
-        while at < len(data):
-            size, kind, flags, answered, _ = _HEADER.unpack_from(data, at)
-            if answered == sequence:
-                yield kind, flags, data[at + _HEADER.size : at + size]
-            at += _aligned(size)
-
-
-def _check(message: bytes) -> None:
-    """Raise the error of a message of type NLMSG_ERROR, if there is one."""
-    code = -struct.unpack_from("=i", message)[0]
-    if code:
-        raise OSError(code, f"netlink: {os.strerror(code)}")
-
-
-def attribute(kind: int, content: bytes) -> bytes:
-    """Return an attribute, padded as attributes are inside a message."""
-    size = _ATTRIBUTE.size + len(content)
-    return _ATTRIBUTE.pack(size, kind) + content + bytes(_aligned(size) - size)
-
-
-def netlink_attributes(data: bytes) -> dict[int, bytes]:
-    """Return the content of each attribute by its type."""
-    found: dict[int, bytes] = {}
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        found[kind] = data[at + _ATTRIBUTE.size : at + size]
-        at += max(_aligned(size), _ATTRIBUTE.size)
-    return found
-
-
-def _aligned(size: int) -> int:
-    return (size + 3) & ~3
 
 
 @dataclass(slots=True)
@@ -239,7 +138,7 @@ def reset_connections(table: socket.socket, remote: Container[str]) -> None:
     Each socket fails with ECONNABORTED, and its peer is sent a reset.
 
     Args:
-        table: Made by `open_sock_diag` in the namespace.
+        table: Made by `netlink.open_sock_diag` in the namespace.
         remote: The addresses.
 
     Raises:

@@ -1,36 +1,30 @@
 """A job whose ranks are on several machines: on each of them a process looks, the first one judges.
 
-The machines have clocks and process ids of their own; `watch.remote_ranks` makes one of them.
+The machines have clocks and process ids of their own; `merge_snapshots` makes one of them.
 """
 
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.kernel_identity import kernel_identity
+from pytest_multihost.core.launch.meeting import Companion
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.messages import (
-    DescribeRanks,
+    Answered,
+    Ask,
     Failed,
     FromPeer,
-    Ping,
-    Pong,
-    Quit,
-    RanksDescribed,
-    ReadStacks,
     SnapshotTaken,
-    StacksRead,
     TakeSnapshot,
     ToPeer,
 )
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.extensions.engines.attach import Peer, kernel_identity
-from pytest_multihost.extensions.engines.remote_ranks import RemoteSnapshot, merge_snapshots
+from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Stacks
 from pytest_multihost.extensions.live.waits import SeenWait
@@ -38,9 +32,6 @@ from pytest_multihost.extensions.live.waits import SeenWait
 _SNAPSHOT_S = 30.0
 _STACKS_S = 180.0
 """How long a process may take to answer: a machine whose job hangs may have much else to do."""
-
-_AGAIN_S = 60.0
-
 
 # Rank 0's process
 
@@ -68,12 +59,20 @@ class Machine:
         return self.job.pids == other.job.pids
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a process has found on its machine: a job, or why there is none."""
+
+    job: Job | None
+    why: str = ""
+
+
 def this_machine(job: Job | None, why: str) -> Machine:
     """Return what was found on this machine: a job, or why there is none."""
     return Machine(socket.gethostname(), job, why, kernel_identity())
 
 
-def machine_of(peer: Peer) -> Machine:
+def machine_of(peer: Companion) -> Machine:
     """Return what a process has found on its machine.
 
     Raises:
@@ -82,9 +81,9 @@ def machine_of(peer: Peer) -> Machine:
     if peer.hello.problems:
         raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(peer.hello.problems))
     peer.measure_clock()
-    answer, _ = peer.request(DescribeRanks(), RanksDescribed, within_s=_SNAPSHOT_S)()
-    job = from_json(Job, answer.job) if answer.job is not None else None
-    return Machine(peer.hello.host, job, answer.why, peer.hello.kernel)
+    found, _ = peer.request(Ask("job"), Answered, within_s=_SNAPSHOT_S)()
+    described = from_json(Described, found.answer)
+    return Machine(peer.hello.host, described.job, described.why, peer.hello.kernel)
 
 
 def joined_job(machines: Sequence[Machine]) -> Job:
@@ -129,7 +128,7 @@ class JoinedReader:
     """
 
     local: JobReader
-    peers: Sequence[Peer]
+    peers: Sequence[Companion]
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of their main threads."""
@@ -158,10 +157,10 @@ class JoinedReader:
         Args:
             reads_native: Whether their threads may be stopped for a moment, to read native frames.
         """
-        message = ReadStacks(reads_native)
-        waits = [each.request(message, StacksRead, within_s=_STACKS_S) for each in self.peers]
+        message = Ask("stacks", {"reads_native": reads_native})
+        waits = [each.request(message, Answered, within_s=_STACKS_S) for each in self.peers]
         local = self.local.read_stacks(reads_native=reads_native)
-        others = [from_json(Stacks, wait()[0].stacks) for wait in waits]
+        others = [from_json(Stacks, wait()[0].answer) for wait in waits]
         at_s = local.now.at_s
         parts = [local, *others]
         return Stacks(
@@ -193,35 +192,20 @@ def _at(wait: SeenWait, at_s: float) -> SeenWait:
 # The other processes
 
 
-def answer_first(stream: FrameStream[ToPeer], machine: Machine, reader: JobReader | None) -> int:
-    """Answer what rank 0's process asks until it has judged; return the exit code.
+def answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromPeer:
+    """Return the answer to a request of rank 0's process.
 
     Args:
-        stream: The connection to it.
+        message: The request.
         machine: What was found on this machine.
         reader: Reads its ranks; None if they may not be read.
-
-    Raises:
-        LaunchError: It is gone.
     """
-    while True:
-        for frame in stream.await_frames(time.monotonic() + _AGAIN_S):
-            if isinstance(frame.message, Quit):
-                return frame.message.status
-            stream.send(Frame(_answer(frame.message, machine, reader), number=frame.number))
-        if stream.ended is not None:
-            raise LaunchError("rank 0's process has gone", seen=stream.ended)
-
-
-def _answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromPeer:
     match message:
-        case Ping():
-            return Pong(time.monotonic())
-        case DescribeRanks():
-            job = None if machine.job is None else to_json(machine.job)
-            return RanksDescribed(job, machine.why)
+        case Ask("job"):
+            return Answered(to_json(Described(machine.job, machine.why)))
         case TakeSnapshot(is_deep) if reader is not None:
             return SnapshotTaken(reader.deep_snapshot() if is_deep else reader.shallow_snapshot())
-        case ReadStacks(reads_native) if reader is not None:
-            return StacksRead(to_json(reader.read_stacks(reads_native=reads_native)))
+        case Ask("stacks", details) if reader is not None and details is not None:
+            stacks = reader.read_stacks(reads_native=bool(details["reads_native"]))
+            return Answered(to_json(stacks))
     return Failed(f"{type(message).__name__} is no request for this process")

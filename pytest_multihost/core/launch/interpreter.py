@@ -1,0 +1,64 @@
+"""Run a new interpreter of the harness with a job: as another process, or instead of this one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_multihost.core.launch.job_spec import JOB_VARIABLE, write_job
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def spawn_interpreter(
+    code: str, job: DataclassInstance, *, environment: Mapping[str, str], log: Path
+) -> int:
+    """Start another process that runs a new interpreter; return its process id.
+
+    With posix_spawn, because this process may have threads: none of its code runs in the child.
+
+    Args:
+        code: The code that it runs, as for ``python -c``.
+        job: What it reads with `take_job`; descriptors that the job names must be inheritable.
+        environment: Its whole environment.
+        log: The file that its output is appended to.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    descriptor = write_job(job)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", code],
+            {**environment, JOB_VARIABLE: str(descriptor)},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+        )
+    finally:
+        os.close(descriptor)
+
+
+def become_interpreter(
+    code: str, job: DataclassInstance, environment: Mapping[str, str]
+) -> NoReturn:
+    """Replace this process by a new interpreter, with the same process id and open descriptors.
+
+    Args:
+        code: As of `spawn_interpreter`.
+        job: As of `spawn_interpreter`.
+        environment: As of `spawn_interpreter`.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    descriptor = write_job(job)
+    command = [sys.executable, "-c", code]
+    os.execve(sys.executable, command, {**environment, JOB_VARIABLE: str(descriptor)})

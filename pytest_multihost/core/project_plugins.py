@@ -1,0 +1,146 @@
+"""The plugins that `pytest` would have in a folder, for programs that run no tests.
+
+pytest finds and loads them itself, so they are the same. That takes half a second and imports
+pytest and every installed plugin, so `may_offer` says first whether one of them can have something
+to offer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pluggy
+
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.plugin_source import PluginSource
+from pytest_multihost.core.registry import complete, new_plugin_manager
+
+_OURS = re.compile(r"pytest[-_.]multihost[-_.]hangs\b", re.IGNORECASE)
+"""This distribution, in a requirement of another."""
+
+_MAY_OFFER = re.compile(rb"multihost|pytest_plugins|import \*|register")
+"""What is in every conftest.py that implements a hook of ours or brings a plugin that does."""
+
+_NAMES_PLUGIN = re.compile(rb"(?<![\w-])-p")
+_CONFIGURATION = (
+    *(f"{dot}pytest.{ending}" for dot in ("", ".") for ending in ("toml", "ini")),
+    "pyproject.toml",
+    "tox.ini",
+    "setup.cfg",
+)
+"""Files that may hold pytest's options."""
+
+
+def may_offer(source: PluginSource) -> bool:
+    """Return whether plugins of others may implement hooks of ours; imports none of them.
+
+    An installed plugin is taken to do so if its distribution requires this one.
+    """
+    return bool(
+        source.named
+        or os.environ.get("PYTEST_PLUGINS")
+        or _NAMES_PLUGIN.search(os.environ.get("PYTEST_ADDOPTS", "").encode())
+        or any(_MAY_OFFER.search(text) for text in _texts(_conftests(source.folders)))
+        or any(
+            b"addopts" in text and _NAMES_PLUGIN.search(text)
+            for text in _texts(_configurations(source.folders))
+        )
+        or _is_required_by_plugin()
+    )
+
+
+def project_plugins(source: PluginSource) -> pluggy.PluginManager:
+    """Return a manager with the plugins that pytest would have.
+
+    Modules that conftest.py files import are looked for behind all others.
+
+    Raises:
+        SettingError: One cannot be loaded, or pytest is needed for it and is not installed.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        if source.named:
+            raise SettingError("-p takes pytest, which is not installed")
+        return new_plugin_manager()
+    from pytest_multihost.core.pytest_private import load_plugins
+
+    named = [part for each in source.named for part in ("-p", each)]
+    with _paths_behind():
+        try:
+            manager = load_plugins([*named, *source.folders])
+        except Exception as error:
+            raise SettingError(
+                "the plugins that pytest has here cannot be loaded", seen=_why(error)
+            ) from error
+    complete(manager)
+    return manager
+
+
+@contextlib.contextmanager
+def environment_kept() -> Iterator[None]:
+    """Undo what the block changes of the environment's variables."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _paths_behind() -> Iterator[None]:
+    """Move what the block adds to sys.path behind what was there: a script's modules come first."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = [*before, *(each for each in sys.path if each not in before)]
+
+
+def _why(error: BaseException) -> str:
+    """Return what kept a plugin from being loaded, the first cause of an error."""
+    cause = getattr(error, "cause", None)  # of a conftest.py
+    text = str(error) if cause is None else f"{getattr(error, 'path', '')}: {cause!r}"
+    return text or repr(error)
+
+
+def _conftests(folders: Sequence[str]) -> Iterator[Path]:
+    """Yield where pytest may look for conftest.py files before it collects."""
+    for folder in folders:
+        yield from (each / "conftest.py" for each in _upwards(folder))
+        yield from Path(folder).glob("test*/conftest.py")
+
+
+def _configurations(folders: Sequence[str]) -> Iterator[Path]:
+    for folder in folders:
+        yield from (each / name for each in _upwards(folder) for name in _CONFIGURATION)
+
+
+def _upwards(folder: str) -> tuple[Path, ...]:
+    path = Path(folder).absolute()
+    return (path, *path.parents)
+
+
+def _texts(paths: Iterator[Path]) -> Iterator[bytes]:
+    """Yield what is in those files that exist."""
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
+
+
+def _is_required_by_plugin() -> bool:
+    import importlib.metadata  # 20 ms
+
+    found = [each.dist for each in importlib.metadata.entry_points(group="pytest11")]
+    return any(
+        _OURS.match(requirement)
+        for each in found
+        if each is not None and not _OURS.fullmatch(each.name)
+        for requirement in each.requires or ()
+    )

@@ -1,0 +1,30 @@
+"""Reads the processes of a world of which some ranks are on other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_multihost.core.launch.remote_ranks import RemoteRanks
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.watch.kernel.proc import KernelReader
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteReader:
+    """Takes snapshots of all processes of a world.
+
+    Attributes:
+        local: Reads those here.
+        remote: The others.
+    """
+
+    local: KernelReader
+    remote: RemoteRanks
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of the main threads of all ranks."""
+        return self.remote.shallow_snapshot(self.local.shallow_snapshot())
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Return a snapshot of all threads and descriptors."""
+        return self.remote.deep_snapshot(self.local.deep_snapshot())

@@ -1,0 +1,79 @@
+"""``multihost explain`` of a folder of dumps. Imported for ``--help``: light."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_multihost.core.command.explainer import Explainer
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.blame import Judgement
+
+
+def add_options(explain: argparse.ArgumentParser) -> None:
+    """Add the options for dumps."""
+    explain.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
+    explain.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
+    explain.add_argument(
+        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
+    )
+
+
+def explain_dumps(options: argparse.Namespace) -> int | None:
+    """Print what follows from a folder of dumps; return 0, or 1 if nothing does.
+
+    None if it is no such folder.
+
+    Raises:
+        MultihostError: There are no dumps that can be used.
+        OSError: Something cannot be written.
+    """
+    from pytest_multihost.core.command.screen import page_of
+    from pytest_multihost.core.model.stack import SourceContext
+    from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
+    from pytest_multihost.extensions.flight.told_world import judge_dumps
+
+    directory: Path = options.directory
+    if not is_dump_folder(directory):
+        return None
+    judged = judge_dumps(
+        read_dumps(directory, prefix=options.prefix),
+        str(directory),
+        SourceContext(str(Path.cwd())),
+    )
+    text = _write(judged, directory, options.into)
+    sys.stdout.write(
+        f"{text if options.json else page_of(judged, str(options.into or directory))}\n"
+    )
+    return int(judged.diagnosis is None or judged.diagnosis.kind == "unknown")
+
+
+def _write(judged: Judgement, directory: Path, into: Path | None) -> str:
+    """Return the verdict as JSON; write it and its page into a folder if there is one."""
+    from datetime import UTC, datetime
+
+    from pytest_multihost.core.model.json_values import to_json
+    from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+    from pytest_multihost.core.report.html import PageModel, write_page
+
+    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    verdict = build_verdict(judged, Attempt(now, directory.name, None, {}))
+    text = json.dumps(to_json(verdict), indent=2)
+    if into is not None:
+        into.mkdir(parents=True, exist_ok=True)
+        (into / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
+        write_page(into, PageModel(judged=judged, verdict=verdict))
+    return text
+
+
+DUMPS = Explainer(
+    source="dumps",
+    folder="of torch's flight-recorder dumps",
+    explain=explain_dumps,
+    add_options=add_options,
+)
+"""Explains a folder of dumps."""

@@ -1,0 +1,61 @@
+"""The command line of ``multihost attach``. Imported for ``--help``: light."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from pytest_multihost.hookspecs import Commands
+
+
+def add_attach(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "attach", help="say which rank of a running job is waited for; reads, and disturbs nothing"
+    )
+    parser.set_defaults(act=_attach)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "processes",
+        nargs="*",
+        default=[],
+        metavar="PID",
+        help="a rank's process; RANK=PID if it does not say; none: list the jobs of this machine",
+    )
+    which.add_argument("--match", metavar="TEXT", help="the job with this in its command line")
+    which.add_argument(
+        "--children-of", type=int, metavar="PID", help="the job that this torchrun or mpirun runs"
+    )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="look together with the other processes that srun or mpirun has started, one for each"
+        " machine of the job; so it is also with PYTEST_MULTIHOST_RANK, _SIZE and _ADDRESS",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="look once: the default")
+    how.add_argument("--follow", action="store_true", help="look until the job stops moving")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --follow: a rank that is waited for so long hangs, whatever it does",
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="read native frames, too: stops each thread for a moment, with ptrace",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
+
+
+def _attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
+    from pytest_multihost.extensions.live.command import attach
+
+    return attach(options, hook)
