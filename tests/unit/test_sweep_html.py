@@ -17,6 +17,7 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.sweep import Disturbance, SweepResult
 from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report.html import write_index, write_sweep_page
 from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
 from pytest_multihost.extensions.sweep.report import write_sweep
@@ -161,6 +162,8 @@ def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "verdicts.jsonl").touch()
     write_sweep(folder, SWEEP)
-    assert folder / "sweep.html" in list(rebuild(tmp_path))
+    assert folder / "sweep.html" in list(rebuild(tmp_path, new_plugin_manager().hook))
     (folder / "sweep.json").write_text("{}")
-    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path))
+    assert any(
+        isinstance(each, MultihostError) for each in rebuild(tmp_path, new_plugin_manager().hook)
+    )
