@@ -1,17 +1,38 @@
 """Hooks that other plugins and conftest files implement: the extension guide.
 
-The built-in backends and faults are registered through the same hooks.
+Everything built in, and every extension in `pytest_multihost.extensions`, uses the same hooks as a
+third party. An extension is a plugin of pytest with implementations of some of these hooks; it may
+implement any hook of pytest itself, too. The values that the hooks exchange:
+
+* `Backend` in `core.backends`, `FaultKind` in `core.nemesis`;
+* `Option`, `MarkerKey` and `Settings` in `core.pytest_plugin.option`;
+* `Plan` in `core.pytest_plugin.plan`, `WorldSpec` in `core.model.spec`;
+* `CompletedAttempt` in `core.pytest_plugin.attempt`, `Analysis` in `core.pytest_plugin.analysis`;
+* `Renderer`, `PageSection` and `RowPart` in `core.report.renderer`, `Annotation` in
+  `core.report.annotation`.
+
+In a run of pytest the hooks about tests are called in this order:
+
+1. `pytest_multihost_options`, as soon as a plugin is registered;
+2. `pytest_multihost_collected`, once the list of tests is final;
+3. `pytest_multihost_plan`, for each test that will run as a world;
+4. `pytest_multihost_prepare` and `pytest_multihost_launch`, before a world runs;
+5. `pytest_multihost_analyse`, when it is over and judged;
+6. `pytest_multihost_renderers`, when its files are written;
+7. `pytest_multihost_explore`, after that.
+
+This module imports pluggy, not pytest, so that plugins can be loaded where pytest is not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -19,9 +40,15 @@ if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.command.explainer import Explainer
     from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
-    from pytest_multihost.core.model.errors import MultihostError
+    from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.core.nemesis import FaultKind
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+    from pytest_multihost.core.pytest_plugin.option import Option, Settings
+    from pytest_multihost.core.pytest_plugin.plan import Plan
+    from pytest_multihost.core.report.renderer import Renderer
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
     """What ``argparse.ArgumentParser.add_subparsers`` returns."""
@@ -31,6 +58,9 @@ hookspec = pluggy.HookspecMarker("pytest")
 
 hookimpl = pluggy.HookimplMarker("pytest")
 """Marks a function as an implementation of a hook: `pytest.hookimpl`, without pytest."""
+
+
+# What tests can name
 
 
 @hookspec
@@ -51,6 +81,143 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     world that has faults. If two have the same name, the plugin registered last wins. A fault
     registers with ``strike.healing`` how to undo its changes when the test's body is over.
     """
+
+
+@hookspec(historic=True)
+def pytest_multihost_options() -> Sequence[Option[Any]]:  # type: ignore[empty-body]
+    """Return options to offer.
+
+    An `Option` is set by the command line, the environment or the ini file; with a `MarkerKey` by
+    the marker `multihost`, too. ``settings.get(OPTION)`` returns its value: keep the object in a
+    module of its own. Called once for each plugin, when it is registered; a conftest file must be
+    one that pytest loads before it parses the command line, as for `pytest_addoption`. An option of
+    another form - a switch without a value, say - is declared with `pytest_addoption`.
+    """
+
+
+@hookspec
+def pytest_multihost_controller_only() -> Mapping[str, object]:  # type: ignore[empty-body]
+    """Return options of pytest that must act in the controller alone.
+
+    By their ``dest``, with the values that switch them off. They are set in each interpreter that
+    collects the tests again to run ranks.
+    """
+
+
+# Before a world runs
+
+
+@hookspec
+def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    """Act on the final list of tests, before the first server is started.
+
+    Args:
+        session: The session; ``session.items`` are all its tests.
+        items: Those that will run as worlds; there may be none.
+
+    Raises:
+        pytest.UsageError: The tests cannot run like this; ends the run.
+    """
+
+
+@hookspec
+def pytest_multihost_plan(  # type: ignore[empty-body]
+    item: pytest.Item, settings: Settings
+) -> Sequence[str]:
+    """Take part in planning a test that will run as a world; return every problem.
+
+    For markers of an extension: read them here, and keep what they say in ``item.stash``. All
+    problems of all tests are reported together, before any test runs; each is a phrase that follows
+    upon ``@pytest.mark.multihost``, as "(my_marker) has no key 'x'".
+
+    Args:
+        item: The test.
+        settings: Its settings: the run's, with its marker applied.
+    """
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_prepare(  # type: ignore[empty-body]
+    item: pytest.Item, plan: Plan, spec: WorldSpec
+) -> WorldSpec:
+    """Change the spec of a world that is about to run.
+
+    Implement it as a wrapper, so that several extensions can change the same spec::
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_multihost_prepare(plan, spec):
+            spec = yield
+            return dataclasses.replace(spec, keeps_operations=True)
+
+    Args:
+        item: The test.
+        plan: How it is to run; ``plan.settings`` are its settings.
+        spec: The spec as the core has made it; what ``yield`` returns has other changes as well.
+    """
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_launch(  # type: ignore[empty-body]
+    item: pytest.Item, spec: WorldSpec, launcher: Launcher
+) -> Launcher:
+    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before.
+
+    Args:
+        item: The test.
+        spec: The world.
+        launcher: The core's launcher.
+    """
+
+
+@hookspec
+def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:  # type: ignore[empty-body]
+    """Return ids of processes on this machine that belong to the harness, beside pytest's own.
+
+    A rank that waits for one of them waits for nobody outside of its world.
+    """
+
+
+# After a world
+
+
+@hookspec
+def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
+    """Analyse an attempt that is over and judged, before its files are written.
+
+    Called for every attempt, also for those that did not pass; ``attempt.judged.finding.status``
+    says what became of it. ``attempt.scratch`` still has the slot pages of the ranks. An analysis
+    can add JSON to verdict.json, warn, and fail a test that has passed.
+
+    Args:
+        item: The test.
+        attempt: The attempt.
+    """
+
+
+@hookspec
+def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
+    """Run a test further, when its own attempt is over and its files are written.
+
+    As `pytest_multihost_analyse`, but it may take long and be interrupted: the verdict of the
+    attempt is safe already, and cannot have the analysis's record. ``attempt.analyses`` has what
+    `pytest_multihost_analyse` has returned.
+
+    Args:
+        item: The test.
+        attempt: The attempt.
+    """
+
+
+@hookspec
+def pytest_multihost_renderers() -> Sequence[Renderer]:  # type: ignore[empty-body]
+    """Return renderers: files of an attempt, sections of report.html, annotations of a run.
+
+    What is to be written once at the end of a run is better written by `pytest_sessionfinish` or
+    `pytest_terminal_summary`.
+    """
+
+
+# Elsewhere
 
 
 @hookspec
@@ -89,20 +256,6 @@ def pytest_multihost_explainers() -> Sequence[Explainer]:  # type: ignore[empty-
     They are asked in turn, those of the plugin registered last first. A folder that none of them
     knows is explained as that of an attempt. Extensions of this package alone are asked: a plugin
     of others has a subcommand of its own.
-    """
-
-
-@hookspec
-def pytest_multihost_rebuild(run: Path) -> Iterable[Path | MultihostError]:  # type: ignore[empty-body]
-    """Write own pages of a run again from its artifacts, for ``multihost report``.
-
-    Extensions of this package alone are asked.
-
-    Args:
-        run: The folder of the run.
-
-    Returns:
-        The path of each page, or why it cannot be written.
     """
 
 

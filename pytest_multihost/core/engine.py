@@ -43,7 +43,6 @@ from pytest_multihost.core.model.event import (
     Released,
     ReportMade,
 )
-from pytest_multihost.core.model.fault import disturbs_network
 from pytest_multihost.core.model.messages import (
     Calm,
     Disturb,
@@ -430,7 +429,7 @@ class _WorldRun:
 
     def _is_network_restored(self, world: RunningWorld) -> bool:
         """Whether no fault disturbs the network any more: a fault must not fail the teardown."""
-        if "teardown" in self.opened or not disturbs_network(self.spec.faults):
+        if "teardown" in self.opened or not self.spec.disturbs_network:
             return True
         if not self.is_restoring_network:
             self.is_restoring_network = True

@@ -11,12 +11,15 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
 
+if TYPE_CHECKING:
+    from pytest_multihost.core.report.renderer import Renderer
 EXTENSIONS = "pytest_multihost.extensions"
 """The package of the extensions; named here alone, as a text: the core imports none."""
 
@@ -59,3 +62,9 @@ def register_extensions(manager: pluggy.PluginManager) -> None:
     for name, module in extension_plugins():
         if not manager.is_blocked(name) and not manager.has_plugin(name):
             manager.register(module, name)
+
+
+def offered_renderers(hook: pluggy.HookRelay) -> tuple[Renderer, ...]:
+    """Return the renderers of all plugins."""
+    groups = hook.pytest_multihost_renderers()
+    return tuple(renderer for group in groups for renderer in group)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from runtimes import needs
 
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.extensions.sweep.report import read_sweep
+from pytest_multihost.extensions.sweep.result import SweepResult
 
 pytestmark = needs("torch")
 

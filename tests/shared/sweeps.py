@@ -6,18 +6,18 @@ from dataclasses import replace
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.spec import Family
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.sweep.family import Family
+from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
     LeftOut,
-    RecordedPoint,
     SweepPlan,
     SweepResult,
     UnsteadyRun,
     Weakness,
 )
-from pytest_multihost.core.model.verdict import OperationName, Place
 
 PRIMARY, OTHERS = (0,), (1, 2, 3)
 RENAMES = Place("ckpt.py", 31, "commit", "os.rename(tmp, final)")

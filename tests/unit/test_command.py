@@ -13,7 +13,8 @@ from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.command.main import make_parser
 from pytest_multihost.core.command.rejudged import rebuild
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.hookspecs import hookimpl
 
 
@@ -33,9 +34,10 @@ class Tapes:
         ]
 
     @hookimpl
-    def pytest_multihost_rebuild(self, run: Path) -> Sequence[Path | MultihostError]:
-        """Say that one page was written, and one was not."""
-        return [run / "tapes.html", MultihostError("a tape is torn")]
+    def pytest_multihost_renderers(self) -> Sequence[Renderer]:
+        """Offer what says that one page was written, and one was not."""
+        torn = MultihostError("a tape is torn")
+        return [Renderer(name="tapes", rebuild=lambda run: iter([run / "tapes.html", torn]))]
 
 
 @pytest.fixture
@@ -84,6 +86,6 @@ def test_plugins_write_their_pages_of_a_run_again(hook: pluggy.HookRelay, tmp_pa
     run = tmp_path / "run"
     run.mkdir()
     (run / "verdicts.jsonl").touch()
-    *found, index = rebuild(run, hook)
+    *found, index = rebuild(run, offered_renderers(hook))
     assert [str(each) for each in found] == [str(run / "tapes.html"), "a tape is torn"]
     assert index == run / "report.html"

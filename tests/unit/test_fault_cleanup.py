@@ -10,10 +10,15 @@ import pytest
 
 from pytest_multihost import faults
 from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.nemesis import clean_up_faults, heal_files
+from pytest_multihost.core.nemesis import (
+    BUILT_IN_KINDS,
+    FaultKind,
+    clean_up_faults,
+    heal_files,
+)
 from pytest_multihost.core.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
@@ -33,6 +38,11 @@ def fault_event(phase: str, at_s: float = 10.0, **detail: Any) -> Event:  # noqa
     """Return a word of rank 1 about its first fault."""
     about = {"index": 0, "fault": "slow_io", "at": {"point": "start"}, "phase": phase}
     return make_event(at_s, 1, "fault", {**about, **detail})
+
+
+def facts_of(*kinds: str) -> dict[str, FaultFacts]:
+    """Return what built-in kinds say about their faults."""
+    return {each.name: each.facts for each in BUILT_IN_KINDS if each.name in kinds}
 
 
 def result(*history: Event, fault: Fault = SLOW) -> WorldResult:
@@ -143,17 +153,28 @@ def test_the_shim_spares_what_python_level_spares(tmp_path) -> None:
 
 def test_tests_share_a_launcher_by_what_they_need() -> None:
     """A fork can have no shim, so it is not asked for one."""
-    plain = launch_requirements({}, [faults.kill(rank=0)], "auto")
+    plain = launch_requirements({}, facts_of("kill"), "auto")
     assert (plain.variables, plain.reasons) == ({}, [])
-    assert launch_requirements({}, [SLOW], "fork") == plain
-    assert launch_requirements({}, [faults.hash_seed()], "auto").reasons == ["hash_seed"]
-    assert launch_requirements({"A": "b"}, [], "auto").variables == {"A": "b"}
+    assert launch_requirements({}, facts_of("slow_io"), "fork") == plain
+    assert launch_requirements({}, facts_of("hash_seed"), "auto").reasons == ["hash_seed"]
+    assert launch_requirements({"A": "b"}, {}, "auto").variables == {"A": "b"}
+
+
+def test_a_kind_of_a_third_party_may_need_fresh_interpreters_too() -> None:
+    """The reader is told its name; tests that need the same share a launcher."""
+    kind = FaultKind(name="other_locale", perform=lambda _: None, needs_fresh_interpreters=True)
+    facts = {kind.name: kind.facts}
+    need = launch_requirements({}, facts, "auto")
+    assert (need.has_fresh_interpreters, need.reasons) == (True, ["other_locale"])
+    assert need == launch_requirements({}, facts_of("hash_seed"), "auto")
+    [problem] = launch_problems({}, [faults.other(kind.name, rank=0)], facts, "fork")
+    assert "other_locale" in problem
 
 
 @pytest.mark.skipif(find_library() is None, reason=why_missing())
 def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     """Its own environment counts, not pytest's."""
-    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, [SLOW], "auto")
+    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, facts_of("slow_io"), "auto")
     assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
 
@@ -161,12 +182,12 @@ def test_what_a_test_preloads_stays_behind_the_shim() -> None:
 @pytest.mark.skipif(find_library() is None, reason=why_missing())
 def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
     """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
-    need = launch_requirements({}, [SLOW], "auto", clock="jump")
+    need = launch_requirements({}, facts_of("slow_io"), "auto", clock="jump")
     libraries = need.variables["LD_PRELOAD"].split(":")
     assert libraries[:2] == [str(find_library()), str(find_clock_library())]
     assert need.reasons == ["slow_io", "clock=jump"]
-    assert launch_requirements({}, [], "auto", clock="jump").reasons == ["clock=jump"]
-    assert launch_requirements({}, [], "auto", clock="real").variables == {}
+    assert launch_requirements({}, {}, "auto", clock="jump").reasons == ["clock=jump"]
+    assert launch_requirements({}, {}, "auto", clock="real").variables == {}
 
 
 def test_what_cannot_have_a_clock_that_jumps_is_refused() -> None:
@@ -186,11 +207,12 @@ def test_a_clock_may_jump_wherever_an_interpreter_is_started(launch: str) -> Non
 @pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])
 def test_a_seed_of_hashes_needs_fresh_interpreters(launch: str) -> None:
     """Who asks for a fork besides is told; other faults take any way."""
-    problems = launch_problems({}, [faults.kill(rank=0), faults.hash_seed()], launch)
+    given, facts = [faults.kill(rank=0), faults.hash_seed()], facts_of("kill", "hash_seed")
+    problems = launch_problems({}, given, facts, launch)
     assert bool(problems) is (launch in ("fork", "server"))
     assert all("hash_seed" in each and launch in each for each in problems)
-    assert launch_problems({}, [faults.kill(rank=0)], launch) == []
-    assert bool(launch_problems({"A": "b"}, [], launch)) is (launch == "fork")
+    assert launch_problems({}, [faults.kill(rank=0)], facts, launch) == []
+    assert bool(launch_problems({"A": "b"}, [], {}, launch)) is (launch == "fork")
 
 
 def test_who_is_frozen_for_good_is_known_after_the_end() -> None:

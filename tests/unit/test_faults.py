@@ -14,9 +14,10 @@ from pytest_multihost import at, faults
 from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import Event, Pause
-from pytest_multihost.core.model.fault import Fault, hash_seed_of, resolve
+from pytest_multihost.core.model.fault import BUILT_IN, Fault, hash_seed_of, resolve
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import ONE, read_token, token
+from pytest_multihost.core.model.spec import ONE, WorldSpec, read_token, token
+from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.process_faults import descriptor_limit
 from pytest_multihost.core.nemesis.targets import load_target, target_problem
@@ -161,9 +162,47 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
     """Only on a rank that both are for."""
-    found = resolved_problems([first, second], hosts=ONE, size=3)
+    found = resolved_problems([first, second], hosts=ONE, size=3, kinds=KINDS)
     assert bool(found) is exclude
     assert all(repr(first) in each and repr(second) in each for each in found)
+
+
+def test_a_kind_of_a_third_party_excludes_others_as_built_in_kinds_do() -> None:
+    """By what it says of itself."""
+    stall = FaultKind(name="stall", perform=lambda _: None, stops_process=True, one_per="rank")
+    ends = FaultKind(name="ends", perform=lambda _: None, is_exclusive=True)
+    kinds = {**KINDS, "stall": stall, "ends": ends}
+
+    def excluded(*given: Fault) -> bool:
+        return bool(resolved_problems(given, hosts=ONE, size=3, kinds=kinds))
+
+    one, end = faults.other("stall", rank=0), faults.other("ends", rank=0)
+    assert excluded(one, one)
+    assert excluded(one, faults.freeze(rank=0))
+    assert excluded(end, faults.kill(rank=0))
+    assert not excluded(one, faults.kill(rank=0))
+    assert not excluded(end, faults.kill(rank=0, at=at.sync_point("x")))
+    assert not excluded(one, faults.other("stall", rank=1))
+
+
+def test_the_built_in_kinds_have_constructors_of_their_names() -> None:
+    """And no constructor is without its kind; `other` is for the kinds of third parties."""
+    assert set(faults.__all__) - {"other"} == BUILT_IN
+    assert KINDS.keys() == BUILT_IN
+
+
+def test_a_world_knows_of_its_faults_what_their_kinds_say() -> None:
+    """Also where nobody knows the kinds: in a rank before its test, in a server."""
+    given = (faults.hash_seed(rank=1), faults.reset(rank=0), faults.kill(rank=0))
+    facts = {each.kind: KINDS[each.kind].facts for each in given}
+    spec = replace(make_spec(2), faults=given, fault_facts=facts)
+    spec = from_json(WorldSpec, json.loads(json.dumps(to_json(spec))))
+    found = [spec.facts_of(each) for each in spec.faults]
+    assert [each.is_before_test for each in found] == [True, False, False]
+    assert [each.is_network for each in found] == [False, True, False]
+    assert [each.needs_fresh_interpreters for each in found] == [True, False, False]
+    assert spec.disturbs_network
+    assert not replace(spec, faults=given[:1]).disturbs_network
 
 
 def test_words_become_ranks_by_size_and_seed() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.core.model.hazard import Hazard, Hazards
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.extensions.github.report import MAX_SUMMARY
+from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 from pytest_multihost.extensions.hazards.report import append_hazard_summary, hazard_summary
 
 FOUND = Hazard(

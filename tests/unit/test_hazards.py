@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_multihost.core.model.hazard import Launch, RankRecord
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     Operation,
@@ -17,8 +17,8 @@ from pytest_multihost.core.model.operation import (
     start_number,
 )
 from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.core.model.sweep import Acceptance
 from pytest_multihost.extensions.hazards.find import accept_hazards, disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 from pytest_multihost.extensions.hazards.rules import (
     Found,
     buffered,

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath, Point
-from pytest_multihost.core.model.hazard import Hazards, Launch, Passed, RankRecord
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, Operation, Scope
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.core.model.sweep import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.hazards.find import disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.model import Hazards, Launch, Passed, RankRecord
 
 FILE, HANDLED = "/job/train.py", "step+20 abc"
 PAIR = (0, 1)

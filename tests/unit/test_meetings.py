@@ -25,12 +25,14 @@ class Group:
         return self.count
 
 
-def called(name: str, arguments: str, *given: object, file: str = FILE) -> bool:
+def called(
+    name: str, arguments: str, *given: object, file: str = FILE, operation: str = ""
+) -> bool:
     """Return what is found for a function of a name that is called with arguments."""
     names = [each.strip() for each in arguments.split(",")]
     text = f"def {name}({', '.join(names)}):\n    return ask()\n"
     namespace: dict[str, Callable[..., bool]] = {
-        "ask": lambda: meets_all(sys._getframe(1), name, SIZE)
+        "ask": lambda: meets_all(sys._getframe(1), operation or name, SIZE)
     }
     exec(compile(text, file, "exec"), namespace)  # noqa: S102 - the text is above
     return namespace[name](*given)
@@ -69,9 +71,27 @@ def test_the_monitored_barrier_is_always_synchronous() -> None:
     assert called("monitored_barrier", "group, timeout", None, None)
 
 
+def test_an_operation_has_the_functions_that_the_table_of_collectives_says() -> None:
+    """Since torch 2.13 all_gather_into_tensor is all_gather_single."""
+    arguments = "output_tensor, input_tensor, group, async_op"
+    given = (None, None, None, False)
+    name = "all_gather_into_tensor"
+    assert called("all_gather_single", arguments, *given, operation=name)
+    assert called(name, arguments, *given)
+    assert not called("all_gather", arguments, *given, operation=name)
+
+
 @pytest.mark.parametrize(
-    ("name", "meets"), [("world.barrier", True), ("sync_global_devices", True), ("halo", False)]
+    ("name", "meets"),
+    [
+        ("world.barrier", True),
+        ("sync_global_devices", True),
+        ("assert_equal", True),
+        ("broadcast_one_to_all", False),
+        ("wait_at_barrier", False),
+        ("halo", False),
+    ],
 )
 def test_operations_of_others_are_known_by_name(name: str, meets: bool) -> None:
-    """The harness's own and jax's; of a user's nothing is known."""
+    """The harness's own and jax's, if all ranks are in them; of a user's nothing is known."""
     assert meets_all(sys._getframe(), name, SIZE) == meets

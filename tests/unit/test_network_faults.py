@@ -29,7 +29,6 @@ from pytest_multihost.core.model.process import (
 )
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.core.model.spec import (
-    ONE,
     Disturbance,
     Hosts,
     Shape,
@@ -74,7 +73,13 @@ EXAMPLES = [
 
 def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
     """Return a world of four hosts with faults."""
-    return replace(make_spec(size), hosts=Hosts.parse(hosts), faults=given)
+    facts = {each.kind: KINDS[each.kind].facts for each in given}
+    return replace(make_spec(size), hosts=Hosts.parse(hosts), faults=given, fault_facts=facts)
+
+
+def refused(*given: Fault, hosts: str) -> list[str]:
+    """Return why hosts cannot have faults of the network."""
+    return network_problems(given, hosts=Hosts.parse(hosts), size=4, kinds=KINDS)
 
 
 # What can be asked for
@@ -118,10 +123,10 @@ def test_what_is_wrong_is_said_with_what_would_be_right(fault: Fault, problem: s
 
 def test_a_network_fault_on_one_host_is_a_usage_error_that_names_the_hosts_it_needs() -> None:
     """Other faults need no hosts."""
-    [found] = network_problems([faults.freeze(rank=0), CUT], hosts=ONE, size=4)
+    [found] = refused(faults.freeze(rank=0), CUT, hosts="one")
     assert repr(CUT) in found
     assert 'needs hosts="netns"' in found
-    assert network_problems([faults.freeze(rank=0)], hosts=ONE, size=4) == []
+    assert refused(faults.freeze(rank=0), hosts="one") == []
 
 
 @pytest.mark.parametrize(
@@ -134,24 +139,21 @@ def test_a_network_fault_on_one_host_is_a_usage_error_that_names_the_hosts_it_ne
 )
 def test_groups_must_fit_the_hosts(fault: Fault, hosts: str, problem: str) -> None:
     """A host is cut off as a whole."""
-    [found] = network_problems([fault], hosts=Hosts.parse(hosts), size=4)
+    [found] = refused(fault, hosts=hosts)
     assert problem in found
-    assert (
-        network_problems([faults.partition(groups=[[0, 1], [2]])], hosts=Hosts.parse(hosts), size=4)
-        == []
-    )
+    assert refused(faults.partition(groups=[[0, 1], [2]]), hosts=hosts) == []
 
 
 def test_two_that_exclude_each_other_are_refused_by_name() -> None:
     """A host has one delay, whoever of its ranks brings it; different kinds go together."""
     one, two = faults.net_delay(rank=0, seconds=1), faults.net_delay(rank=1, seconds=2)
-    assert network_problems([one, two], hosts=Hosts.parse("netns"), size=4) == []
-    [found] = network_problems([one, two], hosts=Hosts.parse("netns:2"), size=4)
+    assert refused(one, two, hosts="netns") == []
+    [found] = refused(one, two, hosts="netns:2")
     assert repr(one) in found
     assert repr(two) in found
     assert "host-0" in found
     both = [one, faults.net_loss(rank=0, percent=1), CUT, CUT, faults.reset(rank=0)]
-    assert network_problems(both, hosts=Hosts.parse("netns"), size=4) == []
+    assert refused(*both, hosts="netns") == []
 
 
 # Who reaches whom
@@ -264,7 +266,7 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
         Step(0, "network", done, on="go"),
     ]
     launcher = ScriptedLauncher(clock := ManualClock(100.0), script)
-    spec = replace(make_spec(2), faults=(faults.partition(groups=[[0], [1]]),))
+    spec = world(faults.partition(groups=[[0], [1]]), hosts="one", size=2)
     surroundings = Surroundings(
         launcher=launcher,
         dumper=lambda *_: (),

@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import replace
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
-    RecordedPoint,
     RunOutcome,
     UnsteadyRun,
 )
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from pytest_multihost.core.model.event import Event, PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import ErrorPath, Point
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.sweep import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome.points import (
     frames_of_points,

@@ -12,7 +12,6 @@ from elements import HOSTILE
 from markdown_it import MarkdownIt
 from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report import Checkout
 from pytest_multihost.extensions.sweep.report import (
@@ -20,6 +19,7 @@ from pytest_multihost.extensions.sweep.report import (
     sweep_commands,
     sweep_summary,
 )
+from pytest_multihost.extensions.sweep.result import SweepResult
 
 CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
 ALLOWED = {

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.model.fault import ErrorPath, Point
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
+from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
-    RecordedPoint,
     RunOutcome,
     SweepPlan,
 )
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.spec import Family
-from pytest_multihost.core.model.sweep import (
-    Acceptance,
+from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.sweep.family import Family
+from pytest_multihost.extensions.sweep.plan import merge_results, shard_of
+from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
     LeftOut,
-    RecordedPoint,
     SweepPlan,
     SweepResult,
     UnsteadyRun,
 )
-from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.sweep.plan import merge_results, shard_of
 from pytest_multihost.extensions.sweep.weaknesses import (
     apply_acceptances,
     find_weaknesses,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.model.fault import ErrorPath, Point
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.sharing import order_of, sharing_of
 

@@ -26,9 +26,9 @@ from sweeps import (
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.sweep import DisturbedRun
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section
+from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.extensions.sweep.words import (
     MENDINGS,
     alike_texts,

@@ -20,11 +20,11 @@ from pytest_multihost.core.blame.wait_graph import (
     Wait,
     WaitGraph,
     broken_by,
-    family,
     find_waits,
     graph_of,
     possible_waits,
 )
+from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import (
     RUNTIME_SCOPE,

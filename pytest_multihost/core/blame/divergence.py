@@ -20,7 +20,8 @@ from itertools import permutations
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.blame.wait_graph import States, family
+from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     CallSite,

@@ -22,6 +22,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.operation import (
     CALLEE_SCOPE,
     RPC_KINDS,
@@ -43,21 +44,8 @@ from pytest_multihost.core.model.stack import (
 )
 from pytest_multihost.core.model.verdict import OperationName, WaitsFor
 
-_XLA = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "AllToAll": "all_to_all",
-    "RaggedAllToAll": "all_to_all",
-    "ReduceScatter": "reduce_scatter",
-    "CollectivePermute": "collective_permute",
-    "CollectiveBroadcast": "broadcast",
-    "Broadcast": "broadcast",
-    "Barrier": "barrier",
-}
-_GLOO = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-_GLOO |= {
-    name: name for name in ("reduce_scatter", "reduce", "broadcast", "gather", "scatter", "barrier")
-}
+_XLA = {symbol: each.name for each in COLLECTIVES for symbol in each.xla}
+_GLOO = {each.gloo: each.name for each in COLLECTIVES if each.gloo}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +72,7 @@ _FULL_MESH = "(createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
 _BOOTSTRAP = re.compile(rf".*(GlooKeyValueStore::\w+|{_FULL_MESH})")
 _CONNECTING = "its first use: connecting"
 _SERVICE = ".*CoordinationServiceAgent::"
+_OF_SERVICE = [(each.service, each.name) for each in COLLECTIVES if each.service]
 
 _RULES = (
     _Rule(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})", "collective"),
@@ -92,9 +81,7 @@ _RULES = (
     _Rule(
         rf".*\bgloo::(rendezvous|transport)::.*{_FULL_MESH}", "collective", "connect", _CONNECTING
     ),
-    _Rule(f"{_SERVICE}WaitAtBarrier", "collective", "wait_at_barrier"),
-    _Rule(rf"{_SERVICE}Shutdown\w*", "collective", "jax.distributed.shutdown"),
-    _Rule(f"{_SERVICE}Connect", "collective", "jax.distributed.initialize"),
+    *(_Rule(f"{_SERVICE}{function}", "collective", name) for function, name in _OF_SERVICE),
     _Rule(f"{_SERVICE}GetKeyValue", "wait", "blocking_key_value_get"),
     _Rule(".*c10d::ProcessGroupGloo::SendWork::wait", "transfer", "send"),
     _Rule(".*c10d::ProcessGroupGloo::RecvWork::wait", "transfer", "recv"),

@@ -13,7 +13,7 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait
 from pytest_multihost.core.model.event import Event, FaultChanged
-from pytest_multihost.core.model.fault import NETWORK_KINDS, Fault
+from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Pair, WorldSpec, cuts_of
@@ -21,14 +21,6 @@ from pytest_multihost.core.model.verdict import Evidence
 
 _EXPLAINED_BY_CUT = frozenset({"transport", "deadlock", "unknown", "stuck"})
 """Kinds of hangs for which no rank is to blame if a cut explains them."""
-
-_EFFECTS = {
-    "reset": "its host's connections were reset, and new ones may be made",
-    "net_delay": "what its host sends arrives late",
-    "net_loss": "part of what its host sends is lost",
-    "net_rate": "its host sends slowly",
-    "dns_failure": "its host finds no other by name",
-}
 
 
 def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[tuple[str, str]]:
@@ -56,8 +48,9 @@ def _in_force(
     """Yield the "begun" events of the network faults that are in force at `at_s`."""
     for event in events if spec.faults else ():
         match event.body:
-            case FaultChanged(phase="begun", fault=kind, until_s=until_s) as begun:
-                if kind in NETWORK_KINDS and (until_s is None or until_s >= at_s):
+            case FaultChanged(phase="begun", index=index, until_s=until_s) as begun:
+                is_network = spec.facts_of(spec.faults[index]).is_network
+                if is_network and (until_s is None or until_s >= at_s):
                     yield event, begun
 
 
@@ -127,6 +120,8 @@ def describe_cut(fault: Fault) -> str:
 def network_evidence(result: WorldResult) -> Iterator[Evidence]:
     """Yield which faults disturbed the network when the world hung or broke."""
     for event, fault in _in_force_at_end(result):
-        words = describe_cut(fault) if fault.kind == "partition" else _EFFECTS[fault.kind]
+        words = (
+            describe_cut(fault) if fault.kind == "partition" else result.spec.facts_of(fault).effect
+        )
         when = f"+{event.at_s - result.started_s:.2f} s"
         yield Evidence(event.rank, f"{words} since {when}, by {fault.kind}", "fault")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from pytest_multihost.core.model.collectives import BY_NAME
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     GroupKey,
@@ -54,9 +55,6 @@ _RUNS = 2
 
 _SHORT_S = 6.0
 """The longest wait that counts as one of many repeated waits."""
-
-_NOT_IN_FLIGHT_RECORDER = frozenset({"monitored_barrier"})
-"""Collectives that torch's flight recorder does not count (2.13)."""
 
 _SAME_INSTANT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
@@ -313,7 +311,8 @@ def _as_counted(operation: Operation, state: RankState, groups: Collection[Group
     key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
     count = state.entered.get(key, 0)
     is_last = state.entered.get(operation.group_key) == operation.sequence
-    is_counted = operation.kind == "collective" and operation.name not in _NOT_IN_FLIGHT_RECORDER
+    collective = BY_NAME.get(operation.name) if operation.kind == "collective" else None
+    is_counted = collective is not None and bool(collective.flight_names)
     is_unseen = any(each.place == (key, count) and each.is_open for each in state.known)
     if (
         operation.scope.kind

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from pytest_multihost.core.blame.inferred import called_functions
 from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 
 States = Mapping[int, RankState]
@@ -21,20 +22,6 @@ States = Mapping[int, RankState]
 
 _ALL_KNOWN = 1000
 """Of a rank with more known operations, earlier ones may be forgotten."""
-
-_FAMILIES = {
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_coalesced": "all_gather",
-    "all_gather_object": "all_gather",
-    "all_gather_base": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_base": "reduce_scatter",
-    "all_reduce_coalesced": "all_reduce",
-    "all_to_all_single": "all_to_all",
-    "assert_equal": "process_allgather",
-    "sync_global_devices": "process_allgather",
-}
-"""Names whose collectives match (measured on gloo; in jax 0.10.2 they are one program)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +266,6 @@ def _can_match(one: Operation, two: Operation) -> bool:
         return False
     roots = {one.root, two.root} - {None}
     return family(one.name) == family(two.name) and len(roots) <= 1
-
-
-def family(name: str) -> str:
-    """Return the name by which collectives are matched."""
-    return _FAMILIES.get(name, name)
 
 
 # Transfers, and waits that any rank may end

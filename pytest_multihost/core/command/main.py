@@ -15,7 +15,7 @@ from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.spec import NO_TIMEOUT_S
-from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 
 if TYPE_CHECKING:
     import pluggy
@@ -234,8 +234,7 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 
     from pytest_multihost.core.command.rejudged import last_page
 
-    del hook
-    page = last_page(options.directory)
+    page = last_page(options.directory, offered_renderers(hook))
     sys.stdout.write(f"{page}\n")
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
         sys.stdout.write("no browser could be started: open this file in one\n")
@@ -247,7 +246,7 @@ def _report(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.rejudged import rebuild
 
     code = 0
-    for each in rebuild(options.directory, hook):
+    for each in rebuild(options.directory, offered_renderers(hook)):
         if isinstance(each, MultihostError):
             sys.stderr.write(f"left out: {each}\n")
             code = 1

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pluggy
-
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.json_values import Json, JsonObject, from_json, to_json
+from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
 from pytest_multihost.core.model.verdict import PlaceGroup
-from pytest_multihost.core.report import write_trace
 from pytest_multihost.core.report.artifacts import RunFolder, read_artifact, rejudge, unusable
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_index, write_page
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import page_sections
 
 _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
@@ -36,13 +34,12 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     lines = [f"{finding.outcome.upper()}  {finding.reason}"]
     for part in page_sections(again.judged, files=str(directory)):
         lines += [f"--- {part.title}", part.text]
-    derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
+    derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
-    not_derived |= {"hazards"}  # found in the slot pages, which are gone
     differences = [
         name
-        for name in sorted((derived.keys() | again.written.keys()) - not_derived)
+        for name in sorted(derived.keys() - not_derived)  # analyses read more than facts.json
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
@@ -60,12 +57,12 @@ def _without_sources(value: Json) -> Json:
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
 
-def rebuild(directory: Path, hook: pluggy.HookRelay) -> Iterator[Path | MultihostError]:
+def rebuild(directory: Path, renderers: Sequence[Renderer]) -> Iterator[Path | MultihostError]:
     """Write pages again, and yield the path of each, or why it cannot be made.
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
-        hook: Has plugins write theirs.
+        renderers: What plugins show and write.
 
     Raises:
         MultihostError: Nothing in it has a page.
@@ -85,23 +82,24 @@ def rebuild(directory: Path, hook: pluggy.HookRelay) -> Iterator[Path | Multihos
         )
     for each in attempts:
         try:
-            yield _again(each)
+            yield _again(each, renderers)
         except OSError as error:
             yield MultihostError(f"{each}: its page cannot be written", seen=str(error))
         except MultihostError as error:
             yield error
     for run in runs:
-        yield from _pages_of(run, hook)
+        yield from _pages_of(run, renderers)
 
 
-def _pages_of(run: Path, hook: pluggy.HookRelay) -> Iterator[Path | MultihostError]:
+def _pages_of(run: Path, renderers: Sequence[Renderer]) -> Iterator[Path | MultihostError]:
     """Write again the pages of a run that are not those of an attempt."""
     try:
         _, problems = RunFolder(run.parent, run.name).verdicts()
         yield from (unusable(run / "verdicts.jsonl", each) for each in problems)
-        for pages in hook.pytest_multihost_rebuild(run=run):
-            yield from pages
-        yield write_index(run)
+        for renderer in renderers:
+            if renderer.rebuild is not None:
+                yield from renderer.rebuild(run)
+        yield write_index(run, renderers)
     except FileNotFoundError:
         return  # a run whose folder was thinned out
     except OSError as error:
@@ -122,11 +120,13 @@ class _WithPlaces:
     diagnosis: _Places | None = None
 
 
-def _again(directory: Path) -> Path:
-    """Write the page and the trace of an attempt again, with the source lines of its verdict."""
+def _again(directory: Path, renderers: Sequence[Renderer]) -> Path:
+    """Write the pages of an attempt again, with the source lines of its verdict."""
     again = rejudge(directory)
     judged, context = again.judged, again.judged.context
-    write_trace(directory, judged.result, judged.diagnosis, root=context.root)
+    for each in renderers:
+        if each.write is not None:
+            each.write(directory, judged)
     written = read_artifact(directory / "verdict.json", partial(from_json, _WithPlaces)).diagnosis
     known = {
         (f"{context.root}/{place.file}", place.line): place.source
@@ -138,16 +138,22 @@ def _again(directory: Path) -> Path:
         return known.get((file, line)) or context.source_of(file, line)
 
     judged = replace(judged, context=replace(context, source_of=source_of))
-    hazards = again.written.get("hazards")
-    verdict = replace(again.verdict, hazards=hazards if isinstance(hazards, dict) else None)
-    return write_page(directory, PageModel(judged=judged, verdict=verdict))
+    derived = again.verdict.record().keys()
+    analyses = {
+        name: value
+        for name, value in again.written.items()
+        if name not in derived and isinstance(value, dict)
+    }
+    verdict = replace(again.verdict, analyses=analyses)
+    return write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
 
 
-def last_page(directory: Path) -> Path:
+def last_page(directory: Path, renderers: Sequence[Renderer]) -> Path:
     """Return the page of the last run's only test that went wrong, else the run's own page.
 
     Args:
         directory: The artifacts directory, or a folder in it.
+        renderers: What plugins show in the run's page.
 
     Raises:
         MultihostError: There is none.
@@ -155,7 +161,7 @@ def last_page(directory: Path) -> Path:
     latest = directory / "latest"
     run = latest if latest.exists() else directory
     if not (run / PAGE_NAME).exists() and (run / "verdicts.jsonl").exists():
-        write_index(run)  # the run was killed before its end
+        write_index(run, renderers)
     pages = sorted(run.glob(f"*/{PAGE_NAME}"))
     if len(pages) == 1:
         return pages[0]

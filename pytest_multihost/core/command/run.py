@@ -31,7 +31,6 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
-from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
@@ -50,7 +49,7 @@ from pytest_multihost.core.outcome.points import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
-from pytest_multihost.core.registry import new_plugin_manager
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -59,6 +58,7 @@ from pytest_multihost.core.report.artifacts import (
     package_versions,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
 from pytest_multihost.extensions.clock.page import find_clock_library
@@ -215,7 +215,8 @@ class _Command:
     def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
         """Run a world, show what its ranks print and how they end; return the exit code."""
         options = self.options
-        files = _Files(RunFolder(options.folder, new_run_id()), self.scratch / "artifacts", spec)
+        folder, renderers = RunFolder(options.folder, new_run_id()), offered_renderers(self.hook)
+        files = _Files(folder, self.scratch / "artifacts", spec, renderers)
         if options.is_kept or options.log_folder is not None:
             files = files.kept()
         else:
@@ -262,7 +263,7 @@ class _Command:
         own = own_variables(keeps_proxies=spec.keeps_proxies)
         variables = {**own, **thread_variables(own)}
         libraries = [
-            find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
+            find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
             find_clock_library() if spec.clock == "jump" else None,
         ]
         variables |= preload_variables(variables, libraries)
@@ -376,6 +377,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         startup_timeout_s=_STARTUP_TIMEOUT_S,
         seed=seed,
         faults=faults,
+        fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts,
         clock=options.clock,
         horizon_s=options.horizon_s,
@@ -392,12 +394,14 @@ class _Files:
         folder: The folder of this run, if it is kept.
         directory: Where the files are.
         spec: The world.
+        renderers: What plugins write and show of it.
         is_kept: Whether that is in `folder`.
     """
 
     folder: RunFolder
     directory: Path
     spec: WorldSpec
+    renderers: Sequence[Renderer]
     is_kept: bool = False
 
     def kept(self) -> _Files:
@@ -431,8 +435,8 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(self.directory, judged, about)
-        self.folder.append_verdict(to_json(verdict))
+        verdict, problems = write_judged(self.directory, judged, about, self.renderers)
+        self.folder.append_verdict(verdict.record())
         for each in problems:
             sys.stderr.write(f"multihost run: {each}\n")
         page = self.directory / PAGE_NAME

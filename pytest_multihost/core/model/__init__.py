@@ -19,4 +19,5 @@ with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all o
 Input of a world: `spec`, `fault`. Observations: `event`, `operation`, `process`, `stack`, `result`.
 The judgement: `verdict`. Many worlds of one test: `sweep`. What a passing one shows of hangs
 elsewhere: `hazard`. Messages between the harness's processes: `messages`. Exceptions: `errors`.
+The collectives that are known by name, for all who ask about one: `collectives`.
 """

@@ -73,36 +73,36 @@ MAX_SECONDS = 1e9
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 
-NETWORK_KINDS = frozenset(
-    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
+BUILT_IN = frozenset(
+    {
+        "clock_skew",
+        "cpu_throttle",
+        "delay",
+        "dns_failure",
+        "empty_data",
+        "fails",
+        "fd_pressure",
+        "freeze",
+        "hash_seed",
+        "hold",
+        "kill",
+        "memory_pressure",
+        "net_delay",
+        "net_loss",
+        "net_rate",
+        "partition",
+        "raise_at",
+        "reset",
+        "returns",
+        "short_data",
+        "shuffled_listing",
+        "slow_io",
+        "stale_files",
+        "start_skew",
+        "stream_order",
+    }
 )
-"""Kinds that disturb the network between hosts, not the rank that passes their point."""
-
-NOT_AT_POINTS = frozenset({"hash_seed", "start_skew"})
-"""Kinds performed before the test, whose points are never passed."""
-
-BUILT_IN = NETWORK_KINDS | {
-    "clock_skew",
-    "cpu_throttle",
-    "delay",
-    "empty_data",
-    "fails",
-    "fd_pressure",
-    "freeze",
-    "hash_seed",
-    "hold",
-    "kill",
-    "memory_pressure",
-    "raise_at",
-    "returns",
-    "short_data",
-    "shuffled_listing",
-    "slow_io",
-    "stale_files",
-    "start_skew",
-    "stream_order",
-}
-"""Kinds with a constructor of their own name in `pytest_multihost.faults`."""
+"""Kinds with a constructor of their own name in `pytest_multihost.faults`; a test compares."""
 
 _MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
 """Lists within lists, and the size of a number, of a fault's parameters."""
@@ -228,6 +228,27 @@ class ErrorPath:
 UNKNOWN_PATH = ErrorPath()
 
 
+@dataclass(frozen=True, slots=True)
+class FaultFacts:
+    """What a kind of fault says about its faults, for those who do not know the kinds.
+
+    Attributes:
+        is_network: Whether it disturbs the network between hosts, not the rank that passes its
+            point.
+        is_before_test: Whether it is performed before the test, so that its point is never passed.
+        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        effect: Of a network fault what it does to the rank's host, as a sentence without full stop.
+    """
+
+    omits_defaults: ClassVar = True
+    is_network: bool = False
+    is_before_test: bool = False
+    needs_shim: bool = False
+    needs_fresh_interpreters: bool = False
+    effect: str = ""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Fault:
     """One disturbance. Made by the functions of `pytest_multihost.faults`.
@@ -311,11 +332,6 @@ def size_problems(fault: Fault, size: int) -> list[str]:
     beyond = [rank for rank in fault.ranks if _is_whole(rank) and rank >= size]
     last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
     return [f"rank {shown(rank)} is out of range: {last}" for rank in beyond]
-
-
-def disturbs_network(faults: Sequence[Fault]) -> bool:
-    """Tell whether any of `faults` disturbs the network between hosts."""
-    return any(each.kind in NETWORK_KINDS for each in faults)
 
 
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.fault import Fault, FaultFacts, Point
 from pytest_multihost.core.model.json_values import (
     JsonError,
     JsonObject,
@@ -34,37 +34,6 @@ NETWORK = ipaddress.ip_network("10.77.0.0/16")
 
 BRIDGE_ADDRESS = str(NETWORK[-2])
 """The address of the bridge that connects them."""
-
-
-Rule = Literal[
-    "order",  # two ranks launch collectives of two groups in different orders
-    "threads",  # two threads of a rank are inside calls of one group at a time
-    "unwaited",  # nobody waits for an asynchronous operation
-    "skipped",  # a member of a group did not enter the last collective of the others
-    "racing",  # two threads launch collectives of two groups, on two ranks in different orders
-    "unguarded",  # a call that can fail on some ranks only, and then nobody tells the others
-    "programs",  # two processes start jax programs, or meet at barriers, in different orders
-    "buffered",  # transfers of two ranks that end only because they take no turns
-]
-"""What hazards are looked for; docs/hazards.md describes each."""
-
-HazardMode = Literal["off", "warn", "fail"]
-"""What to do about hazards: nothing, a warning each, or to fail the test."""
-
-DEFAULT_RULES: Final[tuple[Rule, ...]] = ("order", "threads", "unwaited", "skipped")
-"""The rules that have shown no false alarm."""
-
-Family = Literal[
-    "late",  # the rank is held there until all others wait for it
-    "fails",  # the call fails: a file cannot be read, a disk is full
-    "differs",  # the rank sees other data than the others do
-    "errors",  # an operation of the runtime raises; only on request
-    "killed",  # the process dies; only on request: launchers end the others
-    "hazards",  # what the undisturbed run shows of hangs elsewhere is tried: docs/hazards.md
-]
-"""What a disturbance does."""
-
-DEFAULT_FAMILIES: Final[tuple[Family, ...]] = ("late", "fails", "differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +140,7 @@ class WorldSpec:
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
+        fault_facts: What the kinds of its faults say about them, by kind.
         tells_points: Whether each rank records every point to which a fault can be bound.
         tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
@@ -195,6 +165,7 @@ class WorldSpec:
     startup_timeout_s: float
     seed: int
     faults: tuple[Fault, ...] = ()
+    fault_facts: Mapping[str, FaultFacts] = field(default_factory=dict, hash=False)
     tells_points: bool = False
     tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
@@ -224,6 +195,15 @@ class WorldSpec:
     def all_hosts(self) -> tuple[Host, ...]:
         """Its hosts in order."""
         return hosts_at(self.sites) or all_hosts(self.hosts, self.size)
+
+    @property
+    def disturbs_network(self) -> bool:
+        """Whether any of its faults disturbs the network between hosts."""
+        return any(self.facts_of(each).is_network for each in self.faults)
+
+    def facts_of(self, fault: Fault) -> FaultFacts:
+        """Return what the kind of one of its faults says about it; by default it is of a rank."""
+        return self.fault_facts.get(fault.kind, FaultFacts())
 
     def host_of(self, rank: int) -> Host:
         """Return the host of a rank."""
@@ -439,7 +419,7 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
     """Return what a fault does when it happens to a rank.
 
     Args:
-        fault: One of `NETWORK_KINDS`.
+        fault: One of the network.
         rank: The rank that has passed its point.
         spec: The world.
     """

@@ -7,7 +7,7 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
@@ -312,5 +312,11 @@ class Verdict:
     faults: tuple[JsonObject, ...]
     rank_results: tuple[RankResult, ...]
     diagnosis: JsonObject | None
-    hazards: JsonObject | None = None
     clock_jumps: JsonObject | None = None
+    analyses: Mapping[str, JsonObject | None] = field(default_factory=dict)
+
+    def record(self) -> JsonObject:
+        """Return its JSON for verdict.json, where each analysis is a field of its own."""
+        found = to_json(self)
+        del found["analyses"]
+        return {**found, **self.analyses}

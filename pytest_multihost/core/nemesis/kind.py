@@ -7,10 +7,17 @@ import difflib
 import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, Literal, TypedDict, TypeGuard
 
 from pytest_multihost.core.model.errors import shown
-from pytest_multihost.core.model.fault import MAX_SECONDS, Fault, FaultParams, Point, PointKind
+from pytest_multihost.core.model.fault import (
+    MAX_SECONDS,
+    Fault,
+    FaultFacts,
+    FaultParams,
+    Point,
+    PointKind,
+)
 from pytest_multihost.core.model.spec import RankSpec
 
 _MAX_NUMBER = 1 << 63
@@ -18,6 +25,9 @@ _MAX_NAME = 100
 
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
+
+
+OnePer = Literal["", "rank", "point", "path", "host"]
 
 
 class Announcement(TypedDict, total=False):
@@ -97,6 +107,22 @@ class FaultKind:
             the fault takes effect, say at the first file that it slows down.
         points: The kinds of points to which it can be bound; empty: to all.
         lacking: What this machine lacks for it, if anything: the test is skipped.
+        is_network: Whether it disturbs the network between hosts. The server that holds the hosts
+            performs it, and knows only the built-in ones.
+        is_before_test: Whether it has been performed before the test, by who starts the rank: its
+            point is never passed, and `perform` is never called.
+        is_exclusive: Whether only one of the faults that say so can happen at one point.
+        stops_process: Whether it stops the process and continues it. Two such kinds exclude each
+            other on a rank.
+        one_per: What has at most one fault of this kind: a rank, a point of a rank, a value of its
+            parameter ``path`` on a rank, a host.
+        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        effect: Of a network fault what it does to the rank's host, as a sentence without full stop.
+        sentence: What was done, in the report of a sweep, without full stop: a format with the
+            names that `report.sweep_words` fills in.
+        mending: The section of docs/mending.md that removes what it shows; empty: that for late
+            ranks.
     """
 
     name: str
@@ -108,6 +134,27 @@ class FaultKind:
     tells_itself: bool = False
     points: frozenset[PointKind] = frozenset()
     lacking: Callable[[Fault], str | None] = lambda _fault: None
+    is_network: bool = False
+    is_before_test: bool = False
+    is_exclusive: bool = False
+    stops_process: bool = False
+    one_per: OnePer = ""
+    needs_shim: bool = False
+    needs_fresh_interpreters: bool = False
+    effect: str = ""
+    sentence: str = ""
+    mending: str = ""
+
+    @property
+    def facts(self) -> FaultFacts:
+        """What the spec of a world says about its faults of this kind."""
+        return FaultFacts(
+            is_network=self.is_network,
+            is_before_test=self.is_before_test,
+            needs_shim=self.needs_shim,
+            needs_fresh_interpreters=self.needs_fresh_interpreters,
+            effect=self.effect,
+        )
 
     def problems(self, params: FaultParams) -> list[str]:
         """Return what is wrong with `params`."""

@@ -147,6 +147,7 @@ PROCESS_FAULTS = (
         params={"seconds": seconds},
         required=frozenset({"seconds"}),
         announce=lambda params, now_s: {"until_s": now_s + params["seconds"]},
+        sentence="{who} was delayed by {seconds} s {at}",
     ),
     FaultKind(
         name="hold",
@@ -160,12 +161,15 @@ PROCESS_FAULTS = (
         announce=lambda params, _now_s: {
             "hold": {"min_s": params.get("min_s", 0.0), "max_s": params.get("max_s")}
         },
+        sentence="{who} was held {at} until all others waited{least}",
     ),
     FaultKind(
         name="start_skew",
         perform=_nothing,
         params={"seconds": seconds},
         required=frozenset({"seconds"}),
+        is_before_test=True,
+        one_per="point",
     ),
     FaultKind(
         name="freeze",
@@ -174,14 +178,26 @@ PROCESS_FAULTS = (
         announce=lambda params, now_s: _pause(
             params, now_s, stopped_s=params.get("seconds"), running_s=0.0
         ),
+        is_exclusive=True,
+        stops_process=True,
     ),
     FaultKind(
         name="kill",
         perform=_kill,
         params={"signal": _deadly_signal},
         announce=lambda _params, _now_s: {"kills": True},
+        is_exclusive=True,
+        sentence="{who} was killed {at}",
+        mending="lost-ranks",
     ),
-    FaultKind(name="raise_at", perform=_raise, params={"error": _exception_name, "message": text}),
+    FaultKind(
+        name="raise_at",
+        perform=_raise,
+        params={"error": _exception_name, "message": text},
+        is_exclusive=True,
+        sentence="{who}'s {what} raised {error}",
+        mending="agree-on-errors",
+    ),
     FaultKind(
         name="cpu_throttle",
         perform=_nothing,
@@ -189,10 +205,28 @@ PROCESS_FAULTS = (
         required=frozenset({"percent"}),
         announce=_announce_throttle,
         lasts=True,
+        stops_process=True,
+        one_per="rank",
     ),
-    FaultKind(name="hash_seed", perform=_nothing, params={"seed": _hash_seed}),
+    FaultKind(
+        name="hash_seed",
+        perform=_nothing,
+        params={"seed": _hash_seed},
+        is_before_test=True,
+        one_per="rank",
+        needs_fresh_interpreters=True,
+        sentence="{who} hashed strings differently",
+        mending="broadcast-decisions",
+    ),
     # The recorder performs it, as each operation is launched.
-    FaultKind(name="stream_order", perform=_nothing, lasts=True, points=frozenset({"start"})),
+    FaultKind(
+        name="stream_order",
+        perform=_nothing,
+        lasts=True,
+        points=frozenset({"start"}),
+        sentence="operations of {who} ran in the order of their launch, as in NCCL's streams",
+        mending="launch-in-one-order",
+    ),
 )
 
 
@@ -268,6 +302,7 @@ MEMORY_PRESSURE = FaultKind(
     announce=lambda params, _now_s: {"kills": True} if params.get("oom_kill") else {},
     lasts=True,
     lacking=_lacks_cgroup,
+    one_per="point",
 )
 
 
@@ -297,4 +332,5 @@ FD_PRESSURE = FaultKind(
     params={"headroom": whole},
     required=frozenset({"headroom"}),
     lasts=True,
+    one_per="point",
 )

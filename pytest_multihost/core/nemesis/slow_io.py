@@ -144,6 +144,8 @@ SLOW_IO = FaultKind(
     required=frozenset({"path"}),
     lasts=True,
     tells_itself=True,
+    one_per="path",
+    needs_shim=True,
 )
 
 

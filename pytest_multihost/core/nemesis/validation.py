@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.errors import LaunchError, SettingError, shown
 from pytest_multihost.core.model.fault import (
-    NETWORK_KINDS,
-    NOT_AT_POINTS,
     Fault,
     FaultParams,
     Point,
@@ -28,6 +26,7 @@ from pytest_multihost.core.nemesis.kind import (
     Announcement,
     Check,
     FaultKind,
+    OnePer,
     Strike,
     is_number,
     known_names,
@@ -77,21 +76,24 @@ def _groups(value: object) -> str | None:
     return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
 
 
-def network_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
+def network_problems(
+    faults: Sequence[Fault], *, hosts: Hosts, size: int, kinds: Mapping[str, FaultKind]
+) -> list[str]:
     """Return why the hosts of a test cannot have its faults of the network.
 
     Args:
         faults: Of the test, without other problems; ranks are numbers.
         hosts: What its hosts are made from, as the marker has it.
         size: Ranks of its world.
+        kinds: The kinds that exist, by name.
     """
-    of_network = [each for each in faults if each.kind in NETWORK_KINDS]
+    of_network = [each for each in faults if kinds[each.kind].is_network]
     if of_network and hosts.kind != "netns":
         needs = 'disturbs the network between hosts, which needs hosts="netns"'
         return [f"{each!r} {needs}; the test has hosts={str(hosts)!r}" for each in of_network]
     found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
-    for one, two in combinations(of_network, 2):  # a host has one of each kind
-        if one.kind != two.kind or one.kind in ("partition", "reset"):
+    for one, two in combinations(of_network, 2):
+        if one.kind != two.kind or kinds[one.kind].one_per != "host":
             continue
         first, second = (
             {rank // hosts.ranks_each for rank in each.ranks if isinstance(rank, int)}
@@ -120,7 +122,9 @@ def _partition_problems(fault: Fault, hosts: Hosts, size: int) -> Iterator[str]:
             yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
 
 
-def _kind(name: str, *required: str, **params: Check) -> FaultKind:
+def _kind(
+    name: str, *required: str, effect: str = "", one_per: OnePer = "host", **params: Check
+) -> FaultKind:
     return FaultKind(
         name=name,
         perform=_await_server,
@@ -128,6 +132,9 @@ def _kind(name: str, *required: str, **params: Check) -> FaultKind:
         required=frozenset(required),
         announce=_announce,
         lasts=True,
+        is_network=True,
+        one_per=one_per,
+        effect=effect,
     )
 
 
@@ -137,12 +144,34 @@ _percent = must_be(
 )
 
 NETWORK_FAULTS = (
-    _kind("partition", "groups", groups=_groups, one_way=truth, heals_after=seconds),
-    _kind("net_delay", "seconds", seconds=seconds, heals_after=seconds),
-    _kind("net_loss", "percent", percent=_percent, heals_after=seconds),
-    _kind("net_rate", "bytes_per_s", bytes_per_s=positive, heals_after=seconds),
-    _kind("reset"),
-    _kind("dns_failure", heals_after=seconds),
+    _kind("partition", "groups", one_per="", groups=_groups, one_way=truth, heals_after=seconds),
+    _kind(
+        "net_delay",
+        "seconds",
+        effect="what its host sends arrives late",
+        seconds=seconds,
+        heals_after=seconds,
+    ),
+    _kind(
+        "net_loss",
+        "percent",
+        effect="part of what its host sends is lost",
+        percent=_percent,
+        heals_after=seconds,
+    ),
+    _kind(
+        "net_rate",
+        "bytes_per_s",
+        effect="its host sends slowly",
+        bytes_per_s=positive,
+        heals_after=seconds,
+    ),
+    _kind(
+        "reset",
+        one_per="",
+        effect="its host's connections were reset, and new ones may be made",
+    ),
+    _kind("dns_failure", effect="its host finds no other by name", heals_after=seconds),
 )
 
 
@@ -230,11 +259,6 @@ BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *NETWORK_FAULTS,
 )
 
-_EXCLUSIVE_AT_POINT = frozenset({"fails", "freeze", "kill", "raise_at", "returns"})
-_STOPPING = frozenset({"cpu_throttle", "freeze"})
-_ONE_PER_RANK = frozenset({"clock_skew", "cpu_throttle", "hash_seed"})
-_ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
-
 
 def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
     """Return the kinds by name; of two with one name the first counts.
@@ -261,7 +285,7 @@ def resolve_faults(
     if problems := fault_problems(faults, size=size, kinds=kinds):
         return (), problems
     resolved = resolve(faults, size=size, seed=seed)
-    return resolved, resolved_problems(resolved, hosts=hosts, size=size)
+    return resolved, resolved_problems(resolved, hosts=hosts, size=size, kinds=kinds)
 
 
 def fault_problems(
@@ -296,7 +320,8 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
     if is_loader or fault.at.point == "call":
         problem = target_problem(fault.at.name, is_loader=is_loader)
         yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
-    if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
+    is_network = fault.kind in kinds and kinds[fault.kind].is_network
+    if fault.at.point == "rendezvous" and not is_network:
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 
 
@@ -311,40 +336,44 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
         yield "error is that of a call on a file; raise_at raises any exception"
     if fault.at.onwards and kind.lasts:
         yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
-    if fault.ranks == "first" and fault.kind in NETWORK_KINDS | NOT_AT_POINTS:
+    if fault.ranks == "first" and (kind.is_network or kind.is_before_test):
         yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
 
 
-def resolved_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
+def resolved_problems(
+    faults: Sequence[Fault], *, hosts: Hosts, size: int, kinds: Mapping[str, FaultKind]
+) -> list[str]:
     """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
     Args:
         faults: Without problems of their own; ranks are numbers.
         hosts: What the test's hosts are made from, as the marker has it.
         size: Ranks of its world.
+        kinds: The kinds that exist, by name.
     """
     found = []
     for first, second in combinations(faults, 2):
         shared = [rank for rank in first.ranks if rank in second.ranks]
-        if shared and (why := _exclusion(first, second)):
+        if shared and (why := _exclusion(first, second, kinds)):
             both = f"{shown(first)} and {shown(second)}"
             found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
-    return [*found, *network_problems(faults, hosts=hosts, size=size)]
+    return [*found, *network_problems(faults, hosts=hosts, size=size, kinds=kinds)]
 
 
-def _exclusion(first: Fault, second: Fault) -> str:
+def _exclusion(first: Fault, second: Fault, kinds: Mapping[str, FaultKind]) -> str:
     """Return why a rank cannot have both faults, empty if it can."""
-    kinds = {first.kind, second.kind}
-    if kinds <= _EXCLUSIVE_AT_POINT and first.at == second.at:
+    one, other = kinds[first.kind], kinds[second.kind]
+    if one.is_exclusive and other.is_exclusive and first.at == second.at:
         return "only one of them can happen at one point"
-    if kinds == _STOPPING:
-        return "each would continue what the other has stopped"
-    if first.kind != second.kind:
-        return ""
-    if first.kind in _ONE_PER_RANK:
-        return "a rank has one of them"
-    if first.kind in _ONE_PER_POINT and first.at == second.at:
-        return "two of them at one point are one"
-    if first.kind == "slow_io" and first.params.get("path") == second.params.get("path"):
-        return "both are about the same files"
-    return ""
+    if one is not other:
+        stop_both = one.stops_process and other.stops_process
+        return "each would continue what the other has stopped" if stop_both else ""
+    match one.one_per:
+        case "rank":
+            return "a rank has one of them"
+        case "point" if first.at == second.at:
+            return "two of them at one point are one"
+        case "path" if first.params.get("path") == second.params.get("path"):
+            return "both are about the same files"
+        case _:
+            return ""

@@ -19,6 +19,7 @@ from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may r
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import FIELD_ERRORS, MAX_SECONDS, START
 from pytest_multihost.core.model.spec import RankSpec
@@ -155,6 +156,9 @@ CLOCK_SKEW = FaultKind(
     },
     required=frozenset({"seconds"}),
     lasts=True,
+    one_per="rank",
+    sentence="{who}'s clock was {seconds} s {way}, {then}",
+    mending="broadcast-decisions",
 )
 
 
@@ -302,6 +306,8 @@ FILE_VIEWS = (
         required=frozenset({"path"}),
         lasts=True,
         tells_itself=True,
+        sentence="{who} listed {path} in another order, {then}",
+        mending="sort-listings",
     ),
     FaultKind(
         name="stale_files",
@@ -310,6 +316,8 @@ FILE_VIEWS = (
         required=frozenset({"path", "seconds"}),
         lasts=True,
         tells_itself=True,
+        sentence="{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
+        mending="wait-by-an-operation",
     ),
 )
 
@@ -317,14 +325,14 @@ FILE_VIEWS = (
 # Faults of what a call gives to this rank alone: an error, the end of the data, another value.
 
 
-_JAX = frozenset(
+_OF_JAX = frozenset(
     {
-        *("assert_equal", "blocking_key_value_get", "blocking_key_value_get_bytes"),
-        *("block_until_ready", "broadcast_one_to_all", "get_live_nodes", "process_allgather"),
-        *("sync_global_devices", "wait_at_barrier"),
+        *(each.name for each in COLLECTIVES if each.runtime == "jax"),
+        *("blocking_key_value_get", "blocking_key_value_get_bytes", "block_until_ready"),
+        "get_live_nodes",
     }
 )
-"""Operations of jax's."""
+"""Operations of jax's, besides those whose names show it."""
 
 
 def error_class(operation: str, backend: str) -> type[Exception]:
@@ -335,7 +343,7 @@ def error_class(operation: str, backend: str) -> type[Exception]:
         backend: The world's backend.
     """
     module, name = "torch.distributed", ""
-    if operation in _JAX or operation.startswith(("jax.", "key_value_")):
+    if operation in _OF_JAX or operation.startswith(("jax.", "key_value_")):
         module, name = "jax.errors", "JaxRuntimeError"
     elif operation.startswith("store.") or operation == "TCPStore":
         name = "DistStoreError"
@@ -370,13 +378,31 @@ VALUE_FAULTS = (
         perform=_fail,
         params={"error": error_name},
         points=frozenset({"collective", "io"}),
+        is_exclusive=True,
+        sentence="{who}'s {what} failed with {error} ({often})",
+        mending="agree-on-errors",
     ),
-    FaultKind(name="short_data", perform=_end_data, points=frozenset({"batch"})),
-    FaultKind(name="empty_data", perform=_end_data, points=frozenset({"batch"})),
+    FaultKind(
+        name="short_data",
+        perform=_end_data,
+        points=frozenset({"batch"}),
+        sentence="{who}'s data ended before {what}",
+        mending="join-uneven-inputs",
+    ),
+    FaultKind(
+        name="empty_data",
+        perform=_end_data,
+        points=frozenset({"batch"}),
+        sentence="{who} got no data from {name}",
+        mending="join-uneven-inputs",
+    ),
     FaultKind(
         name="returns",
         perform=_return,
         params={"value": lambda _: None},
         points=frozenset({"call"}),
+        is_exclusive=True,
+        sentence="{who}'s {what} returned {value}",
+        mending="broadcast-decisions",
     ),
 )

@@ -20,9 +20,9 @@ from pytest_multihost.core.model.event import (
 )
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.sweep import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome.finding import Finding
 

@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import shutil
 import tempfile
 import time
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
-from pytest_multihost.core.model.errors import MultihostHazardWarning
-from pytest_multihost.core.model.hazard import Hazards, Passed, RankRecord
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.spec import Rule, WorldSpec
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.sweep import Acceptance, SweepResult
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.points import (
-    frames_of_points,
-    recorded_points,
-    require_fired,
-    unrecorded_points,
-)
+from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.pytest_plugin.analysis import Analysis
+from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
+from pytest_multihost.core.pytest_plugin.options import EARLY
 from pytest_multihost.core.pytest_plugin.plan import Plan, apply_expectation
-from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally
-from pytest_multihost.core.pytest_private import (
-    base_temp,
-    is_terminal,
-    terminal_writer,
-    uncaptured,
-    write_uncounted,
-)
-from pytest_multihost.core.report import LiveOutput, write_trace
+from pytest_multihost.core.pytest_plugin.tally import Tally
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.registry import offered_renderers
 from pytest_multihost.core.report.artifacts import (
     Attempt,
     RunFolder,
@@ -52,200 +35,10 @@ from pytest_multihost.core.report.artifacts import (
     write_attempt,
     write_facts,
 )
-from pytest_multihost.core.report.html import (
-    PAGE_NAME,
-    SWEEP_PAGE_NAME,
-    PageModel,
-    write_page,
-)
-from pytest_multihost.core.report.text import ERASE, overlay
-from pytest_multihost.core.slots import slots_path
-from pytest_multihost.core.slots.readers import plain_calls, read_programs, read_record
-from pytest_multihost.core.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
-from pytest_multihost.extensions.engines.pytest_plugin import peers_of
-from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
+from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
+from pytest_multihost.core.report.renderer import Renderer
+from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.netns.network import HOSTS_FOLDER
-
-# Read what the ranks of a world that has passed have recorded, and look for hazards in it.
-
-
-def look_for_hazards(
-    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
-) -> Hazards | None:
-    """Return the hazards of a world; None if it was disturbed, or has not passed.
-
-    Args:
-        judged: The world.
-        scratch: Its directory, with the slot pages of its ranks.
-        rules: The rules to apply.
-        accepted: What the project accepts.
-    """
-    spec = judged.result.spec
-    if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
-        return None
-    go_s = judged.result.go_s or 0.0
-    pages = [slots_path(scratch, rank) for rank in range(spec.size)]
-    if "unguarded" not in rules:
-        calls = {plain_calls(page, since_s=go_s) for page in pages}
-        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
-            return Hazards(tuple(rules))
-    passed = _passed(judged) if "unguarded" in rules else {}
-    pids = {each.facts.rank: each.facts.pid or 0 for each in judged.finding.ranks}
-    records = {
-        rank: replace(
-            _of_test(read_record(page, rank=rank), go_s),
-            main_thread=pids.get(rank, 0),  # its native id is that of the process
-            programs=read_programs(page, rank=rank, near_s=go_s) if "programs" in rules else (),
-            passed=passed.get(rank, ()),
-        )
-        for rank, page in enumerate(pages)
-    }
-    root = Path(judged.context.root)
-    found = find_hazards(
-        records,
-        rules,
-        size=spec.size,
-        place_of=judged.context.place,
-        text_of=lambda file: "".join(linecache.getlines(str(root / file))),
-    )
-    return accept_hazards(found, accepted, nodeid=spec.nodeid)
-
-
-def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
-    """Return the points that ranks have passed and that are the test's, with their lines."""
-    from pytest_multihost.extensions.sweep.classes import (
-        is_of_the_test,  # for one rule, which is no default
-    )
-
-    history = judged.result.history
-    if unrecorded_points(history):
-        return {}
-    points, frames = recorded_points(history), frames_of_points(history)
-    return {
-        rank: tuple(
-            Passed(each, lines)
-            for each, lines in zip(passed, frames[rank], strict=True)
-            if is_of_the_test(each)
-        )
-        for rank, passed in points.items()
-    }
-
-
-def _of_test(record: RankRecord, go_s: float) -> RankRecord:
-    """Return what was launched since the test began, numbered by name as points are."""
-    counts = Counter[str]()
-    launches = []
-    for each in record.launches:
-        if each.operation.since_s >= go_s:
-            counts[each.operation.name] += 1
-            launches.append(replace(each, nth=counts[each.operation.name]))
-    return replace(record, launches=tuple(launches))
-
-
-# Warn of hazards, or fail the test.
-
-
-def warn_of_hazards(item: pytest.Item, hazards: Hazards) -> bool:
-    """Warn of each hazard at its first line; return whether such warnings are errors.
-
-    Args:
-        item: The test.
-        hazards: What its run has shown.
-    """
-    is_error = False
-    for hazard in hazards.open:
-        path, line, _ = item.location
-        place = hazard.places[0] if hazard.places else None
-        file, number = (place.file, place.line) if place is not None else (path, (line or 0) + 1)
-        try:
-            warnings.warn_explicit(
-                hazard.text, MultihostHazardWarning, str(Path(item.config.rootpath, file)), number
-            )
-        except MultihostHazardWarning:  # -W error
-            is_error = True
-    return is_error
-
-
-def fails_test(item: pytest.Item, hazards: Hazards) -> bool:
-    """Tell of a test's hazards, and return whether they fail it."""
-    mode = item.config.stash[TALLY].settings.hazards.mode
-    return bool(hazards.open) and (mode == "fail" or warn_of_hazards(item, hazards))
-
-
-# What is shown while a world runs: a line on a terminal, or with -s the ranks' output.
-
-
-@dataclass(slots=True)
-class LiveLine:
-    """A line that says where the ranks are, while a world takes longer than a second.
-
-    Where some wait for another, it names that one and what it does.
-
-    Attributes:
-        config: The run's.
-        progress: Says it.
-        tick_s: How often it is to be updated.
-    """
-
-    config: pytest.Config
-    progress: WorldProgress
-    tick_s: ClassVar[float] = 1.0
-    _shown_s: float = 0.0
-
-    def close(self) -> None:
-        """Take the line away."""
-        self.progress.close()
-        if self._shown_s:
-            overwrite(self.config, lambda _: ERASE)
-
-    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
-        """Show where the ranks are after `seconds`."""
-        if seconds < self._shown_s + self.tick_s:
-            return
-        self._shown_s = seconds
-        overwrite(self.config, lambda width: overlay(self.progress.text(seconds, facts), width))
-
-
-def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
-    """Write a text behind the cursor, if this is a terminal; return whether it is.
-
-    A CI log may pretend to be one; there each update would be a line.
-
-    Args:
-        config: The run's.
-        text: Returns the text, given how many columns there are for it.
-    """
-    writer = terminal_writer(config)
-    if writer is None or os.environ.get("CI") or config.get_verbosity() < 0:
-        return False
-    # Past the capture, which holds the writer's descriptor while a test runs.
-    with uncaptured(config):
-        if is_there := is_terminal(writer):
-            write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
-    return is_there
-
-
-def write_through(config: pytest.Config, text: str) -> None:
-    """Write `text` to where pytest writes, also while it captures what tests write."""
-    writer = terminal_writer(config)
-    if writer is not None:
-        with uncaptured(config):
-            writer.write(text)
-            writer.flush()
-
-
-@contextmanager
-def live_display(
-    config: pytest.Config, directory: Path, size: int, find: FindBlockingRanks
-) -> Iterator[LiveLine | LiveOutput]:
-    """Show a running world: by a line on a terminal, or with -s the ranks' output."""
-    is_captured = config.getoption("capture", None) != "no"
-    output = LiveOutput(directory, size, partial(write_through, config))
-    display = LiveLine(config, WorldProgress(find)) if is_captured else output
-    try:
-        yield display
-    finally:
-        display.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,64 +46,65 @@ class CompletedAttempt:
     """One attempt of one item, when its world is over.
 
     Attributes:
+        plan: How the test runs.
         judged: The judged world.
         directory: Where its artifacts are.
+        scratch: The private directory of the world; gone once its files are written, if it passed.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
-        sweep: What sweeping the test has shown; None if it was not asked for.
-        hazards: What its run shows of hangs elsewhere; None if that was not looked for.
-        is_failed_by_hazards: Whether these fail the test.
+        analyses: What extensions say about it.
+        failed_by: The analysis that fails the test; None if none does.
     """
 
+    plan: Plan
     judged: Judgement
     directory: Path
-    proven_hang: str | None
-    sweep: SweepResult | None = None
-    hazards: Hazards | None = None
-    is_failed_by_hazards: bool = False
+    scratch: Path
+    proven_hang: str | None = None
+    analyses: tuple[Analysis, ...] = ()
+    failed_by: Analysis | None = None
 
     @property
     def files(self) -> str:
         """What the page in the terminal says of the folder: the page for a browser, if any."""
         root, directory = Path(self.judged.context.root), self.directory
         where = directory.relative_to(root) if directory.is_relative_to(root) else directory
-        pages = (SWEEP_PAGE_NAME, PAGE_NAME)
+        pages = (*(each.page for each in self.analyses if each.page), PAGE_NAME)
         page = next((each for each in pages if (directory / each).is_file()), "")
         return str(where / page)
 
 
 def run_attempt(
-    config: pytest.Config,
+    item: pytest.Item,
     plan: Plan,
     spec: WorldSpec,
     *,
     launcher: Launcher,
     tally: Tally,
     folder: RunFolder,
-    accepted: Sequence[Acceptance] = (),
 ) -> CompletedAttempt:
     """Run a world, judge it, and write down what happened.
 
     Args:
-        config: pytest's configuration.
+        item: The test.
         plan: How the test is to run.
         spec: The world.
         launcher: What starts its ranks.
         tally: Has the settings, and records files that could not be written.
         folder: The run's folder of artifacts.
-        accepted: What the project accepts of sweeps and hazards.
     """
+    config = item.config
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
     scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
     directory = scratch  # where the artifacts' disk is full
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
-    peers = [each for each in peers_of(config).values() if each.is_local]
+    processes = config.hook.pytest_multihost_processes(config=config)
     world = WatchedWorld.make(
         spec,
         directory=directory,
         scratch=scratch,
-        early=tally.settings.early,
-        others=frozenset(each.hello.pid for each in peers if each.hello.pid),
+        early=tally.settings.get(EARLY),
+        others=frozenset(pid for pids in processes for pid in pids),
     )
     watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with the others.
@@ -332,22 +126,20 @@ def run_attempt(
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
     judged = replace(judged, finding=require_fired(finding, result))
-    hazards = None
-    if spec.keeps_operations and plan.expected is None:
-        rules = tally.settings.hazards.rules
-        hazards = look_for_hazards(judged, scratch, rules, accepted)
-    attempt = CompletedAttempt(judged, directory, watchdog.warned, hazards=hazards)
-    _write_artifacts(attempt, plan, folder, tally)
+    attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
+    analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
+    attempt = replace(attempt, analyses=tuple(analyses))
+    _write_artifacts(attempt, folder, tally, offered_renderers(config.hook))
     if judged.finding.status == "passed":
         _remove_scratch(scratch, config)
     return attempt
 
 
 def _write_artifacts(
-    attempt: CompletedAttempt, plan: Plan, folder: RunFolder, tally: Tally
+    attempt: CompletedAttempt, folder: RunFolder, tally: Tally, renderers: Sequence[Renderer]
 ) -> None:
     """Write everything that is known of an attempt; note what could not be written."""
-    judged, directory = attempt.judged, attempt.directory
+    plan, judged, directory = attempt.plan, attempt.judged, attempt.directory
     result, finding, root = judged.result, judged.finding, judged.context.root
     about = Attempt(
         run_id=folder.run_id,
@@ -356,21 +148,24 @@ def _write_artifacts(
         environment=package_versions(),
     )
     is_expected = None if plan.expected is None else finding.status == "passed"
-    hazards = to_json(attempt.hazards) if attempt.hazards is not None else None
-    verdict = replace(build_verdict(judged, about), expected=is_expected, hazards=hazards)
-    has_hazards = attempt.hazards is not None and bool(attempt.hazards.open)
-    has_page = finding.outcome not in ("passed", "skipped") or has_hazards
+    records = {each.name: each.record for each in attempt.analyses}
+    verdict = replace(build_verdict(judged, about), expected=is_expected, analyses=records)
+    has_findings = any(each.has_findings for each in attempt.analyses)
+    has_page = finding.outcome not in ("passed", "skipped") or has_findings
     nodeid = result.spec.nodeid
     with tally.noting(nodeid):
         if has_page:
             write_facts(directory, result, plan.symptoms, about, root=root)
-        write_attempt(directory, to_json(verdict), result.history, origin_s=result.started_s)
-        folder.append_verdict(to_json(verdict))
-    if has_page:
-        with tally.noting(f"{nodeid}: trace.json"):
-            write_trace(directory, result, judged.diagnosis, root=root)
-        with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files
-            write_page(directory, PageModel(judged=judged, verdict=verdict))
+        write_attempt(directory, verdict.record(), result.history, origin_s=result.started_s)
+        folder.append_verdict(verdict.record())
+    if not has_page:
+        return
+    for each in renderers:
+        if each.write is not None:
+            with tally.noting(f"{nodeid}: {each.name}"):
+                each.write(directory, judged)
+    with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files
+        write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:

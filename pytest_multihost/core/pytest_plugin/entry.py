@@ -3,9 +3,9 @@
 Imported in every run of pytest, so nothing heavy is imported here: what only worlds need is
 imported by the hook that finds some.
 
-Three more sets of hooks are registered when they are needed: those of a run with worlds
-(`run`), those of an attached run (`attach`), and those of an interpreter that was started
-by a controller (`server_process`). Inside a rank `rank.agent` has hooks of its own.
+Two more sets of hooks are registered when they are needed: those of a run with worlds (`run`), and
+those of an interpreter that was started by a controller (`server_process`). Inside a rank
+`rank.agent` has hooks of its own. The extensions are plugins of their own (`core.registry`).
 """
 
 from __future__ import annotations
@@ -17,47 +17,44 @@ import pytest
 
 from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
-from pytest_multihost.core.pytest_plugin.fixtures import (
-    object_store,
-    requests_object_store,
-    shared_tmp_path,
-    start_object_store,
-    world,
-)
+from pytest_multihost.core.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.core.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
     SIGNATURE,
-    check_sweep_markers,
     is_multihost,
     parametrize,
 )
-from pytest_multihost.core.pytest_plugin.options import SWEEP_SIGNATURE, add_options, read_settings
+from pytest_multihost.core.pytest_plugin.options import (
+    OFFERED,
+    OfferedOptions,
+    add_options,
+    offered_options,
+    read_settings,
+)
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 from pytest_multihost.core.registry import register_extensions
-from pytest_multihost.extensions.engines.pytest_plugin import (
-    ATTACHED_PLUGIN,
-    add_attach_option,
-    attach,
-    read_role,
-)
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.pytest_plugin.options import Settings
+    from pytest_multihost.core.pytest_plugin.option import Settings
 import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
-__all__ = ["object_store", "shared_tmp_path", "world"]
+__all__ = ["shared_tmp_path", "world"]
 
 
 # Every run, in the order in which pytest calls them.
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare options and ini values."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare options and ini values, those of plugins to come as well."""
     _check_package()
+    offered = OfferedOptions(parser)
+    pluginmanager.register(offered, OFFERED)
+    pluginmanager.hook.pytest_multihost_options.call_historic(
+        result_callback=offered.add, kwargs={}
+    )
     add_options(parser)
-    add_attach_option(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -67,18 +64,11 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     register_extensions(pluginmanager)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Find out which process of an attached run this is, before plugins act on their options."""
-    read_role(config)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings and declare the markers; attach to the other processes if asked to."""
-    for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE, SWEEP_SIGNATURE):
+    """Read the settings and declare the markers."""
+    for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
         config.addinivalue_line("markers", signature)
-    config.stash[TALLY] = Tally(read_settings(config))
-    attach(config)
+    config.stash[TALLY] = Tally(read_settings(config, offered_options(config)))
 
 
 @pytest.hookimpl(trylast=True)
@@ -106,9 +96,14 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
         # xdist ends with an internal error when a worker does not run its tests.
         from pytest_multihost.core.pytest_plugin.item import fail_items
 
-        marked = [item for item in session.items if item.get_closest_marker("multihost_sweep")]
+        marked = [item for item in session.items if _has_marker(item)]
         chosen = [item for item in session.items if is_multihost(item, settings)]
         fail_items({*marked, *chosen}, str(error))
+
+
+def _has_marker(item: pytest.Item) -> bool:
+    """Whether a test has a marker of ours, or of an extension."""
+    return any(mark.name.startswith("multihost") for mark in item.iter_markers())
 
 
 def _make_worlds(session: pytest.Session, settings: Settings) -> None:
@@ -117,12 +112,8 @@ def _make_worlds(session: pytest.Session, settings: Settings) -> None:
     Raises:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
     """
-    check_sweep_markers(session.items, settings)
     chosen = [item for item in session.items if is_multihost(item, settings)]
-    if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:
-        attached.take_part(session, chosen)  # returns in rank 0's process alone
-    if any(map(requests_object_store, session.items)):
-        start_object_store(session.config)
+    session.config.hook.pytest_multihost_collected(session=session, items=chosen)
     if chosen:
         from pytest_multihost.core.pytest_plugin.run import start_run
 
@@ -146,7 +137,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why the run fails although no test did, and annotate a GitHub workflow."""
+    """Write the lines that were kept for the end, and why the run fails although no test did."""
     if not hasattr(terminalreporter.config, "workerinput"):  # xdist's controller does it for all
         summarize(terminalreporter, terminalreporter.config.stash[TALLY])
 

@@ -17,18 +17,19 @@ import bdb
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.sweep import SweepResult
 from pytest_multihost.core.outcome import RankFinding
-from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, fails_test
+from pytest_multihost.core.pytest_plugin.analysis import Analysis
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.core.pytest_private import (
     ColouredRepr,
@@ -41,10 +42,8 @@ from pytest_multihost.core.pytest_private import (
     terminal_writer,
 )
 from pytest_multihost.core.report import read_log
-from pytest_multihost.core.report.text import COLOURS, page_sections
-from pytest_multihost.extensions.hazards.report import hazard_headline, hazards_section
-from pytest_multihost.extensions.sweep.report import sweep_section
-from pytest_multihost.extensions.sweep.words import survives_text, waits_text
+from pytest_multihost.core.report.layout import COLOURS, Section
+from pytest_multihost.core.report.text import page_sections
 
 _RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()
 _ATTEMPT = pytest.StashKey[CompletedAttempt]()
@@ -81,12 +80,10 @@ class MultihostItem(pytest.Item):
         finding = attempt.judged.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
             raise WorldFailedError(finding.reason)
-        hazards = attempt.hazards
-        if hazards is not None and fails_test(self, hazards):
-            self.stash[_ATTEMPT] = replace(attempt, is_failed_by_hazards=True)
-            raise WorldFailedError(hazard_headline(hazards))
-        if attempt.sweep is not None and attempt.sweep.status == "failed":
-            raise WorldFailedError(survives_text(attempt.sweep))
+        failing = [each for each in attempt.analyses if _fails(self, each)]
+        if failing:
+            self.stash[_ATTEMPT] = replace(attempt, failed_by=failing[0])
+            raise WorldFailedError(failing[0].headline)
 
     def teardown(self) -> None:
         """Report what only the teardown in the ranks got wrong, where pytest expects it."""
@@ -181,9 +178,7 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
     finding = attempt.judged.finding
     of_call = finding.call if finding.when == "teardown" else None
     status, reason = of_call or (finding.status, finding.reason)
-    is_weak = attempt.sweep is not None and attempt.sweep.status == "failed"
-    is_weak = is_weak or attempt.is_failed_by_hazards
-    if status in ("failed", "error") or is_weak:
+    if status in ("failed", "error") or attempt.failed_by is not None:
         report.outcome = "failed"
     elif status == "skipped":
         path, line, _ = item.location
@@ -214,12 +209,10 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
     has_width = writer is not None and (is_terminal(writer) or "COLUMNS" in os.environ)
     columns = writer.fullwidth if writer is not None and has_width else None
-    if attempt.is_failed_by_hazards and attempt.hazards is not None:
-        shown = _at_item(item, f"HAZARD  {hazard_headline(attempt.hazards)}")
-        sections = [hazards_section(attempt.hazards, files=attempt.files)]
-    elif attempt.sweep is not None and attempt.judged.finding.status == "passed":
-        shown = _sweep_headline(item, attempt.sweep)
-        sections = [sweep_section(attempt.sweep, files=attempt.files, columns=columns)]
+    sections: Sequence[Section]
+    if attempt.failed_by is not None:
+        shown = _at_item(item, attempt.failed_by.headline)
+        sections = attempt.failed_by.sections(attempt.files, columns)
     else:
         shown = _headline(item, attempt)
         sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
@@ -234,12 +227,19 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     return ColouredRepr(shown, painted)
 
 
-def _sweep_headline(item: pytest.Item, sweep: SweepResult) -> ExceptionRepr:
-    """Return the first lines of what is shown of a test that passes and has a weakness."""
-    open_ = [each for each in sweep.weaknesses if each.fails_test]
-    text = waits_text(open_[0].witness) if open_ else survives_text(sweep)
-    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
-    return _at_item(item, f"WEAK  {text}{more}")
+def _fails(item: pytest.Item, analysis: Analysis) -> bool:
+    """Issue the warnings of an analysis, and return whether it fails the test."""
+    fails = analysis.fails_test
+    for each in analysis.warnings:
+        file, number = item.location[0], (item.location[1] or 0) + 1
+        if each.place is not None:
+            file, number = each.place.file, each.place.line
+        where = str(Path(item.config.rootpath, file))
+        try:
+            warnings.warn_explicit(each.text, each.category, where, number)
+        except each.category:  # -W error
+            fails = True
+    return fails
 
 
 def _at_item(item: pytest.Item, message: str) -> ExceptionRepr:

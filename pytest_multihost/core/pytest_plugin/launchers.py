@@ -25,12 +25,13 @@ from pytest_multihost.core.launch.server import (
     exec_server,
     fork_server,
 )
-from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.spec import ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.preload import preload_variables
-from pytest_multihost.core.pytest_plugin.options import Settings
+from pytest_multihost.core.pytest_plugin.option import Settings
+from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables
@@ -46,6 +47,7 @@ class LaunchRequirements:
         env: Variables that must be set before the ranks' interpreter starts.
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
         has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
+        demanding: The kinds of faults that require the one or the other, for the reader.
         has_jumping_clock: Whether the library of the clock that jumps must be; likewise.
     """
 
@@ -53,6 +55,7 @@ class LaunchRequirements:
     has_fresh_interpreters: bool = False
     has_preloaded_shim: bool = False
     has_jumping_clock: bool = False
+    demanding: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -68,14 +71,13 @@ class LaunchRequirements:
     def reasons(self) -> list[str]:
         """Why the cheapest way of launching does not do, for the reader."""
         words = [f"env={dict(self.env)}"] if self.env else []
-        words += ["hash_seed"] if self.has_fresh_interpreters else []
-        words += ["slow_io"] if self.has_preloaded_shim else []
+        words += self.demanding
         return words + (["clock=jump"] if self.has_jumping_clock else [])
 
 
 def launch_requirements(
     env: Mapping[str, str],
-    faults: Sequence[Fault],
+    facts: Mapping[str, FaultFacts],
     launch: str,
     *,
     clock: ClockMode = "real",
@@ -84,30 +86,36 @@ def launch_requirements(
 
     Args:
         env: The `env` of its marker.
-        faults: Its own, those of the command line, or those of a token.
+        facts: What the kinds of its faults say about them, by kind.
         launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
             is slow.
         clock: How time passes in its world.
     """
-    kinds = {each.kind for each in faults}
+    fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
+    shimmed = [kind for kind, each in facts.items() if each.needs_shim]
+    if launch == "fork" or (shimmed and find_library() is None):
+        shimmed = []
     return LaunchRequirements(
         env=tuple(sorted(env.items())),
-        has_fresh_interpreters="hash_seed" in kinds,
-        has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
+        has_fresh_interpreters=bool(fresh),
+        has_preloaded_shim=bool(shimmed),
         has_jumping_clock=clock == "jump",
+        demanding=(*fresh, *(each for each in shimmed if each not in fresh)),
     )
 
 
-def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:
+def launch_problems(
+    env: Mapping[str, str], faults: Sequence[Fault], facts: Mapping[str, FaultFacts], launch: str
+) -> list[str]:
     """Return why the ranks of a test cannot be launched in the way that was asked for."""
     if env and launch == "fork":
         why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
         return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
-    seeds = [each for each in faults if each.kind == "hash_seed"]
-    if not seeds or launch in ("auto", "spawn"):
+    demanding = [each for each in faults if facts[each.kind].needs_fresh_interpreters]
+    if not demanding or launch in ("auto", "spawn"):
         return []
     why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
-    return [f"faults: {seeds[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
+    return [f"faults: {demanding[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
 
 
 def clock_problems(clock: ClockMode, launch: str) -> list[str]:
@@ -184,7 +192,7 @@ class Launchers:
 
     def _mode(self, requirements: LaunchRequirements) -> str:
         """Return "auto", or the one way of launching to use."""
-        return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
+        return "spawn" if requirements.has_fresh_interpreters else self.settings.get(LAUNCH)
 
     def _program(self, mode: str, environment: Mapping[str, str], log: str) -> ServerProgram:
         """Return what a new interpreter is to run.

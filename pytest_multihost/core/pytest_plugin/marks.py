@@ -6,18 +6,22 @@ All problems of all tests are reported together, before any test runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import MAX_SECONDS, Fault
-from pytest_multihost.core.model.spec import MAX_RANKS, ONE, ClockMode, Hosts
-from pytest_multihost.core.pytest_plugin.options import (
-    Settings,
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.pytest_plugin.marker_values import (
+    are_faults,
+    as_tuple,
+    check_values,
+    is_environment,
+    must_be,
 )
+from pytest_multihost.core.pytest_plugin.option import Check, Option, Settings, T
+from pytest_multihost.core.pytest_plugin.options import BACKENDS, MODE, RANKS, TIMEOUT
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
@@ -31,30 +35,41 @@ EXPECT_SIGNATURE = (
     " summary contains; `within`: seconds from the last progress to the verdict."
 )
 
-Check = Callable[[object], str | None]
-"""Returns what is wrong with the value of a marker's key, None if it can be used."""
-
 RANKS_PARAM = "_multihost_ranks"
 BACKEND_PARAM = "_multihost_backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerSettings:
-    """The values of one test's markers, from the settings where they are silent.
+    """The settings of one test: its markers' values, and the run's where they are silent.
 
     Several sizes or backends parametrize the test.
+
+    Attributes:
+        settings: The values of options.
+        has_own_timeout: Whether a marker gives the timeout.
+        env: Variables for the environment of its ranks.
+        faults: Its faults.
     """
 
-    ranks: tuple[int, ...]
-    backends: tuple[str, ...]
-    timeout_s: float
-    has_own_timeout: bool
-    startup_timeout_s: float
-    local_devices: int
+    settings: Settings
+    has_own_timeout: bool = False
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
-    hosts: Hosts = ONE
-    clock: ClockMode = "real"
+
+    def get(self, option: Option[T]) -> T:
+        """Return the value of an option."""
+        return self.settings.get(option)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """World sizes."""
+        return self.get(RANKS) or (2,)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Names of backends."""
+        return self.get(BACKENDS)
 
 
 def is_multihost(item: pytest.Item, settings: Settings) -> bool:
@@ -63,26 +78,7 @@ def is_multihost(item: pytest.Item, settings: Settings) -> bool:
         return False
     if item.get_closest_marker("multihost") is not None:
         return True
-    return settings.is_auto and isinstance(item, pytest.Function)
-
-
-def check_sweep_markers(items: Iterable[pytest.Item], settings: Settings) -> None:
-    """Check that what is marked to be swept runs as a world.
-
-    A marker of a module or class may be meant for some of its tests only.
-
-    Raises:
-        pytest.UsageError: With every test that has the marker itself, and is no multihost test.
-    """
-    wrong = [
-        f"{item.nodeid}: @pytest.mark.multihost_sweep is on a test that is not a multihost test,"
-        " so nothing would be swept. Add @pytest.mark.multihost(ranks=...), or remove it."
-        for item in items
-        if any(mark.name == "multihost_sweep" for mark in item.own_markers)
-        and not is_multihost(item, settings)
-    ]
-    if wrong:
-        raise pytest.UsageError("\n".join(wrong))
+    return settings.get(MODE) == "auto" and isinstance(item, pytest.Function)
 
 
 def read_markers(
@@ -102,102 +98,26 @@ def read_markers(
         if mark.args and "ranks" in mark.kwargs:
             problems.append("has ranks twice")
         values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems += check_values(values, _CHECKS)
+    keys = {each.name: each.key for each in settings.options if each.key is not None}
+    problems += check_values(values, {**{name: keys[name].check for name in keys}, **_CHECKS})
     if problems:
         values = {}
+    own = {
+        name: key.read(values[name]) for name, key in keys.items() if values.get(name) is not None
+    }
     return MarkerSettings(
-        ranks=_each_once(values.get("ranks")) or settings.ranks or (2,),
-        backends=_each_once(values.get("backend")) or settings.backends,
-        timeout_s=float(values.get("timeout") or settings.timeout_s),
-        has_own_timeout=values.get("timeout") is not None,
-        startup_timeout_s=float(values.get("startup_timeout") or settings.startup_timeout_s),
-        local_devices=int(values.get("local_devices") or settings.local_devices),
+        settings=replace(settings, values={**settings.values, **own}),
+        has_own_timeout=TIMEOUT.name in own,
         env=dict(values.get("env") or {}),
         faults=as_tuple(values.get("faults")),
-        hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
-        clock=values.get("clock") or settings.clock,
     ), problems
 
 
-def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
-    """Yield every problem with the values of a marker's keys; None is never one."""
-    if unknown := sorted(values.keys() - checks.keys()):
-        yield f"has no key {', '.join(map(repr, unknown))}; there are: {', '.join(checks)}"
-    for key, check in checks.items():
-        if values.get(key) is not None and (problem := check(values[key])):
-            yield f"{key} {problem}"
-
-
-def as_tuple(value: object) -> tuple[Any, ...]:
-    """Return the values of a list, or of one value, or none of None."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _each_once(value: object) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(as_tuple(value)))
-
-
-def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
-    """Return a check that says what a value must be where it is not."""
-    return lambda value: None if is_valid(value) else f"must be {expected}, not {shown(value)}"
-
-
-def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return whether a value, or each of a list that is not empty, is valid."""
-    return lambda value: bool(as_tuple(value)) and all(map(is_valid, as_tuple(value)))
-
-
-def is_seconds(value: object) -> bool:
-    """Whether a value is a positive number, and not too large for a timeout."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= MAX_SECONDS  # type: ignore[operator]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_RANKS
-
-
-def _are_faults(value: object) -> bool:
-    return all(isinstance(each, Fault) for each in as_tuple(value))
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_environment(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(each, str) for each in (*value, *value.values())
-    )
-
-
-def _is_clock(value: object) -> bool:
-    return isinstance(value, str) and value in get_args(ClockMode)
-
-
-def _check_hosts(value: object) -> str | None:
-    try:
-        Hosts.parse(value)
-    except SettingError as error:
-        return str(error)
-    return None
-
-
 _CHECKS: Mapping[str, Check] = {
-    "ranks": must_be(
-        _one_or_more(_is_count), f"a whole number from 1 to {MAX_RANKS}, or a list of them"
-    ),
-    "backend": must_be(_one_or_more(_is_name), "a name, or a list of names"),
-    "timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
-    "startup_timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
-    "faults": must_be(_are_faults, "a list of pytest_multihost.faults"),
-    "hosts": _check_hosts,
-    "local_devices": must_be(_is_count, f"a whole number from 1 to {MAX_RANKS}"),
-    "clock": must_be(_is_clock, "'real' or 'jump'"),
-    "env": must_be(_is_environment, "a mapping of variable names to strings"),
+    "faults": must_be(are_faults, "a list of pytest_multihost.faults"),
+    "env": must_be(is_environment, "a mapping of variable names to strings"),
 }
+"""The keys of the marker that are no options."""
 
 
 def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:

@@ -1,174 +1,204 @@
-"""Options, ini values and environment variables, and how they are read.
+"""The core's own options, and how all options are declared and read.
 
 Precedence: marker, command line, environment, ini, default.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import pytest
 
-from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import MAX_SECONDS
-from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
-    DEFAULT_RULES,
-    MAX_RANKS,
-    MAX_SEED,
-    ONE,
-    ClockMode,
-    Early,
-    Family,
-    HazardMode,
-    Hosts,
-    Rule,
+from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.spec import MAX_RANKS, ONE, ClockMode, Early, Hosts
+from pytest_multihost.core.pytest_plugin.acceptances import ACCEPTED
+from pytest_multihost.core.pytest_plugin.marker_values import (
+    check_hosts,
+    each_once,
+    is_clock,
+    is_count,
+    is_name,
+    is_seconds,
+    must_be,
+    one_or_more,
 )
-
-# What the options say about sweeps.
-#
-# Read in every run of pytest; what sweeps is imported only where a test is to be swept.
-
-
-ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
-
-ACCEPTED_NAME = "multihost-accepted.toml"
-"""The file of accepted weaknesses, in pytest's rootdir, where no other one is named."""
-
-SWEEP_SIGNATURE = (
-    "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
-    " multihost test again and again, each time with one disturbance, to find the hang that it"
-    f" hides. `families`: some of {', '.join(ALL_FAMILIES)}; `budget`: seconds; `decisions`,"
-    " `values`: functions, as 'module:function', that return another truth value or NaN on one"
-    " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
+from pytest_multihost.core.pytest_plugin.option import MarkerKey, Option, Settings
+from pytest_multihost.core.pytest_plugin.option_texts import (
+    one_of,
+    parse_count,
+    parse_names,
+    parse_ranks,
+    parse_seconds,
+    parse_seed,
 )
-
-_SHARD = re.compile("([0-9]{1,6})/([0-9]{1,6})")
-
-
-@dataclass(frozen=True, slots=True)
-class SweepSettings:
-    """How tests are swept where their markers say nothing else.
-
-    Attributes:
-        families: Sweep every multihost test with these; empty: only tests with the marker.
-        budget_s: Seconds for each test.
-        shard: Which part of each plan to run, and of how many; None for all of it.
-        accepted: The file of accepted weaknesses; None: the usual one, if it is there.
-        is_continued: Whether earlier sweeps are to go on.
-    """
-
-    families: tuple[Family, ...] = ()
-    budget_s: float = 60.0
-    shard: tuple[int, int] | None = None
-    accepted: Path | None = None
-    is_continued: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRequest:
-    """How one test is to be swept.
-
-    Attributes:
-        families: With which disturbances.
-        budget_s: Seconds.
-        decisions: Functions, as ``module:function``, that return another truth value on one rank.
-        values: Functions whose numbers become NaN on one rank.
-        batches: Data loaders, as ``module:name``, beside those of torch and grain.
-    """
-
-    families: tuple[Family, ...]
-    budget_s: float
-    decisions: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
-    batches: tuple[str, ...] = ()
-
-
-def parse_families(text: str) -> tuple[Family, ...]:
-    """Read "late,fails".
-
-    Raises:
-        SettingError: There is no such family.
-    """
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    found = tuple(each for each in ALL_FAMILIES if each in parts)
-    if len(found) < len(parts):
-        raise SettingError(
-            f"families of disturbances are {', '.join(ALL_FAMILIES)}, not {shown(text)}",
-            remedy=f"Say --multihost-sweep={','.join(DEFAULT_FAMILIES)}; the names of files go"
-            " before an option that stands without a value.",
-        )
-    return found
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """Read "2/4".
-
-    Raises:
-        SettingError: It is no part of a whole.
-    """
-    found = _SHARD.fullmatch(text)
-    k, n = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= k <= n:
-        raise SettingError(f"must be K/N, such as 2/4 for the second of four, not {shown(text)}")
-    return k, n
-
-
-def has_acceptances(root: Path, settings: SweepSettings) -> bool:
-    """Return whether there is a file of what the project accepts, or one is named."""
-    return settings.accepted is not None or (root / ACCEPTED_NAME).exists()
-
 
 T = TypeVar("T")
 
-_RANKS = re.compile("[0-9]{1,9}")
+_SECONDS = must_be(is_seconds, "a positive number of seconds, at most 1e9")
 
-_ARTIFACTS = ".pytest_multihost"
+RANKS: Option[tuple[int, ...] | None] = Option(
+    name="ranks",
+    metavar="N[,N...]",
+    help="Number of ranks of each multihost test whose marker gives none",
+    parse=parse_ranks,
+    default=None,
+    flags=("--ranks",),
+    key=MarkerKey(
+        must_be(one_or_more(is_count), f"a whole number from 1 to {MAX_RANKS}, or a list of them"),
+        each_once,
+    ),
+)
+"""World sizes; several parametrize."""
 
-_OPTIONS = {
-    "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
-    "backend": ("NAME[,...]", "Backend of each multihost test whose marker names none"),
-    "timeout": ("SECONDS", "Timeout of a world once all its ranks are ready (default: 120)"),
-    "startup_timeout": ("SECONDS", "Timeout until all ranks of a world are ready (default: 60)"),
-    "local_devices": ("N", "Devices of each rank, for jax, where no marker says (default: 1)"),
-    "hosts": ("one|netns[:N]", "What hosts are made from; N: ranks on each host"),
-    "clock": ("real|jump", "How time passes in worlds; jump: over waits that only time can end"),
-    "launch": ("auto|fork|server|spawn", "How ranks are started; auto: the first sound method"),
-    "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
-    "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
-    "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
-    "sweep": ("FAMILIES", "Disturb passing tests in turn; of: late,fails,differs,errors,killed"),
-    "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
-    "sweep_shard": ("K/N", "Run the K-th of N parts of each sweep"),
-    "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
-    "hazards": ("off|warn|fail", "What to do where a passing test shows what can hang elsewhere"),
-    "hazard_rules": ("RULE[,...]|all", f"Hazards to look for (default: {','.join(DEFAULT_RULES)})"),
-}
-"""Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
-by the part that these share: the placeholder for the value, and the help text."""
+BACKENDS: Option[tuple[str, ...]] = Option(
+    name="backend",
+    metavar="NAME[,...]",
+    help="Backend of each multihost test whose marker names none",
+    parse=parse_names,
+    default=("none",),
+    key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of names"), each_once),
+)
+"""Names of backends; several parametrize."""
 
-_WITHOUT_VALUE = {"sweep": ",".join(DEFAULT_FAMILIES)}
-"""What options mean that may stand without a value."""
+TIMEOUT: Option[float] = Option(
+    name="timeout",
+    metavar="SECONDS",
+    help="Timeout of a world once all its ranks are ready (default: 120)",
+    parse=parse_seconds,
+    default=120.0,
+    key=MarkerKey(_SECONDS, float),
+)
+
+STARTUP_TIMEOUT: Option[float] = Option(
+    name="startup_timeout",
+    metavar="SECONDS",
+    help="Timeout until all ranks of a world are ready (default: 60)",
+    parse=parse_seconds,
+    default=60.0,
+    key=MarkerKey(_SECONDS, float),
+)
+
+LOCAL_DEVICES: Option[int] = Option(
+    name="local_devices",
+    metavar="N",
+    help="Devices of each rank, for jax, where no marker says (default: 1)",
+    parse=parse_count,
+    default=1,
+    key=MarkerKey(must_be(is_count, f"a whole number from 1 to {MAX_RANKS}"), int),
+)
+
+HOSTS: Option[Hosts] = Option(
+    name="hosts",
+    metavar="one|netns[:N]",
+    help="What hosts are made from; N: ranks on each host",
+    parse=Hosts.parse,
+    default=ONE,
+    key=MarkerKey(check_hosts, Hosts.parse),
+)
+
+CLOCK: Option[ClockMode] = Option(
+    name="clock",
+    metavar="real|jump",
+    help="How time passes in worlds; jump: over waits that only time can end",
+    parse=one_of(*get_args(ClockMode)),
+    default="real",
+    key=MarkerKey(must_be(is_clock, "'real' or 'jump'"), lambda value: cast("ClockMode", value)),
+)
+
+LAUNCH: Option[str] = Option(
+    name="launch",
+    metavar="auto|fork|server|spawn",
+    help="How ranks are started; auto: the first sound method",
+    parse=one_of("auto", "fork", "server", "spawn"),
+    default="auto",
+)
+
+EARLY: Option[Early] = Option(
+    name="early",
+    metavar="fail|warn|off",
+    help="What to do when a hang is proven before the timeout",
+    parse=one_of(*get_args(Early)),
+    default="fail",
+)
+
+MODE: Option[str] = Option(
+    name="mode",
+    metavar="marked|auto",
+    help="Run the marked tests as worlds of ranks, or every test",
+    parse=one_of("marked", "auto"),
+    default="marked",
+)
+
+ARTIFACTS: Option[Path] = Option(
+    name="artifacts",
+    metavar="DIR",
+    help="Directory for logs, stacks and verdicts (default: .pytest_multihost)",
+    parse=Path,
+    default=Path(".pytest_multihost"),
+)
+"""Relative to pytest's rootdir; see `artifacts_directory`."""
+
+CORE_OPTIONS: tuple[Option[Any], ...] = (
+    RANKS,
+    BACKENDS,
+    TIMEOUT,
+    STARTUP_TIMEOUT,
+    LOCAL_DEVICES,
+    HOSTS,
+    CLOCK,
+    LAUNCH,
+    EARLY,
+    MODE,
+    ARTIFACTS,
+    ACCEPTED,
+)
+
+OFFERED = "multihost_offered_options"
+"""Name of the plugin that keeps the options that were offered."""
+
+
+def artifacts_directory(config: pytest.Config, settings: Settings) -> Path:
+    """Return the absolute path of the artifacts directory."""
+    return config.rootpath / settings.get(ARTIFACTS)
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class OfferedOptions:
+    """The options of all plugins; declares each to pytest as soon as it is offered.
+
+    Attributes:
+        parser: Where they are declared.
+        options: All of them.
+    """
+
+    parser: pytest.Parser
+    options: list[Option[Any]] = field(default_factory=list)
+
+    def add(self, offered: Sequence[Option[Any]]) -> None:
+        """Declare the options of one plugin."""
+        group = self.parser.getgroup("multihost", "worlds of ranks")
+        for each in offered:
+            bare = {"nargs": "?", "const": each.bare} if each.bare is not None else {}
+            group.addoption(
+                *each.flags,
+                each.flag,
+                dest=each.dest,
+                default=None,
+                metavar=each.metavar,
+                help=each.help,
+                **bare,
+            )
+            self.parser.addini(each.dest, each.help, type="string", default="")
+            self.options.append(each)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare everything that a user can set, but for what `attach.options` declares."""
+    """Declare what has other forms than an `Option`."""
     group = parser.getgroup("multihost", "worlds of ranks")
-    for stem, (metavar, text) in _OPTIONS.items():
-        dest = f"multihost_{stem}"
-        flags = (*(("--ranks",) if stem == "ranks" else ()), _flag(dest))
-        bare = {"nargs": "?", "const": _WITHOUT_VALUE[stem]} if stem in _WITHOUT_VALUE else {}
-        group.addoption(*flags, dest=dest, default=None, metavar=metavar, help=text, **bare)
-        parser.addini(dest, text, type="string", default="")
-    text = "Go on with sweeps that were interrupted or had no time left"
-    group.addoption("--multihost-sweep-continue", action="store_true", help=text)
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
     group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
     text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"
@@ -185,223 +215,45 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("multihost_require_gpu", text, type="bool", default=False)
 
 
-def _flag(dest: str) -> str:
-    return f"--{dest.replace('_', '-')}"
+def offered_options(config: pytest.Config) -> Sequence[Option[Any]]:
+    """Return all options that plugins have offered."""
+    offered: OfferedOptions | None = config.pluginmanager.get_plugin(OFFERED)
+    return offered.options if offered is not None else ()
 
 
-@dataclass(frozen=True, slots=True)
-class HazardSettings:
-    """How hazards are looked for.
+def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Settings:
+    """Read the settings of a run.
 
-    Attributes:
-        mode: What to do about them.
-        rules: The rules to apply.
-    """
-
-    mode: HazardMode = "warn"
-    rules: tuple[Rule, ...] = DEFAULT_RULES
-
-    @property
-    def is_on(self) -> bool:
-        """Whether they are looked for."""
-        return self.mode != "off"
-
-    @property
-    def needs_points(self) -> bool:
-        """Whether ranks have to record the points that they pass."""
-        return self.is_on and "unguarded" in self.rules
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of a run: what applies where a marker is silent, and what applies to all tests.
-
-    Attributes:
-        ranks: World sizes; several parametrize. None where no number was given.
-        backends: Names of backends; several parametrize.
-        timeout_s: Seconds from all ranks ready to the end.
-        startup_timeout_s: Seconds until all ranks are ready.
-        local_devices: Devices per rank, for jax.
-        hosts: What hosts are made from; "one" is this machine as it is.
-        clock: How time passes in worlds.
-        launch: How ranks are started; "auto": the first way that is sound.
-        early: A proven hang ends the world at once, or only warns; "off": it is not looked for.
-        is_auto: Whether unmarked tests are multihost too.
-        artifacts: Absolute path of the artifacts directory.
-        is_required: Whether a run without multihost tests fails.
-        is_gpu_required: Whether a test for which there are not enough GPUs fails.
-        has_ranks_option: Whether `--ranks` was on the command line.
-        sweep: How tests are swept.
-        hazards: How hazards are looked for.
-    """
-
-    ranks: tuple[int, ...] | None
-    backends: tuple[str, ...]
-    timeout_s: float
-    startup_timeout_s: float
-    local_devices: int
-    hosts: Hosts
-    clock: ClockMode
-    launch: str
-    early: Early
-    is_auto: bool
-    artifacts: Path
-    is_required: bool
-    is_gpu_required: bool
-    has_ranks_option: bool
-    sweep: SweepSettings = field(default_factory=SweepSettings)
-    hazards: HazardSettings = field(default_factory=HazardSettings)
-
-
-def read_settings(config: pytest.Config) -> Settings:
-    """Read the settings.
+    Args:
+        config: pytest's configuration.
+        options: All options that were offered.
 
     Raises:
         pytest.UsageError: Some cannot be used; names each, and where it was set.
     """
+    known = tuple(options)
+    values: dict[str, object] = {}
     problems: list[str] = []
-    read = partial(_read, config, problems)
-    settings = Settings(
-        ranks=read("ranks", parse_ranks),
-        backends=read("backend", parse_names) or ("none",),
-        timeout_s=read("timeout", parse_seconds) or 120.0,
-        startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
-        local_devices=read("local_devices", parse_count) or 1,
-        hosts=read("hosts", Hosts.parse) or ONE,
-        clock=read("clock", _one_of(*get_args(ClockMode))) or "real",
-        launch=read("launch", _one_of("auto", "fork", "server", "spawn")) or "auto",
-        early=read("early", _one_of(*get_args(Early))) or "fail",
-        is_auto=read("mode", _one_of("marked", "auto")) == "auto",
-        artifacts=config.rootpath / (read("artifacts", str) or _ARTIFACTS),
-        is_required=bool(config.getini("multihost_require")),
-        is_gpu_required=bool(config.getini("multihost_require_gpu")),
-        has_ranks_option=config.getoption("multihost_ranks") is not None,
-        sweep=SweepSettings(
-            families=read("sweep", parse_families) or (),
-            budget_s=read("sweep_budget", parse_seconds) or 60.0,
-            shard=read("sweep_shard", parse_shard),
-            accepted=read("sweep_accept", config.rootpath.joinpath),
-            is_continued=config.getoption("multihost_sweep_continue"),
-        ),
-        hazards=HazardSettings(
-            mode=read("hazards", _one_of(*get_args(HazardMode))) or "warn",
-            rules=read("hazard_rules", parse_rules) or DEFAULT_RULES,
-        ),
-    )
+    for option in known:
+        source, text = _source(config, option)
+        try:
+            if text:
+                values[option.name] = option.parse(text)
+        except SettingError as error:
+            problems.append(f"{source}: {error}")
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    return settings
+    return Settings(values, known)
 
 
-def _read(
-    config: pytest.Config, problems: list[str], stem: str, parse: Callable[[str], T]
-) -> T | None:
-    """Return the setting from the first source that has it, or None; add what is wrong with it."""
-    name = f"multihost_{stem}"
-    variable = f"PYTEST_{name.upper()}"
+def _source(config: pytest.Config, option: Option[Any]) -> tuple[str, str]:
+    """Return the first source that has an option, by its name for users, and the text there."""
     sources = {
-        _flag(name): config.getoption(name),
-        variable: os.environ.get(variable),
-        f"{name} (ini)": config.getini(name),
+        option.flag: config.getoption(option.dest),
+        option.variable: os.environ.get(option.variable),
+        f"{option.dest} (ini)": config.getini(option.dest),
     }
-    source, value = next(((each, text) for each, text in sources.items() if text), ("", ""))
-    try:
-        return parse(value) if value else None
-    except SettingError as error:
-        problems.append(f"{source}: {error}")
-        return None
-
-
-def parse_count(text: str) -> int:
-    """Read a whole number of at least 1.
-
-    Raises:
-        SettingError: It is none.
-    """
-    if not (text.isdecimal() and int(text) > 0):
-        raise SettingError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Read "4" or "1,2,4".
-
-    Raises:
-        SettingError: A part is no such number.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
-        raise SettingError(f"ranks must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def parse_seed(text: str) -> int:
-    """Read a whole number.
-
-    Raises:
-        argparse.ArgumentTypeError: It is none, or has too many digits for the name of a file.
-    """
-    try:
-        seed = int(text)
-    except ValueError:
-        seed = MAX_SEED + 1
-    if abs(seed) > MAX_SEED:
-        wanted = f"must be a whole number of at most {MAX_SEED}"
-        raise argparse.ArgumentTypeError(f"{wanted}, not {shown(text)}")
-    return seed
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Read "gloo" or "gloo,jax".
-
-    Raises:
-        SettingError: A part is empty.
-    """
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not all(parts):
-        raise SettingError(f"a name is missing in {shown(text)}")
-    return parts
-
-
-def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Read "order,threads", or "all".
-
-    Raises:
-        SettingError: There is no such rule.
-    """
-    rules: tuple[Rule, ...] = get_args(Rule)
-    parts = {part.strip() for part in text.split(",")}
-    if text != "all" and (unknown := parts - set(rules)):
-        raise SettingError(f"rules are {', '.join(rules)}, or all, not {shown(min(unknown))}")
-    return tuple(rule for rule in rules if text == "all" or rule in parts)
-
-
-def parse_seconds(text: str) -> float:
-    """Read a positive number of seconds.
-
-    Raises:
-        SettingError: It is none.
-    """
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MAX_SECONDS:
-        wanted = "a positive number of seconds, at most 1e9"
-        raise SettingError(f"must be {wanted}, not {shown(text)}")
-    return seconds
-
-
-def _one_of(*choices: T) -> Callable[[str], T]:
-    """Return a function that reads one of the texts `choices`."""
-
-    def parse(text: str) -> T:
-        for choice in choices:
-            if text == choice:
-                return choice
-        raise SettingError(f"must be one of {', '.join(map(str, choices))}, not {shown(text)}")
-
-    return parse
+    return next(((name, text) for name, text in sources.items() if text), ("", ""))
 
 
 ONE_PROCESS_ALONE: Mapping[str, object] = {

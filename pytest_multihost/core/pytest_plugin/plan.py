@@ -5,29 +5,18 @@ Its faults are its marker's and the command line's, or those of a replay token.
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
-    ClockMode,
-    Replay,
-    WorldSpec,
-    checksum,
-    read_token,
-)
-from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.outcome import Finding, Symptoms
@@ -38,21 +27,21 @@ from pytest_multihost.core.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.core.pytest_plugin.marks import (
-    Check,
-    MarkerSettings,
+from pytest_multihost.core.pytest_plugin.marker_values import (
     as_tuple,
     check_values,
     is_seconds,
     must_be,
-    read_markers,
-    world_axes,
 )
+from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
+from pytest_multihost.core.pytest_plugin.option import Check, Settings
 from pytest_multihost.core.pytest_plugin.options import (
-    ALL_FAMILIES,
-    Settings,
-    SweepRequest,
-    SweepSettings,
+    CLOCK,
+    HOSTS,
+    LAUNCH,
+    LOCAL_DEVICES,
+    STARTUP_TIMEOUT,
+    TIMEOUT,
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 
@@ -70,7 +59,7 @@ class Plan:
         has_own_timeout: Whether the timeout is that of the test's marker.
         requirements: What the test requires of its launcher.
         expected: How its world must hang; None for an ordinary test.
-        sweep: How it is to be swept; None if it is not.
+        settings: Its settings: the run's, with its marker applied.
     """
 
     world: WorldSpec
@@ -78,7 +67,7 @@ class Plan:
     has_own_timeout: bool
     requirements: LaunchRequirements
     expected: Expectation | None
-    sweep: SweepRequest | None = None
+    settings: Settings = field(default_factory=Settings)
 
     @property
     def symptoms(self) -> Symptoms:
@@ -124,8 +113,8 @@ def _plan_item(
     problems += found
     expected, found = read_expectation(item)
     problems += [f"(multihost_expect) {each}" for each in found]
-    sweep, found = read_sweep_request(item, settings.sweep)
-    problems += [f"(multihost_sweep) {each}" for each in found]
+    for others in item.config.hook.pytest_multihost_plan(item=item, settings=marked.settings):
+        problems += others
     if len(item.nodeid) > MAX_NODEID:
         problems.append(
             f"cannot run a test whose id has {len(item.nodeid)} characters: more than {MAX_NODEID}"
@@ -139,28 +128,31 @@ def _plan_item(
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     clock = fault_options.clock(nodeid, marked)
-    problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
-    problems += clock_problems(clock, settings.launch)
+    launch, hosts = settings.get(LAUNCH), marked.get(HOSTS)
+    facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
+    problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
+    problems += clock_problems(clock, launch)
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
         size=size,
         backend=backend.name,
-        local_devices=marked.local_devices,
-        timeout_s=marked.timeout_s,
-        startup_timeout_s=marked.startup_timeout_s,
+        local_devices=marked.get(LOCAL_DEVICES),
+        timeout_s=marked.get(TIMEOUT),
+        startup_timeout_s=marked.get(STARTUP_TIMEOUT),
         seed=seed,
         faults=faults,
-        hosts=marked.hosts,
+        fault_facts=facts,
+        hosts=hosts,
         clock=clock,
     )
     return Plan(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(marked.env, faults, settings.launch, clock=clock),
+        requirements=launch_requirements(marked.env, facts, launch, clock=clock),
         expected=expected,
-        sweep=sweep if fault_options.replay is None else None,
+        settings=marked.settings,
     ), problems
 
 
@@ -201,7 +193,7 @@ class FaultOptions:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
         resolved, problems = resolve_faults(
-            faults, size=size, seed=seed, hosts=marked.hosts, kinds=self.kinds
+            faults, size=size, seed=seed, hosts=marked.get(HOSTS), kinds=self.kinds
         )
         return seed, resolved, [f"faults: {each}" for each in problems]
 
@@ -209,7 +201,7 @@ class FaultOptions:
         """Return how time passes in a test's world: as in the one that is repeated, if one is."""
         if self.replay is not None and self.replay.is_of(nodeid):
             return self.replay.clock
-        return marked.clock
+        return marked.get(CLOCK)
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
@@ -348,84 +340,3 @@ def apply_expectation(
         headline=first.facts.rank if first.outcome in ("failed", "error") else None,
         when="call",
     )
-
-
-# The marker `multihost_sweep`: how one test is to be swept.
-
-_DATA = re.compile(
-    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
-)
-"""Words in the name of a function that yields a rank's data."""
-
-
-def read_sweep_request(
-    item: pytest.Item, settings: SweepSettings
-) -> tuple[SweepRequest | None, list[str]]:
-    """Return how a test is to be swept, None if it is not, and every problem with its marker."""
-    mark = item.get_closest_marker("multihost_sweep")
-    if mark is None:
-        if not settings.families:
-            return None, []
-        return SweepRequest(settings.families, settings.budget_s, batches=_own_data(item)), []
-    given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems = list(check_values(given, _SWEEP_CHECKS))
-    if len(mark.args) > 1:
-        problems.append(f"takes one positional argument, families, not {len(mark.args)}")
-    if problems:
-        return None, problems
-    wanted = as_tuple(given.get("families")) or settings.families or DEFAULT_FAMILIES
-    families = tuple(each for each in ALL_FAMILIES if each in wanted)
-    return SweepRequest(
-        families=families,
-        budget_s=float(given.get("budget") or settings.budget_s),
-        decisions=as_tuple(given.get("decisions")),
-        values=as_tuple(given.get("values")),
-        batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
-    ), []
-
-
-def _own_data(item: pytest.Item) -> tuple[str, ...]:
-    """Return the functions of a test's module that by their kind and name yield a rank's data."""
-    module = getattr(item, "module", None)
-    return tuple(data_functions(module)) if isinstance(module, ModuleType) else ()
-
-
-def data_functions(module: ModuleType) -> Iterator[str]:
-    """Yield the generator functions of a module whose names say that they yield data.
-
-    Also those that it has imported by name, unless from an installed library. Each is one that can
-    be found by its own name again.
-    """
-    functions = [each for each in vars(module).values() if isinstance(each, FunctionType)]
-    for each in filter(inspect.isgeneratorfunction, functions):
-        owner = sys.modules.get(each.__module__)
-        is_found = getattr(owner, each.__name__, None) is each
-        if is_found and _DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
-            yield f"{each.__module__}:{each.__name__}"
-
-
-def _are_families(value: object) -> bool:
-    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
-
-
-def _are_functions(value: object) -> bool:
-    return all(
-        isinstance(each, str) and not Point("call", each).problems() for each in as_tuple(value)
-    )
-
-
-def _are_loaders(value: object) -> bool:
-    return all(
-        isinstance(each, str) and not Point("batch", each).problems() for each in as_tuple(value)
-    )
-
-
-_FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
-
-_SWEEP_CHECKS: Mapping[str, Check] = {
-    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
-    "decisions": _FUNCTIONS,
-    "values": _FUNCTIONS,
-    "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),
-    "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
-}

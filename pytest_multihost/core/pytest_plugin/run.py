@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,33 +21,26 @@ from pytest_multihost.core.launch.reaper import (
     interrupt_on_signals,
     restore_signals,
 )
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
-from pytest_multihost.core.model.sweep import Acceptance, SweepResult
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
-from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt, write_through
+from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
-from pytest_multihost.core.pytest_plugin.options import has_acceptances
+from pytest_multihost.core.pytest_plugin.live_display import write_through
+from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, artifacts_directory
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.core.report.text import points_lines, stacks_text
-from pytest_multihost.extensions.engines.attach import AttachLauncher, sites_for
-from pytest_multihost.extensions.engines.pytest_plugin import peers_of
-from pytest_multihost.extensions.sweep.report import sweep_section
-from pytest_multihost.extensions.sweep.words import (
-    by_chance,
-    chance_text,
-    left_out_texts,
-    survives_text,
-    waits_text,
-)
-
-if TYPE_CHECKING:
-    from pytest_multihost.extensions.sweep.run import Sweeps
 
 PLATFORM = sys.platform
+
+RUN = pytest.StashKey["Run"]()
+"""What a run with worlds keeps, for extensions."""
 
 _TIMEOUT = pytest.StashKey[float]()
 """The timeout that pytest-timeout would have applied to an item, in seconds."""
@@ -103,16 +96,9 @@ def _open_run(
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
-    run = Run(config, tally, plans, kinds, launchers, folder)
+    accepted = read_acceptances(config.rootpath, tally.settings)
+    run = config.stash[RUN] = Run(config, tally, plans, kinds, launchers, folder, accepted)
     config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
-    if has_acceptances(config.rootpath, tally.settings.sweep):
-        from pytest_multihost.extensions.sweep.run import read_acceptances
-
-        run.accepted = read_acceptances(config.rootpath, tally.settings.sweep)
-    if any(plan.sweep is not None for plan in plans.values()):
-        from pytest_multihost.extensions.sweep.run import Sweeps
-
-        run.sweeps = Sweeps(config, tally, launchers, folder, kinds, run.accepted)
     try:
         for plan in plans.values():
             launchers.get(plan.requirements)
@@ -132,24 +118,17 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
     Raises:
         pytest.UsageError: The artifacts directory cannot be used, or holds files of others.
     """
-    base = tally.settings.artifacts
+    base = artifacts_directory(config, tally.settings)
     try:
         return RunFolder.open(base, run_id)
     except (SettingError, OSError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             tally.unwritten.append(f"{base}: {error}")
-            tally.settings = replace(tally.settings, artifacts=base_temp(config) / "artifacts")
-            return RunFolder.open(tally.settings.artifacts, run_id)
+            instead = base_temp(config) / "artifacts"
+            tally.settings = tally.settings.having(ARTIFACTS, instead)
+            return RunFolder.open(instead, run_id)
         why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"
         raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
-
-
-def _summary(result: SweepResult) -> str:
-    """Return what the terminal's summary says of a sweep, also of one without a weakness."""
-    left_out = [f"left out {each}" for each in left_out_texts(result)]
-    unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
-    chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
-    return f"{result.nodeid}: {'; '.join((survives_text(result), *chance, *left_out, *unmet))}"
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
@@ -163,8 +142,7 @@ class Run:
         kinds: The kinds of faults, by name.
         launchers: What starts the worlds.
         folder: The run's folder of artifacts.
-        accepted: What the project accepts of sweeps and hazards.
-        sweeps: Sweeps those that are to be swept; None if none is.
+        accepted: What the project accepts, with reasons.
     """
 
     config: pytest.Config
@@ -174,7 +152,6 @@ class Run:
     launchers: Launchers
     folder: RunFolder
     accepted: Sequence[Acceptance] = ()
-    sweeps: Sweeps | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
@@ -187,33 +164,16 @@ class Run:
         plan = self.plans[item.nodeid]
         self._check_machine(plan)
         self._attempts[item.nodeid] += 1
-        if plan.sweep is not None and self.sweeps is not None:
-            self.sweeps.prepare()
-        launcher, peers = self.launchers.get(plan.requirements), peers_of(self.config)
-        own_s = plan.world.timeout_s
-        timeout_s = item.stash.get(_TIMEOUT, own_s)
-        spec = replace(
-            plan.world,
-            attempt=self._attempts[item.nodeid],
-            timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
-            sites=sites_for(plan.world.size, peers),
-            tells_points=self.config.getoption("multihost_points")
-            or plan.sweep is not None
-            or self.tally.settings.hazards.needs_points,
-            tells_callers=self.tally.settings.hazards.needs_points,
-            keeps_operations=self.tally.settings.hazards.is_on,
-            told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
-            told_batches=plan.sweep.batches if plan.sweep else (),
+        spec = self._spec(item, plan)
+        if missing := plan.backend.lacking(_ranks_here(spec)):
+            end = pytest.fail if self.config.getini("multihost_require_gpu") else pytest.skip
+            end(missing)
+        launcher = self.config.hook.pytest_multihost_launch(
+            item=item, spec=spec, launcher=self.launchers.get(plan.requirements)
         )
         self.tally.ran += 1
         attempt = run_attempt(
-            self.config,
-            plan,
-            spec,
-            launcher=AttachLauncher(launcher, peers) if peers else launcher,
-            tally=self.tally,
-            folder=self.folder,
-            accepted=self.accepted,
+            item, plan, spec, launcher=launcher, tally=self.tally, folder=self.folder
         )
         judged = attempt.judged
         if self.config.getoption("multihost_points"):
@@ -225,24 +185,24 @@ class Run:
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
-        if plan.sweep is not None and self.sweeps is not None:
-            return self._swept(attempt, plan, self.sweeps)
+        further = self.config.hook.pytest_multihost_explore(item=item, attempt=attempt)
+        attempt = replace(attempt, analyses=(*attempt.analyses, *further))
+        self.tally.lines += [each.summary for each in attempt.analyses if each.summary]
         return attempt
 
-    def _swept(self, attempt: CompletedAttempt, plan: Plan, sweeps: Sweeps) -> CompletedAttempt:
-        """Sweep a test whose undisturbed run is over.
-
-        Raises:
-            KeyboardInterrupt: As in `run_item`; what has been found has been shown.
-            LaunchError: The harness broke; likewise.
-        """
-        result = sweeps.sweep(plan, attempt)
-        self.tally.swept.append(told := _summary(result))
-        attempt = replace(attempt, sweep=result)
-        if result.status == "interrupted":
-            write_through(self.config, f"\n{sweep_section(result).text}\n{told}\n")
-            raise sweeps.broken or KeyboardInterrupt(result.reason)
-        return attempt
+    def _spec(self, item: pytest.Item, plan: Plan) -> WorldSpec:
+        own_s = plan.world.timeout_s
+        timeout_s = item.stash.get(_TIMEOUT, own_s)
+        spec = replace(
+            plan.world,
+            attempt=self._attempts[item.nodeid],
+            timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
+            tells_points=self.config.getoption("multihost_points"),
+        )
+        changed: WorldSpec = self.config.hook.pytest_multihost_prepare(
+            item=item, plan=plan, spec=spec
+        )
+        return changed
 
     def _check_machine(self, plan: Plan) -> None:
         for fault in plan.world.faults:
@@ -250,10 +210,6 @@ class Run:
                 pytest.skip(reason)
         if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
             pytest.skip(reason)
-        sites = sites_for(plan.world.size, peers_of(self.config))
-        if missing := plan.backend.lacking(sites[0][-1] if sites else plan.world.size):
-            end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
-            end(missing)
 
     # Hooks, for a run with worlds alone
 
@@ -272,9 +228,7 @@ class Run:
         ignore_further_signals()
 
     def pytest_unconfigure(self) -> None:
-        """End the lanes, then the servers."""
-        if self.sweeps is not None:
-            self.sweeps.close()
+        """End the servers."""
         self.launchers.close()
         restore_signals()
 
@@ -290,3 +244,8 @@ class Run:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         """Return True for our items: no timer was set."""
         return True if _TIMEOUT in item.stash else None
+
+
+def _ranks_here(spec: WorldSpec) -> int:
+    """Return how many ranks of a world use the devices of this machine."""
+    return len(spec.host_of(0).ranks) if spec.sites else spec.size

@@ -61,7 +61,6 @@ _SWITCHED_OFF: Mapping[str, object] = {
     "failedfirst": False,
     "lf": False,
     "looponfail": False,
-    "multihost_attach": False,
     "newfirst": False,
     "stepwise": False,
 }
@@ -182,7 +181,8 @@ class _Collecting:
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
         """Switch off what must not act twice, before any other plugin reads its options."""
-        switch_off(config, _SWITCHED_OFF)
+        for options in (_SWITCHED_OFF, *config.hook.pytest_multihost_controller_only()):
+            switch_off(config, options)
         if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
             config.pluginmanager.unregister(name="rerunfailures")
             config.addinivalue_line("markers", "flaky(...): see pytest-rerunfailures")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_multihost.core.pytest_plugin.options import Settings
-
-if TYPE_CHECKING:
-    from pytest_multihost.core.model.sweep import SweepResult
-    from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.pytest_plugin.option import Settings
 
 
 class PytestMultihostWarning(pytest.PytestWarning):
@@ -34,7 +28,7 @@ class Tally:
         fatal: Why the run is to fail although no test did.
         unwritten: Artifacts that could not be written, and why.
         points: What is to be shown of the points that ranks have passed.
-        swept: What sweeps have shown, a line for each.
+        lines: What analyses have to say at the end, a line for each.
     """
 
     settings: Settings
@@ -44,7 +38,7 @@ class Tally:
     fatal: str | None = None
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
-    swept: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
@@ -64,18 +58,24 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up what its workers did
         worker: Any = config
-        summed = ("selected", "ran", "unwritten", "points", "swept")
+        summed = ("selected", "ran", "unwritten", "points", "lines")
         worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
         return
     if tally.ran and tally.run_id is not None:
+        from pytest_multihost.core.pytest_plugin.options import artifacts_directory
+        from pytest_multihost.core.registry import offered_renderers
         from pytest_multihost.core.report.html import write_index
 
         with tally.noting("the run's page"):
-            write_index(tally.settings.artifacts / tally.run_id)
-    message = _missing(tally)
+            folder = artifacts_directory(config, tally.settings) / tally.run_id
+            write_index(folder, offered_renderers(config.hook))
+    is_required = bool(config.getini("multihost_require"))
+    message = _missing(
+        tally, is_required=is_required, has_ranks=config.getoption("multihost_ranks") is not None
+    )
     if message is None or config.option.collectonly or session.shouldstop:
         return
-    if tally.settings.is_required:
+    if is_required:
         tally.fatal = message
     else:
         try:
@@ -88,21 +88,21 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _missing(tally: Tally) -> str | None:
+def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
     if tally.ran:
         return None
     if tally.selected:
         return f"{tally.selected} multihost tests were selected and none ran"
-    if tally.settings.has_ranks_option:
+    if has_ranks:
         return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
-    if tally.settings.is_required:
+    if is_required:
         return "multihost_require is set, but no selected test is multihost"
     return None
 
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write why the run fails although no test did, and which artifacts are missing."""
-    for line in (*tally.points, *tally.swept):
+    for line in (*tally.points, *tally.lines):
         reporter.write_line(line)
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]
@@ -111,44 +111,3 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)
         reporter.write_line(f"FAILED: {tally.fatal}", red=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        _annotate_workflow(reporter, tally)
-
-
-def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
-    """Write errors at the culprits' lines, and add the verdicts to the summary of the step."""
-    from pytest_multihost.core.report import Checkout, append_summary, error_commands
-    from pytest_multihost.core.report.artifacts import RunFolder
-    from pytest_multihost.extensions.hazards.report import append_hazard_summary, hazard_commands
-    from pytest_multihost.extensions.sweep.report import (
-        append_sweep_summary,
-        sweep_commands,
-        sweeps_of,
-    )
-
-    verdicts: list[JsonVerdict] = []
-    sweeps: list[SweepResult] = []
-    if tally.run_id is not None:
-        folder = RunFolder(tally.settings.artifacts, tally.run_id)
-        sweeps = sweeps_of(folder.path)
-        with suppress(OSError):  # they could not be written; that has been reported
-            verdicts, _ = folder.verdicts()
-    root = os.path.realpath(reporter.config.rootpath)
-    workspace = os.path.realpath(os.environ.get("GITHUB_WORKSPACE", root))
-    checkout = Checkout(root, workspace)
-    commands = (
-        *error_commands(verdicts, checkout),
-        *sweep_commands(sweeps, checkout),
-        *hazard_commands(verdicts, checkout),
-    )
-    for command in commands:
-        reporter.ensure_newline()
-        reporter.write_line(command)
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path and verdicts:
-        try:
-            append_summary(Path(path), verdicts)
-            append_sweep_summary(Path(path), sweeps)
-            append_hazard_summary(Path(path), verdicts)
-        except OSError as error:
-            reporter.write_line(f"multihost: the summary of the step: {error}", yellow=True)

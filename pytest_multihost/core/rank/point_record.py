@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from time import monotonic  # by name: the test may replace it in its module
 from types import FrameType
 
+from pytest_multihost.core.model.collectives import BY_NAME, of_function
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
+from pytest_multihost.core.model.recorded_point import STORE_READS
 from pytest_multihost.core.model.stack import Frame, relative_to
-from pytest_multihost.core.model.sweep import STORE_READS
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.calls import callers, error_path, user_frames
 from pytest_multihost.core.rank.used_code import UsedCode
@@ -22,17 +23,6 @@ from pytest_multihost.core.rank.used_code import UsedCode
 #
 # What a rank has done before such an operation has happened before all that any rank does after it.
 
-
-_MATCHED = frozenset(
-    {
-        *("all_gather", "all_gather_into_tensor", "all_reduce", "barrier"),
-        *("monitored_barrier", "reduce_scatter", "reduce_scatter_tensor"),
-    }
-)
-"""Operations of torch's in which each member waits for every other, if they are synchronous."""
-
-_ALWAYS = frozenset({"process_allgather", "sync_global_devices", "world.barrier", "world.gather"})
-"""Operations that are synchronous, and all ranks' by definition."""
 
 _FRAMES = 20
 """How far out torch's own function is looked for."""
@@ -46,14 +36,17 @@ def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
         name: The operation.
         size: Ranks of the world.
     """
-    if name in _ALWAYS or name not in _MATCHED:
-        return name in _ALWAYS
+    collective = BY_NAME.get(name)
+    if collective is None or not collective.meets_all:
+        return False
+    if collective.is_of_world and collective.is_synchronous:
+        return True
     for _ in range(_FRAMES):
         if frame is None:
             return False
-        if "torch/distributed" in frame.f_code.co_filename and frame.f_code.co_name == name:
+        if of_function(frame.f_code.co_filename, frame.f_code.co_name) is collective:
             given = frame.f_locals
-            is_async = given.get("async_op", name != "monitored_barrier")
+            is_async = given.get("async_op", not collective.is_synchronous)
             return not is_async and _is_whole(given.get("group"), size)
         frame = frame.f_back
     return False

@@ -25,15 +25,13 @@ from typing import Any
 from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
 from pytest_multihost.core.model.fault import (
     IO_CALLS,
-    NETWORK_KINDS,
-    NOT_AT_POINTS,
     Fault,
     Point,
     PointKind,
 )
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import OperationKind
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, Strike
 from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
@@ -367,16 +365,16 @@ def pass_point(point: PointKind, name: str = "") -> None:
         points.pass_point(point, name)
 
 
-def _is_before_the_test(fault: Fault) -> bool:
-    return fault.kind in NOT_AT_POINTS or fault.at.point == "rendezvous"
+def _is_before_the_test(fault: Fault, world: WorldSpec) -> bool:
+    return world.facts_of(fault).is_before_test or fault.at.point == "rendezvous"
 
 
 def delay_start(spec: RankSpec, send: Send) -> None:
     """Delay this rank's rendezvous as its faults require; send those already performed."""
     for index, fault in enumerate(spec.world.faults):
-        if _is_before_the_test(fault) and spec.rank in fault.ranks:
+        if spec.rank in fault.ranks and _is_before_the_test(fault, spec.world):
             detail: dict[str, Any] = {}
-            if fault.kind in NETWORK_KINDS:  # the server has performed it
+            if spec.world.facts_of(fault).is_network:  # the server has performed it
                 after_s = fault.params.get("heals_after")
                 until = {} if after_s is None else {"until_s": now() + after_s}
                 detail = {"network": "before"} | until
@@ -410,7 +408,7 @@ def bind_faults(
     bindings = [
         Binding(index, fault, kinds[fault.kind])
         for index, fault in enumerate(spec.world.faults)
-        if spec.rank in fault.ranks and not _is_before_the_test(fault)
+        if spec.rank in fault.ranks and not _is_before_the_test(fault, spec.world)
     ]
     record = None
     if spec.world.tells_points:

@@ -383,6 +383,15 @@ def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:
         raise unusable(path, str(error)) from error
 
 
+def last_attempts(verdicts: Iterable[JsonVerdict]) -> list[JsonVerdict]:
+    """Return the last verdict of each test: a rerun replaces the attempt that it repeats."""
+    found: dict[str, JsonVerdict] = {}
+    for each in verdicts:
+        if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
+            found[each["nodeid"]] = each
+    return list(found.values())
+
+
 def _is_shallow(value: Json, depth: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return depth > 0 and all(_is_shallow(each, depth - 1) for each in inner)

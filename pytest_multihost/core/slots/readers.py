@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 
-from pytest_multihost.core.model.hazard import Launch, RankRecord
 from pytest_multihost.core.model.operation import (
-    PROGRAM_START,
     CallSite,
     GroupKey,
     History,
-    Operation,
-    read_start_number,
 )
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.slots.page import (
-    ARCHIVED,
     CALL,
     ENDED,
     ENTRIES,
     ENTRY,
     FIRST_WORD,
-    FOR_CPU,
     HAVE_HISTORY,
-    KINDS,
     RECORD,
-    RECORDS,
     RECORDS_AT,
     RING,
     RINGS,
@@ -39,10 +29,8 @@ from pytest_multihost.core.slots.page import (
     THREAD,
     WAITED,
     WORDS,
-    Record,
     archive_path,
     history_path,
-    operation_of,
     parse_group,
     read_page,
     read_slots,
@@ -52,113 +40,8 @@ from pytest_multihost.core.slots.page import (
 __all__ = [
     "archive_path",
     "history_path",
-    "plain_calls",
     "read_histories",
-    "read_programs",
-    "read_record",
 ]
-
-
-# Reads all operations of a rank: those that its slot page still has, and its archive.
-
-
-_PROGRAM = json.dumps("program ")[:-1].encode()
-"""How the scope of a program begins in the text of a group."""
-
-_LAUNCH = slice(15, 19)
-"""Of a record: thread, file, line and function of the call that launched the operation."""
-
-
-def read_record(page: Path, *, rank: int) -> RankRecord:
-    """Return everything that a rank has launched; it must write no more.
-
-    Args:
-        page: Its slot page.
-        rank: The rank.
-    """
-    data = read_page(page)
-    if data is None:
-        return RankRecord(rank)
-    texts = texts_of(data)
-    try:
-        archive = archive_path(page).read_bytes()
-    except OSError:
-        archive = b""
-    archived, recent = list(_used(archive)), list(_used(data[RECORDS_AT:SINK_AT]))
-    is_full = len(archived) >= ARCHIVED
-    # What has no room in the archive is lost: the last operations follow upon a gap.
-    records = archived if is_full else [*archived, *recent]
-    records.sort(key=lambda each: each[-1])
-    launches = tuple(_launch(rank, each, texts) for each in records)
-    is_lost = len(recent) == RECORDS and not archived and min(each[-1] for each in recent) > 1
-    return RankRecord(rank, launches, is_truncated=is_full or is_lost)
-
-
-def read_programs(page: Path, *, rank: int, near_s: float) -> tuple[Launch, ...]:
-    """Return the jax programs that a rank's main thread has started, as far as Python saw it.
-
-    Args:
-        page: Its slot page.
-        rank: The rank.
-        near_s: A time within a day of the rank's life.
-    """
-    entered = read_slots(page, rank=rank).entered
-    found = []
-    for (group, ordinal, scope), count in entered.items():
-        if scope.kind == "program" and count:
-            file, _, line = scope.name.rpartition(":")
-            since_s, is_main = read_start_number(count, near_s)
-            operation = Operation(
-                name=PROGRAM_START,
-                kind="collective",
-                group=group,
-                ordinal=ordinal,
-                scope=scope,
-                sequence=1,
-                since_s=since_s,
-            )
-            launch = Launch(rank, count, int(is_main), Frame(file, int(line), ""), operation)
-            found += [launch] * is_main
-    return tuple(sorted(found, key=lambda each: each.number))
-
-
-def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | None:
-    """Return the groups and sequences of a rank's operations, if there is nothing else to tell.
-
-    That is so if they are all collectives that one thread has launched and waited for. Ranks of
-    which these are equal have launched all in one order. It takes a tenth of the time of
-    `read_record`.
-
-    Args:
-        page: Its slot page.
-        since_s: Operations that began earlier are left out.
-    """
-    data = read_page(page)
-    if data is None or archive_path(page).exists() or _PROGRAM in data:
-        return None
-    since_ns = since_s * 1e9
-    used = [each for each in _used(data[RECORDS_AT:SINK_AT]) if each[0] >= since_ns]
-    calls = {(each[2] > 0, each[5] == each[15], each[15], each[11]) for each in used}
-    if len(calls) == 0 or len(used) == RECORDS or len({each[2] for each in calls}) > 1:
-        return None
-    is_plain = all(
-        is_waited and is_same_thread and KINDS[kind % FOR_CPU] == "collective"
-        for is_waited, is_same_thread, _, kind in calls
-    )
-    texts = texts_of(data)
-    used.sort(key=itemgetter(-1))
-    return tuple((texts[each[12]], each[3]) for each in used) if is_plain else None
-
-
-def _used(data: bytes) -> Iterator[Record]:
-    whole = data[: len(data) // STRIDE * STRIDE]
-    return (record for record in RECORD.iter_unpack(whole) if record[0])
-
-
-def _launch(rank: int, record: Record, texts: Mapping[int, str]) -> Launch:
-    thread, file, line, function = record[_LAUNCH]
-    frame = Frame(texts[file], line, texts[function]) if file else None
-    return Launch(rank, record[-1], thread, frame, operation_of(record, texts))
 
 
 # Reads a rank's history: the last collectives that it has entered in each of its groups.

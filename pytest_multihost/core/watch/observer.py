@@ -10,7 +10,6 @@ from pathlib import Path
 from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
-from pytest_multihost.core.model.fault import disturbs_network
 from pytest_multihost.core.model.operation import (
     HARNESS_SCOPE,
     PROGRAM_START,
@@ -151,7 +150,7 @@ class WorldObserver:
         if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
             operations = tuple(map(_without_failures, operations))
         snapshot = Snapshot(kernel, operations)
-        if self.spec is not None and disturbs_network(self.spec.faults):
+        if self.spec is not None and self.spec.disturbs_network:
             events = [event for each in facts for event in each.active_faults]
             changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
             has_begun = any(each.network for each in changes)

@@ -3,20 +3,107 @@
 `attach` connects the processes that a launcher has started, and starts ranks through all of them;
 `pytest_plugin` does that for tests, `joined_script` for ``multihost run``. `peer_server` is what a
 process does that is not rank 0's, `remote_ranks` shows ranks on other machines to the watchdog.
-`meeting` connects processes for other commands, as ``multihost attach``.
+`meeting` connects processes for other commands, as ``multihost attach``. `hookspecs` has a hook for
+other extensions.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
+    from pytest_multihost.core.model.spec import WorldSpec
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hook of attached runs."""
+    from pytest_multihost.extensions.engines import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare `--multihost-attach`."""
+    from pytest_multihost.extensions.engines.pytest_plugin import add_attach_option
+
+    add_attach_option(parser)
+
+
+@hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Find out which process of an attached run this is, before plugins act on their options."""
+    from pytest_multihost.extensions.engines.pytest_plugin import read_role
+
+    read_role(config)
+
+
+@hookimpl(trylast=True)  # the core has read the settings
+def pytest_configure(config: pytest.Config) -> None:
+    """Attach to the other processes if asked to."""
+    from pytest_multihost.extensions.engines.pytest_plugin import attach
+
+    attach(config)
+
+
+@hookimpl
+def pytest_multihost_controller_only() -> Mapping[str, object]:
+    """Return the option that makes a process part of an attached run."""
+    return {"multihost_attach": False}
+
+
+@hookimpl(tryfirst=True)  # before anything is started: all but rank 0's process do not return
+def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    """Take part in an attached run; returns in the process of rank 0 alone."""
+    from pytest_multihost.extensions.engines.pytest_plugin import take_part
+
+    take_part(session, items)
+
+
+@hookimpl(wrapper=True)
+def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
+    """Put the ranks on the machines of the attached run, if there are several."""
+    from pytest_multihost.extensions.engines.pytest_plugin import peers_of
+
+    spec, peers = (yield), peers_of(item.config)
+    if not peers:
+        return spec
+    from pytest_multihost.extensions.engines.attach import sites_for
+
+    return replace(spec, sites=sites_for(spec.size, peers))
+
+
+@hookimpl(wrapper=True)
+def pytest_multihost_launch(item: pytest.Item) -> Generator[None, Launcher, Launcher]:
+    """Start the ranks through all processes of the attached run."""
+    from pytest_multihost.extensions.engines.pytest_plugin import peers_of
+
+    launcher, peers = (yield), peers_of(item.config)
+    if not peers:
+        return launcher
+    from pytest_multihost.core.launch.server import ServerLauncher
+    from pytest_multihost.extensions.engines.attach import AttachLauncher
+
+    return AttachLauncher(launcher, peers) if isinstance(launcher, ServerLauncher) else launcher
+
+
+@hookimpl
+def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:
+    """Return the other processes of the attached run on this machine."""
+    from pytest_multihost.extensions.engines.pytest_plugin import peers_of
+
+    peers = [each for each in peers_of(config).values() if each.is_local]
+    return [each.hello.pid for each in peers if each.hello.pid]
 
 
 @hookimpl

@@ -17,12 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pytest_multihost.core.model.collectives import of_flight_name
 from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.extensions.flight.launched import Joined, Launched
-
-_NEED_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier")
-"""With these names collectives begin that end nowhere before all members have entered them. In an
-all_to_all two ranks may have nothing for each other."""
 
 _SETTLED_S = 1.0
 """So long before a dump its rank and those that share groups with it must have stood still."""
@@ -163,10 +160,7 @@ def _ended_for_all(key: GroupKey, joined: Joined) -> int:
         each.operation.sequence
         for theirs in joined.launched.values()
         for each in theirs
-        if each.operation.group_key == key
-        and not each.is_on_host
-        and each.operation.kind == "collective"
-        and each.operation.name.lower().startswith(_NEED_ALL)
+        if each.operation.group_key == key and not each.is_on_host and _needs_all(each.operation)
     }
     ended = [
         each.operation.sequence
@@ -184,6 +178,12 @@ def _ended_for_all(key: GroupKey, joined: Joined) -> int:
         ]
     last = max(ended, default=0)
     return max((each for each in needing if each <= last), default=0)
+
+
+def _needs_all(operation: Operation) -> bool:
+    """Return whether an operation certainly ends nowhere before all members have entered it."""
+    found = of_flight_name(operation.name) if operation.kind == "collective" else None
+    return found is not None and found.meets_all
 
 
 # Where a rank is
@@ -251,8 +251,7 @@ def _was_given_up(
     operation = last.operation
     return (
         last.is_on_host
-        and operation.kind == "collective"
-        and operation.name.lower().startswith(_NEED_ALL)
+        and _needs_all(operation)
         and any(
             launched[each].get(operation.group_key, operation.sequence) < operation.sequence
             for each in operation.group

@@ -15,6 +15,7 @@ from statistics import median
 
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.blame.divergence import find_partings
+from pytest_multihost.core.model.collectives import of_flight_name
 from pytest_multihost.core.model.operation import (
     CallSite,
     GroupKey,
@@ -39,16 +40,6 @@ from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.extensions.flight.launched import Joined, Launched, join
 from pytest_multihost.extensions.flight.progress import Progress, progress_of
 from pytest_multihost.extensions.flight.recording import KNOWN_VERSION, DumpFolder, Recording
-
-_ALIKE = (
-    "all_reduce",
-    "allreduce",
-    "all_gather_base",
-    "reduce_scatter_base",
-    "broadcast",
-    "reduce",
-)
-"""Collectives whose ranks pass tensors of one size."""
 
 _KEPT_S = 86400.0
 """A file's time is that of the dump if it is no later than that after its last operation."""
@@ -254,7 +245,8 @@ def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) 
 
 
 def _site(operation: Operation) -> CallSite:
-    detail = operation.detail if operation.name in _ALIKE else ""
+    collective = of_flight_name(operation.name)
+    detail = operation.detail if collective is not None and collective.has_one_size else ""
     frames = (operation.frame,) if operation.frame is not None else ()
     return CallSite(operation.name, None, detail, frames)
 

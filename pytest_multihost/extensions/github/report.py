@@ -1,6 +1,6 @@
 """Output for GitHub Actions: an error at the culprit's line, and the verdicts as a page.
 
-What is written of sweeps is in `report.sweep`.
+What other extensions say, as annotations and Markdown, comes from their renderers.
 
 Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
 processes write it and only the controller reports.
@@ -17,14 +17,18 @@ Two formats of GitHub's are written here, and in both a test's own text must sta
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pytest_multihost.core.model.operation import group_by_value, rank_set
 from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.artifacts import last_attempts
+from pytest_multihost.core.report.markdown import CONTROLS, escaped, fitted
+from pytest_multihost.core.report.renderer import Renderer
 
 MAX_SUMMARY = 1024 * 1024
 """Maximum bytes of one step's summary; GitHub drops a larger file as a whole."""
@@ -32,15 +36,9 @@ MAX_SUMMARY = 1024 * 1024
 MAX_ERRORS = 10
 """Maximum number of errors that GitHub shows of one step."""
 
-_MAX_CELL = 300
 _MAX_MESSAGE = 4000
 _MAX_CLAIMS = 8
 _MAX_SIDES = 4
-_PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
-"""Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #."""
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Control characters except tab and line feed, and what cannot be encoded as UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +58,6 @@ class Checkout:
         path = os.path.normpath(os.path.join(self.root, file))  # noqa: PTH118 - nothing is read
         inside = PurePosixPath(path).is_relative_to(self.workspace)
         return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
-
-
-def last_attempts(verdicts: Iterable[JsonVerdict]) -> list[JsonVerdict]:
-    """Return the last verdict of each test: a rerun replaces the attempt that it repeats."""
-    found: dict[str, JsonVerdict] = {}
-    for each in verdicts:
-        if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
-            found[each["nodeid"]] = each
-    return list(found.values())
 
 
 def has_failed(verdict: JsonVerdict) -> bool:
@@ -170,7 +159,7 @@ def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | 
 
 
 def _command_data(text: str) -> str:
-    clean = _CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
+    clean = CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
     return clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -194,23 +183,6 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     heading = f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
     parts = [heading, *([_TABLE_HEAD] if bad else []), *map(_row, bad), *map(_details, bad)]
     return fitted(parts, _LEFT_OUT, max_bytes)
-
-
-def fitted(parts: Iterable[str], left_out: str, max_bytes: int) -> str:
-    """Return as many of the first parts as fit, with a note if some do not.
-
-    Args:
-        parts: Parts of a page.
-        left_out: The note; it is left out, too, where not even it fits.
-        max_bytes: The maximum size of the page.
-    """
-    text, left = "", max_bytes - len(left_out.encode())
-    for part in parts:
-        left -= len(part.encode())
-        if left < 0:
-            return text + (left_out if max_bytes >= len(left_out.encode()) else "")
-        text += part
-    return text
 
 
 _TABLE_HEAD = (
@@ -275,29 +247,61 @@ def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
     return claims[:_MAX_CLAIMS]
 
 
-def escaped(value: object, limit: int = _MAX_CELL) -> str:
-    """Return a text escaped so that Markdown and HTML show it literally, on one line.
+# What other extensions say
 
-    A character that is written as a reference has no meaning in Markdown: it neither ends a table's
-    cell, nor begins a link, a mention of a user or an element. A backslash is not enough: tables
-    and autolinks are parsed before backslashes.
+
+def annotation_commands(annotations: Sequence[Annotation], checkout: Checkout) -> list[str]:
+    """Return GitHub's workflow commands for annotations, as many as GitHub shows."""
+    return [_annotation(each, checkout) for each in annotations[:MAX_ERRORS]]
+
+
+def _annotation(annotation: Annotation, checkout: Checkout) -> str:
+    places = ((checkout.relative(each.file), each.line) for each in annotation.places)
+    file, line = next((at for at in places if at[0] is not None), (None, None))
+    return workflow_command(annotation.level, file, line, annotation.title, annotation.text)
+
+
+def all_commands(
+    run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer], checkout: Checkout
+) -> list[str]:
+    """Return the workflow commands of a run.
+
+    Args:
+        run: Its folder.
+        verdicts: Of all attempts.
+        renderers: What extensions show.
+        checkout: The directories of the code.
     """
-    line = " ".join(_CONTROLS.sub(" ", str(value)).split())
-    shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
-    return _PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", shown)
+    of_extensions = [each.annotations for each in renderers if each.annotations is not None]
+    groups = [annotation_commands(each(run, verdicts), checkout) for each in of_extensions]
+    return [
+        *error_commands(verdicts, checkout),
+        *(command for group in groups for command in group),
+    ]
 
 
-def append_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
-    """Append the run's verdicts to a step's summary.
+def append_summaries(
+    path: Path, run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer]
+) -> None:
+    """Append the run to a step's summary; other programs write to that as well.
+
+    Args:
+        path: The summary.
+        run: The folder of the run.
+        verdicts: Of all attempts.
+        renderers: What extensions show.
 
     Raises:
         OSError: The file cannot be written.
     """
+    of_extensions = [each.markdown for each in renderers if each.markdown is not None]
     append_page(path, lambda max_bytes: summary(verdicts, max_bytes=max_bytes))
+    for each in of_extensions:
+        append_page(path, partial(each, run, verdicts))
 
 
 def append_page(path: Path, page: Callable[[int], str]) -> None:
-    """Append a page to a step's summary; other programs write to it as well.
+    """Append a page to a step's summary.
 
     Args:
         path: The summary.

@@ -8,4 +8,7 @@ shows what others would do.
   only, and reads what the code around a call does about that.
 * `find` applies rules, words what they have found, marks what a project accepts, and says what a
   sweep can do so that it hangs.
+
+`look` looks for them in an attempt and says what follows, from the `record` of its slot pages.
+`model` has the values, `report` shows them, `options` are the options.
 """

@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.fault import START, Fault, Point
-from pytest_multihost.core.model.hazard import (
+from pytest_multihost.core.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.hazards import rules
+from pytest_multihost.extensions.hazards.model import (
     Hazard,
     Hazards,
     HazardSide,
@@ -15,12 +19,8 @@ from pytest_multihost.core.model.hazard import (
     Launch,
     Passed,
     PlaceOf,
+    Rule,
 )
-from pytest_multihost.core.model.operation import group_by_value, group_name, rank_set
-from pytest_multihost.core.model.spec import Rule
-from pytest_multihost.core.model.sweep import Acceptance, Disturbance, RecordedPoint
-from pytest_multihost.core.model.verdict import OperationName
-from pytest_multihost.extensions.hazards import rules
 from pytest_multihost.extensions.hazards.rules import Found, Records, programs
 from pytest_multihost.extensions.hazards.unguarded import TextOf, unguarded
 
@@ -187,20 +187,18 @@ _IN_STREAMS = ("order", "racing", "buffered", "programs")
 """Rules about what a device does in the order of the launches, or where processes connect."""
 
 
-def disturbances_of(hazards: Hazards, *, size: int, class_: int = 0) -> tuple[Disturbance, ...]:
-    """Return the disturbances that try hazards: what hangs then is a finding with a token.
+def suspected_faults(hazards: Hazards, *, size: int) -> Mapping[Fault, Place | None]:
+    """Return the faults that try hazards, each with the line that it is about.
 
     Args:
         hazards: What a run has shown; what is accepted is not tried.
         size: Ranks of the world.
-        class_: Number of the class that these disturbances are in.
     """
-    found = {
-        fault: Disturbance("hazards", fault, _ranks(fault), _passed(fault, hazard), class_)
+    return {
+        fault: next(iter(hazard.places), None)
         for hazard in hazards.open
         for fault in _faults(hazard, size)
     }
-    return tuple(found.values())
 
 
 def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
@@ -217,12 +215,3 @@ def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
         side = hazard.sides[0]
         if (point := side.steps[0].point) is not None:
             yield Fault("fails", (side.rank,), point, {})
-
-
-def _ranks(fault: Fault) -> tuple[int, ...]:
-    return fault.ranks if isinstance(fault.ranks, tuple) else ()
-
-
-def _passed(fault: Fault, hazard: Hazard) -> RecordedPoint:
-    where = next(iter(hazard.places), None)
-    return RecordedPoint(_ranks(fault)[0], fault.at, 0, where=where)

@@ -1,6 +1,6 @@
-"""Hazards in the terminal, where they fail a test, and for GitHub.
+"""Hazards in the terminal, where they fail a test, in pages, and as annotations of a run.
 
-For GitHub everything is taken from verdicts, as in `report.github`.
+Pages and annotations take everything from verdicts.
 """
 
 from __future__ import annotations
@@ -8,20 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_multihost.core.model.hazard import Hazard, Hazards
-from pytest_multihost.core.model.json_values import from_json
-from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.model.json_values import JsonError, from_json
+from pytest_multihost.core.model.verdict import JsonVerdict, Verdict
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.artifacts import last_attempts
+from pytest_multihost.core.report.html import render_part
 from pytest_multihost.core.report.layout import INDENT, Line, Section, Span, titled_line
-from pytest_multihost.extensions.github.report import (
-    MAX_ERRORS,
-    MAX_SUMMARY,
-    Checkout,
-    append_page,
-    escaped,
-    fitted,
-    last_attempts,
-    workflow_command,
-)
+from pytest_multihost.core.report.markdown import escaped, fitted
+from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
+from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 
 _MAX_ROWS = 30
 _LEFT_OUT = "\n_There are more hazards\\: they do not fit into a summary._\n"
@@ -61,29 +56,55 @@ def _block(hazard: Hazard) -> Iterator[Line]:
         yield (INDENT, *titled_line("seen", f"{hazard.count} times in this run"))
 
 
-# For GitHub
+# In pages, and for a forge
+
+
+_TEMPLATES = Path(__file__).parent
+
+
+def _open(verdict: JsonVerdict) -> tuple[Hazard, ...]:
+    """Return the hazards of a verdict that are not accepted."""
+    try:
+        return from_json(Hazards, verdict["hazards"]).open if verdict.get("hazards") else ()
+    except JsonError:  # of another version, or damaged
+        return ()
+
+
+def page_section(verdict: Verdict) -> PageSection | None:
+    """Return the section of report.html; None where there is no hazard."""
+    hazards = _open(verdict.record())
+    if not hazards:
+        return None
+    html = render_part(_TEMPLATES, "section.html.j2", hazards=hazards)
+    return PageSection("hazards", "Hazards", html)
+
+
+def row_part(_run: Path, verdict: JsonVerdict) -> RowPart:
+    """Return what the page of a run shows in the row of a test."""
+    hazards = _open(verdict)
+    return RowPart(html=render_part(_TEMPLATES, "row.html.j2", hazards=hazards) if hazards else "")
 
 
 def _hazards(verdicts: Sequence[JsonVerdict]) -> Iterator[tuple[str, Hazard]]:
     """Yield the hazards that are not accepted, with their tests."""
     for verdict in last_attempts(verdicts):
-        if verdict.get("hazards") is not None:
-            found = from_json(Hazards, verdict["hazards"])
-            yield from ((str(verdict["nodeid"]), each) for each in found.open)
+        yield from ((str(verdict["nodeid"]), each) for each in _open(verdict))
 
 
-def hazard_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[str]:
-    """Return GitHub's workflow commands that put a warning at the first line of each hazard."""
-    commands = []
-    for nodeid, hazard in list(_hazards(verdicts))[:MAX_ERRORS]:
-        places = ((checkout.relative(each.file), each.line) for each in hazard.places)
-        file, line = next((at for at in places if at[0] is not None), (None, None))
-        title = f"HAZARD {hazard.rule} {nodeid}"
-        commands.append(workflow_command("warning", file, line, title, hazard.text))
-    return commands
+def hazard_annotations(_run: Path, verdicts: Sequence[JsonVerdict]) -> list[Annotation]:
+    """Return a warning at the first line of each hazard."""
+    return [
+        Annotation(
+            level="warning",
+            title=f"HAZARD {hazard.rule} {nodeid}",
+            text=hazard.text,
+            places=hazard.places,
+        )
+        for nodeid, hazard in _hazards(verdicts)
+    ]
 
 
-def hazard_summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) -> str:
+def hazard_summary(_run: Path, verdicts: Sequence[JsonVerdict], max_bytes: int) -> str:
     """Return the hazards of a run as Markdown; empty if there are none.
 
     Args:
@@ -107,10 +128,10 @@ def _lines(hazard: Hazard) -> str:
     return ", ".join(f"{each.file}:{each.line}" for each in hazard.places)
 
 
-def append_hazard_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
-    """Append the hazards of a run to a step's summary.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    append_page(path, lambda max_bytes: hazard_summary(verdicts, max_bytes=max_bytes))
+RENDERER = Renderer(
+    name="hazards",
+    section=page_section,
+    row=row_part,
+    annotations=hazard_annotations,
+    markdown=hazard_summary,
+)

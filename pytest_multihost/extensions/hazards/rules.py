@@ -9,14 +9,13 @@ from itertools import combinations, groupby, pairwise
 from math import inf
 from operator import itemgetter
 
-from pytest_multihost.core.model.hazard import Launch, Passed, RankRecord
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     RUNTIME_SCOPE,
     GroupKey,
     group_by_value,
 )
-from pytest_multihost.core.model.spec import Rule
+from pytest_multihost.extensions.hazards.model import Launch, Passed, RankRecord, Rule
 
 Records = Mapping[int, RankRecord]
 """What each rank has launched, by rank."""

@@ -17,10 +17,10 @@ from functools import lru_cache
 from itertools import islice
 
 from pytest_multihost.core.model.fault import ErrorPath
-from pytest_multihost.core.model.hazard import Launch, Passed, RankRecord
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE
+from pytest_multihost.core.model.recorded_point import ASKS, STORE_READS
 from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.sweep import ASKS, STORE_READS
+from pytest_multihost.extensions.hazards.model import Launch, Passed, RankRecord
 from pytest_multihost.extensions.hazards.rules import Found, Place, Records
 
 TextOf = Callable[[str], str]

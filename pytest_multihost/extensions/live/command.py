@@ -22,7 +22,6 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.screen import page_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
-from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.operation import rank_numbers
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Verdict
@@ -103,7 +102,7 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
     """Print the page or the verdict, and write the files that were asked for."""
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
-    text = f"{json.dumps(to_json(verdict), indent=2)}\n"
+    text = f"{json.dumps(verdict.record(), indent=2)}\n"
     page = page_of(judged, title, shows_native=options.native)
     sys.stdout.write(text if options.json == "-" else f"{page}\n")
     if options.json not in {None, "-"}:

@@ -9,36 +9,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_multihost.core.model.collectives import C10D, Collective, of_function
 from pytest_multihost.core.model.operation import Operation, OperationKind
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
 
-_TORCH = "torch/distributed/distributed_c10d.py"
-_MULTIHOST = "jax/experimental/multihost_utils.py"
-_JAX = "jax/_src/distributed.py"
 _LOGGED = "torch/distributed/c10d_logger.py"
 
-_COLLECTIVES: Mapping[str, str] = {
-    _TORCH: (
-        r"(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|gather|scatter|reduce)\w*"
-        r"|(monitored_)?barrier|new_group|init_process_group|split_group|destroy_process_group"
-    ),
-    _MULTIHOST: r"sync_global_devices|process_allgather|broadcast_one_to_all|assert_equal",
-    _JAX: r"initialize|shutdown",
-}
-"""Functions in which a rank waits for the other members of a group, by the file they are in."""
-
-_OF_ALL = re.compile(
-    rf"init_process_group|destroy_process_group|{_COLLECTIVES[_MULTIHOST]}|{_COLLECTIVES[_JAX]}"
-)
 _MEETING_OF_ALL = "_store_based_barrier"
 """In which `new_group` ends, also on ranks that are no members."""
 
 _TRANSFERS = r"(send|recv)(_object_list)?|batch_isend_irecv"
 _PEERS = ("dst", "src")
-_ROOTED = re.compile(r"broadcast|scatter$|gather$|reduce$|(broadcast|scatter|gather)_object")
 _WAITED = re.compile(r"\.wait\(")
 """A call in the user's line that may wait for the end of work; C++ has no frame."""
 
@@ -83,9 +67,10 @@ def seen_operation(
     """
     # The outermost function counts: a barrier may be built of other collectives.
     for index in range(len(frames) - 1, -1, -1):
-        kind = _kind(frames[index])
-        if kind is None:
+        collective = of_function(frames[index].file, frames[index].function)
+        if collective is None and not _is_transfer(frames[index]):
             continue
+        kind: OperationKind = "transfer" if collective is None else "collective"
         found = _operation(frames[index].function, kind, size=size, at_s=at_s)
         found = replace(found, frame=innermost_user_frame(frames), thread=thread)
         if not values:
@@ -93,7 +78,7 @@ def seen_operation(
         around = values[index + 1] if _is_logger(frames, index + 1) else None
         if any(each.function == _MEETING_OF_ALL for each in frames[:index]):
             return replace(found, has_members=True)
-        return _with_arguments(found, values[index], around)
+        return _with_arguments(found, collective, values[index], around)
     return None
 
 
@@ -133,12 +118,8 @@ def is_of_jax(frames: Sequence[Frame]) -> bool:
     return any("/jax/" in each.file for each in frames)
 
 
-def _kind(frame: Frame) -> OperationKind | None:
-    for file, names in _COLLECTIVES.items():
-        if frame.file.endswith(file) and re.fullmatch(names, frame.function):
-            return "collective"
-    is_transfer = frame.file.endswith(_TORCH) and re.fullmatch(_TRANSFERS, frame.function)
-    return "transfer" if is_transfer else None
+def _is_transfer(frame: Frame) -> bool:
+    return frame.file.endswith(C10D) and re.fullmatch(_TRANSFERS, frame.function) is not None
 
 
 def _is_logger(frames: Sequence[Frame], index: int) -> bool:
@@ -162,22 +143,24 @@ def _operation(name: str, kind: OperationKind, *, size: int, at_s: float) -> Ope
 
 
 def _with_arguments(
-    found: Operation, own: Mapping[str, str], around: Mapping[str, str] | None
+    found: Operation,
+    collective: Collective | None,
+    own: Mapping[str, str],
+    around: Mapping[str, str] | None,
 ) -> Operation:
     """Return an operation with its peer or root, and its group, as far as its arguments show them.
 
     Args:
         found: The operation.
+        collective: What its function performs; None for a transfer.
         own: Variables of its function.
         around: Those of torch's wrapper around it, which still has what the caller has given.
     """
-    if found.kind == "transfer":
-        peers = [number for name in _PEERS if (number := _number(own.get(name))) is not None]
-        return replace(found, peer=peers[0] if len(peers) == 1 else None)
-    if _ROOTED.match(found.name):
-        roots = [number for name in _PEERS if (number := _number(own.get(name))) is not None]
-        found = replace(found, root=roots[0] if len(roots) == 1 else None)
-    if _OF_ALL.fullmatch(found.name):
+    if collective is None:
+        return replace(found, peer=_only_number(own, _PEERS))
+    if collective.has_root:
+        found = replace(found, root=_only_number(own, collective.root_parameters))
+    if collective.is_of_world:
         return replace(found, has_members=True)
     if found.name == "new_group":
         ranks = own.get("ranks", "")
@@ -203,6 +186,12 @@ def as_of_some(found: Operation) -> Operation:
         return found
     ordinal = 1 + zlib.crc32(found.name.encode()) % 1000
     return replace(found, ordinal=ordinal, group_title="a group of some of")
+
+
+def _only_number(values: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """Return the number that variables hold, if exactly one of these does."""
+    numbers = [number for name in names if (number := _number(values.get(name))) is not None]
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _number(text: str | None) -> int | None:

@@ -24,7 +24,6 @@ from typing import NoReturn, Self
 from pytest_multihost.core.launch import libc
 from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.fault import disturbs_network
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import (
     Disturbance,
@@ -273,7 +272,7 @@ class NetworkFaults:
         Raises:
             LaunchError: The kernel lacks what it needs.
         """
-        if not disturbs_network(spec.faults):
+        if not spec.disturbs_network:
             return None
         pid, connection = start_child(partial(run_netfault_daemon, network, spec.seed))
         connection.settimeout(_ANSWER_S)

@@ -1,1 +1,41 @@
-"""An S3 endpoint that can be made slow."""
+"""An S3 endpoint that can be made slow, and a fixture for it.
+
+`fixture` has the fixture, `store` is what a test uses, `server` runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Offer the fixture."""
+    from pytest_multihost.extensions.object_store import fixture
+
+    config.pluginmanager.register(fixture, "multihost_object_store_fixture")
+
+
+@hookimpl
+def pytest_multihost_collected(session: pytest.Session) -> None:
+    """Start the store if a selected test requests it."""
+    from pytest_multihost.extensions.object_store.fixture import (
+        requests_object_store,
+        start_object_store,
+    )
+
+    if any(map(requests_object_store, session.items)):
+        start_object_store(session.config)
+
+
+@hookimpl(optionalhook=True)
+def pytest_multihost_needs_one_machine(item: pytest.Item) -> str | None:
+    """Refuse tests with a store in runs on several machines; a hook of `engines`."""
+    from pytest_multihost.extensions.object_store.fixture import requests_object_store
+
+    why = "object_store is an endpoint of one machine, which others do not reach"
+    return why if requests_object_store(item) else None

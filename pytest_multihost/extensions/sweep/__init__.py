@@ -1,7 +1,8 @@
-"""Plans the disturbances of a sweep, and judges what they brought about; pure.
+"""Sweeps: run a passing test again and again, each time with one disturbance.
 
-The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. A sweep calls, in
-this order:
+`marker`, `options` and `hookspecs` are what users and other extensions say; `family` and `result`
+are the values. `run` sweeps tests, in the processes of `lanes`. `report`, `words` and `html` show
+sweeps. A sweep calls, in this order, what follows; all of it is pure:
 
 * `plan` makes the plan from the points of the undisturbed run, and cuts it into shards: `classes`
   finds points that are alike, and ranks that pass the same points, `sharing` files that several
@@ -12,22 +13,3 @@ this order:
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
   accepts.
 """
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pytest_multihost.hookspecs import hookimpl
-
-if TYPE_CHECKING:
-    from pytest_multihost.core.model.errors import MultihostError
-
-
-@hookimpl
-def pytest_multihost_rebuild(run: Path) -> Iterator[Path | MultihostError]:
-    """Write the pages of a run's sweeps again."""
-    from pytest_multihost.extensions.sweep.rebuilt import rebuild_pages
-
-    return rebuild_pages(run)

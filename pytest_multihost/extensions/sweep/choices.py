@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pytest_multihost import faults
+from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import FIELD_ERRORS, START, Fault, Point
-from pytest_multihost.core.model.spec import Family
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.classes import (
     Records,
@@ -25,25 +25,13 @@ from pytest_multihost.extensions.sweep.classes import (
     is_of_the_test,
     site_of,
 )
+from pytest_multihost.extensions.sweep.family import Family
 from pytest_multihost.extensions.sweep.sharing import Sharing
 
-MATCHED = frozenset(
-    {
-        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
-        *("all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "assert_equal"),
-        *("barrier", "destroy_process_group", "init_process_group", "new_group"),
-        *("process_allgather", "reduce_scatter", "reduce_scatter_tensor", "split_group"),
-        *("sync_global_devices", "wait_at_barrier", "world.barrier", "world.gather"),
-    }
-)
+MATCHED = frozenset(each.name for each in COLLECTIVES if not each.has_root)
 """Operations in which each rank does the same, and waits for particular ranks, not for any."""
 
-ROOTED = frozenset(
-    {
-        *("broadcast", "broadcast_object_list", "broadcast_one_to_all", "gather"),
-        *("gather_object", "reduce", "scatter", "scatter_object_list", "world.broadcast"),
-    }
-)
+ROOTED = frozenset(each.name for each in COLLECTIVES if each.has_root)
 """Operations in which one rank does something else than the others."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 
 # Ranks that pass the same points: what disturbs one of them disturbs the others alike.

@@ -21,11 +21,11 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.event import FaultChanged, HoldEnded, PointsPassed, RaisedError
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
-from pytest_multihost.core.model.sweep import WEAK, Disturbance, DisturbedRun, RunOutcome
 from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.points import firings
 from pytest_multihost.core.outcome.rank_facts import is_closed_connection, is_unanswered
+from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
 
 SLOWER = 5.0
 """How many times as long as undisturbed a world may take before a rank that is still at work counts

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from pytest_multihost import faults
+from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.fault import Point
-from pytest_multihost.core.model.sweep import RecordedPoint
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
     LAST_TURN,
     LATER_TURN,
-    MATCHED,
-    ROOTED,
     Choice,
     Role,
     Weight,
 )
 from pytest_multihost.extensions.sweep.classes import SpanKind, classes_of, is_of_the_test, site_of
 from pytest_multihost.extensions.sweep.sharing import changes
+
+_UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late)
+"""Operations that end in the same way however late a rank is."""
 
 LATE_S = 3.0
 """How late a rank is whose others have a timeout of seconds, or poll a number of times."""
@@ -69,15 +71,15 @@ def _late_at_operations(role: Role) -> Iterator[Choice]:
     however late a rank is, its collective meets the same ones. Only what no record holds could see
     it, such as a socket, or a timeout. So a rank is held at all of them in one run, and at each
     alone only if that run went wrong. A message may be taken from anybody, a key of a store may be
-    looked for in vain, and operations of the user's may do anything: at each line of these a rank
-    is held alone.
+    looked for in vain, a barrier may be called in order to fail if a rank is late, and operations
+    of the user's may do anything: at each line of these a rank is held alone.
     """
-    collectives = [e for e in role.operations if e.point.name in MATCHED | ROOTED]
+    collectives = [each for each in role.operations if each.point.name in _UNAFFECTED]
     if collectives:
         yield from _late_at_collectives(collectives)
 
     def key(passed: RecordedPoint, _kind: SpanKind) -> Hashable | None:
-        is_other = passed.point.name not in MATCHED | ROOTED
+        is_other = passed.point.name not in _UNAFFECTED
         return site_of(passed) if passed.point.point == "collective" and is_other else None
 
     for found in classes_of(role.points, role.points_of_last, key):

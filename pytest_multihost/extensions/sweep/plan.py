@@ -8,18 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from pytest_multihost.core.model.fault import ErrorPath
-from pytest_multihost.core.model.spec import DEFAULT_FAMILIES, Family
-from pytest_multihost.core.model.sweep import (
-    WEAK,
-    Disturbance,
-    DisturbedRun,
-    LeftOut,
-    RecordedPoint,
-    SweepPlan,
-    SweepResult,
-    SweepStatus,
-    Weakness,
-)
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
     Choice,
     Role,
@@ -29,7 +18,18 @@ from pytest_multihost.extensions.sweep.choices import (
     choices_on_request,
 )
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test, roles_of
+from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES, Family
 from pytest_multihost.extensions.sweep.lateness import choices_of_lateness
+from pytest_multihost.extensions.sweep.result import (
+    WEAK,
+    Disturbance,
+    DisturbedRun,
+    LeftOut,
+    SweepPlan,
+    SweepResult,
+    SweepStatus,
+    Weakness,
+)
 from pytest_multihost.extensions.sweep.sharing import Sharing, lock_holders_of, order_of, sharing_of
 from pytest_multihost.extensions.sweep.weaknesses import Counts, reduce_runs
 

@@ -21,8 +21,8 @@ from pytest_multihost.core.model.json_values import (
     to_json,
 )
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
 from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.layout import (
     INDENT,
     WIDTHS,
@@ -36,14 +36,12 @@ from pytest_multihost.core.report.layout import (
     titled,
     titled_line,
 )
-from pytest_multihost.extensions.github.report import (
-    MAX_ERRORS,
-    MAX_SUMMARY,
-    Checkout,
-    append_page,
-    escaped,
-    fitted,
-    workflow_command,
+from pytest_multihost.core.report.markdown import escaped, fitted
+from pytest_multihost.extensions.sweep.result import (
+    Disturbance,
+    DisturbedRun,
+    SweepResult,
+    Weakness,
 )
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
@@ -258,7 +256,7 @@ def sweep_progress(
     return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
 
 
-# Output for GitHub Actions: an error at the line of each weakness, and all sweeps as a page.
+# For a forge: an error at the line of each weakness, and all sweeps as a page.
 
 
 _LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
@@ -271,24 +269,25 @@ def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, W
     return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
 
 
-def sweep_commands(results: Sequence[SweepResult], checkout: Checkout) -> list[str]:
-    """Return GitHub's workflow commands that put an error at the culprit's line of each weakness.
+def sweep_annotations(results: Sequence[SweepResult]) -> list[Annotation]:
+    """Return an error at the culprit's line of each weakness.
 
     If that line is unknown, the error is at the line that was disturbed or at which others wait.
     """
-    found = open_weaknesses(results)[:MAX_ERRORS]
-    return [_error(result, weakness, checkout) for result, weakness in found]
+    return [_annotation(result, weakness) for result, weakness in open_weaknesses(results)]
 
 
-def _error(result: SweepResult, weakness: Weakness, checkout: Checkout) -> str:
+def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
     run = weakness.witness
     places = (run.culprit, run.disturbance.passed.where, run.waiting)
-    known = ((checkout.relative(each.file), each.line) for each in places if each is not None)
-    file, line = next(((file, line) for file, line in known if file is not None), (None, None))
     lines = [text for _, text in _summary_facts(weakness)]
     lines.append(f"replay: --multihost-replay {run.token}")
-    title = f"{run.outcome.upper()} in a sweep of {result.nodeid}"
-    return workflow_command("error", file, line, title, "\n".join([waits_text(run), *lines]))
+    return Annotation(
+        level="error",
+        title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",
+        text="\n".join([waits_text(run), *lines]),
+        places=tuple(each for each in places if each is not None),
+    )
 
 
 def _summary_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
@@ -313,7 +312,7 @@ def _with_place(text: str, place: Place | None) -> str:
 # The summary
 
 
-def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int = MAX_SUMMARY) -> str:
+def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
     """Return sweeps as Markdown; the empty text where nothing was swept.
 
     Args:
@@ -355,15 +354,6 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     if run.token:
         lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
     return "\n".join([*lines, "\n</details>\n"])
-
-
-def append_sweep_summary(path: Path, results: Sequence[SweepResult]) -> None:
-    """Append sweeps to a step's summary.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    append_page(path, lambda max_bytes: sweep_summary(results, max_bytes=max_bytes))
 
 
 # The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.

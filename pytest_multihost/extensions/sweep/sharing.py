@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.sweep import ASKS, RecordedPoint
+from pytest_multihost.core.model.recorded_point import ASKS, RecordedPoint
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
 
 # Which points of different ranks certainly come one after the other, whoever is late.

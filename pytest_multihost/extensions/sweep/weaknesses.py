@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.model.spec import Family
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.acceptance import Acceptance
+from pytest_multihost.extensions.sweep.family import Family
+from pytest_multihost.extensions.sweep.result import (
     WEAK,
-    Acceptance,
     Disturbance,
     DisturbedRun,
     UnsteadyRun,

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.verdict import OperationName
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
     DisturbedRun,
@@ -17,7 +19,6 @@ from pytest_multihost.core.model.sweep import (
     SweepResult,
     Weakness,
 )
-from pytest_multihost.core.model.verdict import OperationName
 
 OUTCOMES: Mapping[RunOutcome, str] = {
     "left waiting": "ranks waited for one that had failed",
@@ -66,22 +67,7 @@ def point_text(point: Point) -> str:
             return "start"
 
 
-_SENTENCES = {
-    "clock_skew": "{who}'s clock was {seconds} s {way}, {then}",
-    "delay": "{who} was delayed by {seconds} s {at}",
-    "empty_data": "{who} got no data from {name}",
-    "fails": "{who}'s {what} failed with {error} ({often})",
-    "hash_seed": "{who} hashed strings differently",
-    "hold": "{who} was held {at} until all others waited{least}",
-    "kill": "{who} was killed {at}",
-    "raise_at": "{who}'s {what} raised {error}",
-    "returns": "{who}'s {what} returned {value}",
-    "short_data": "{who}'s data ended before {what}",
-    "shuffled_listing": "{who} listed {path} in another order, {then}",
-    "stream_order": "operations of {who} ran in the order of their launch, as in NCCL's streams",
-    "stale_files": "{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
-}
-"""What each kind of fault does, without a full stop."""
+_KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 
 def disturbance_text(disturbance: Disturbance) -> str:
@@ -89,7 +75,8 @@ def disturbance_text(disturbance: Disturbance) -> str:
     fault = disturbance.fault
     who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
-    if fault.kind not in _SENTENCES:
+    kind = _KINDS.get(fault.kind)
+    if kind is None or not kind.sentence:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
     what, params = point_text(fault.at), fault.params
@@ -98,7 +85,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
         usual = "its own error" if fault.kind == "fails" else "RuntimeError"
-    return _SENTENCES[fault.kind].format(
+    return kind.sentence.format(
         who=who,
         what=what,
         name=fault.at.name,
@@ -206,20 +193,6 @@ MENDINGS = {
     )
 }
 
-_BY_KIND = {
-    "clock_skew": "broadcast-decisions",
-    "empty_data": "join-uneven-inputs",
-    "fails": "agree-on-errors",
-    "hash_seed": "broadcast-decisions",
-    "kill": "lost-ranks",
-    "raise_at": "agree-on-errors",
-    "returns": "broadcast-decisions",
-    "short_data": "join-uneven-inputs",
-    "shuffled_listing": "sort-listings",
-    "stale_files": "wait-by-an-operation",
-    "stream_order": "launch-in-one-order",
-}
-
 _QUESTIONS = ("stat", "listdir")
 """Calls whose error many programs take for an answer: os.path.exists returns False."""
 
@@ -233,7 +206,8 @@ def mending(run: DisturbedRun) -> Mending:
     if run.disturbance.family == "hazards" and fault.kind == "hold":  # of one of two threads
         return MENDINGS["launch-in-one-order"]
     late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
-    return MENDINGS[_BY_KIND.get(fault.kind, late)]
+    kind = _KINDS.get(fault.kind)
+    return MENDINGS[(kind.mending if kind is not None else "") or late]
 
 
 # The whole sweep

@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Scope
+from pytest_multihost.core.model.recorded_point import ASKS
 from pytest_multihost.core.model.stack import Frame, is_library, is_ours
-from pytest_multihost.core.model.sweep import ASKS
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Function
 

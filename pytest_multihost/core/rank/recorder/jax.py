@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
@@ -177,10 +178,12 @@ class _JaxRecorder:
 
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place: test modules have already imported them by name."""
-        for name, detail in _DETAILS.items():
-            describe = partial(self._multihost_util, name, detail)
-            with contextlib.suppress(Exception):  # another version of jax
-                replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
+        for each in COLLECTIVES:
+            for name in each.functions if each.file == MULTIHOST_UTILS else ():
+                detail = _DETAILS.get(name, lambda *_, **__: "")
+                describe = partial(self._multihost_util, each.name, detail)
+                with contextlib.suppress(Exception):  # another version of jax
+                    replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
 
     def _wrapped(self, call: Call, describe: Describe) -> Call:
         thread, recorder = self.thread, self.recorder
@@ -354,4 +357,4 @@ _DETAILS: dict[str, Callable[..., str]] = {
     "broadcast_one_to_all": lambda in_tree, *_, **__: _shapes(in_tree),
     "assert_equal": lambda in_tree, fail_message="": fail_message or _shapes(in_tree),
 }
-"""Functions of `multihost_utils` that all processes must call, and the details of their calls."""
+"""The details of calls of `multihost_utils`, by function."""

@@ -20,6 +20,7 @@ from datetime import timedelta
 from functools import partial
 from types import ModuleType
 
+from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function, seconds
@@ -68,7 +69,7 @@ CREATION_SCOPE = Scope("creation")
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _STORE_WRITES = ("set", "add", "append", "compare_set", "delete_key", "multi_set", "queue_push")
 _OBJECT_CALLS = (
-    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *(name for each in COLLECTIVES if each.moves_objects for name in each.functions),
     *("recv_object_list", "send_object_list"),
 )
 _MAX_KEYS = 120

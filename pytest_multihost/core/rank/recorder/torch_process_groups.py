@@ -7,11 +7,12 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from types import FrameType, ModuleType
 
+from pytest_multihost.core.model.collectives import BY_METHOD
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.stack import is_library
@@ -31,38 +32,6 @@ Arguments = tuple[Argument, ...]
 Options = dict[str, Argument]
 Describe = Callable[[Arguments, Options], tuple[int, int, int]]
 """Returns the root or peer by its number in the group, the tag, and the number of a detail text."""
-
-COLLECTIVES: Mapping[str, tuple[str, int | None]] = {
-    "allreduce": ("all_reduce", 0),
-    "allreduce_coalesced": ("all_reduce_coalesced", 0),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    "allgather": ("all_gather", 1),
-    "allgather_coalesced": ("all_gather_coalesced", 1),
-    "_allgather_base": ("all_gather_into_tensor", 1),
-    "all_gather_single": ("all_gather_into_tensor", 1),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor", 1),
-    "all_gather_single_coalesced": ("all_gather_into_tensor", 1),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", 1),
-    "reduce_scatter_single": ("reduce_scatter_tensor", 1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor", 1),
-    "alltoall": ("all_to_all", 1),
-    "alltoall_base": ("all_to_all_single", 1),
-    "all_to_all_single": ("all_to_all_single", 1),
-    "barrier": ("barrier", None),
-    "monitored_barrier": ("monitored_barrier", None),
-}
-"""Methods of `ProcessGroup`: what users call it, and which argument is sent.
-
-Not every version of torch has all of them.
-"""
-
-ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
-"""Which argument is the root, where it does not stand in the options."""
 
 _BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
 _LETTERS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -91,7 +60,7 @@ class ProcessGroupRecorder:
         """Wrap the methods that the bound class has."""
         methods = vars(process_group)
         wrapped = dict.fromkeys(("send", "recv", "recv_anysource"), self._transfer)
-        wrapped |= dict.fromkeys(COLLECTIVES, self._collective)
+        wrapped |= dict.fromkeys(BY_METHOD, self._collective)
         wrapped["_start_coalescing"] = self._start_coalescing
         wrapped["_end_coalescing"] = self._end_coalescing
         for method in wrapped.keys() & methods.keys():
@@ -99,8 +68,9 @@ class ProcessGroupRecorder:
             setattr(process_group, method, copy_identity(methods[method], recorded))
 
     def _collective(self, original: Function) -> Function:
-        name, sent = COLLECTIVES[original.__name__]
-        root_at, detail_of = ROOTED.get(name), self._detail
+        collective = BY_METHOD[original.__name__]
+        root_at, sent = collective.root_argument, collective.sent_argument
+        detail_of = self._detail
 
         def describe(args: Arguments, kwargs: Options) -> tuple[int, int, int]:
             root: Argument = -1  # its number in the group
@@ -111,7 +81,7 @@ class ProcessGroupRecorder:
             detail = 0 if sent is None or len(args) <= sent else detail_of(args[sent])
             return int(root), 0, detail
 
-        return self._recorded(original, name, "collective", describe)
+        return self._recorded(original, collective.name, "collective", describe)
 
     def _transfer(self, original: Function) -> Function:
         method, detail_of = original.__name__, self._detail

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
@@ -42,89 +37,6 @@ from pytest_multihost.core.outcome.finding import later_failures
 from pytest_multihost.core.outcome.points import frozen_for_good
 from pytest_multihost.core.report.layout import clock_texts, rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
-
-if TYPE_CHECKING:
-    import jinja2
-
-
-# Render values as HTML: the templates' environment, and text that is safe in a page.
-#
-# All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
-# or name from a test can become an element, a script, a terminal's escape sequence, or a character
-# that reverses the order of letters. The only strings that are printed unescaped: the plugin's
-# style sheet, its script, and the JSON that `script_json` has made safe.
-
-
-_ASSETS = Path(__file__).with_name("assets")
-_TEMPLATES = Path(__file__).with_name("templates")
-
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
-    r"|\x1b[ -/]*[0-~]"
-)
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters except tab and line feed, and those that change the order of letters."""
-
-
-def display_text(text: str) -> str:
-    """Return a text without terminal escape sequences, other control characters made visible."""
-    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
-    return _UNSEEN.sub(
-        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
-        _ESCAPE_SEQUENCE.sub("", text),
-    )
-
-
-def script_json(value: object) -> str:
-    """Return JSON that is safe in a script element: nothing in it can end the element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text
-
-
-def render(template: str, scripts: Iterable[str], **values: object) -> str:
-    """Return a page: a template's file, filled with values, and with the files of its script."""
-    style = (_ASSETS / "report.css").read_text("utf-8")
-    script = "\n".join((_ASSETS / name).read_text("utf-8") for name in scripts)
-    return environment().get_template(template).render(style=style, script=script, **values)
-
-
-def _digest(text: str) -> str:
-    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """Return the environment of all templates."""
-    # Imported when the first page is written: most runs of pytest write none.
-    import jinja2
-
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        # Text that is markup already is printed unchanged.
-        finalize=lambda value: (
-            display_text(value)
-            if isinstance(value, str) and not hasattr(value, "__html__")
-            else value
-        ),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    found.filters["digest"] = _digest
-    found.filters["rank_set"] = rank_set
-    found.globals["folded"] = folded
-    return found
-
-
-# The data of the page of one attempt.
-
 
 Role = Literal["culprit", "waiting", ""]
 """The role of a rank in a diagnosis."""

@@ -22,7 +22,8 @@ from pytest_multihost.core.model.operation import (
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome import describe_exit
-from pytest_multihost.core.report.html.sections import PageModel, display_text, rank_groups
+from pytest_multihost.core.report.html.render import display_text
+from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.extensions.trace.trace import operations_of
 
 Json = dict[str, object]

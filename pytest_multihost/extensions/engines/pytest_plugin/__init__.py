@@ -9,21 +9,23 @@ process.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
+from pytest_multihost.core.pytest_plugin.options import (
+    ONE_PROCESS_ALONE,
+    RANKS,
+    STARTUP_TIMEOUT,
+    artifacts_directory,
+    switch_off,
+)
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 
 if TYPE_CHECKING:
     from pytest_multihost.extensions.engines.attach import Peer
-
-
-__all__ = ["ATTACHED_PLUGIN", "add_attach_option", "attach", "peers_of", "read_role"]
 
 
 _HELP = (
@@ -91,20 +93,21 @@ def attach(config: pytest.Config) -> None:
     tally = config.stash[TALLY]
     settings = tally.settings
     try:
-        rendezvous = Rendezvous.read(os.environ, settings.artifacts)
+        rendezvous = Rendezvous.read(os.environ, artifacts_directory(config, settings))
         listener = None if rendezvous.membership.rank else Listener(rendezvous)
     except (MultihostError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
-    tally.settings = replace(settings, ranks=settings.ranks or (rendezvous.membership.size,))
+    if settings.get(RANKS) is None:
+        tally.settings = settings.having(RANKS, (rendezvous.membership.size,))
     rendezvous.forget_variables()
     if listener is not None:
         from pytest_multihost.extensions.engines.pytest_plugin.controller import Controller
 
-        plugin: object = Controller(listener, settings.startup_timeout_s)
+        plugin: object = Controller(listener, settings.get(STARTUP_TIMEOUT))
     else:
         from pytest_multihost.extensions.engines.pytest_plugin.controller import Agent
 
-        plugin = Agent(rendezvous, settings.startup_timeout_s)
+        plugin = Agent(rendezvous, settings.get(STARTUP_TIMEOUT))
     config.pluginmanager.register(plugin, ATTACHED_PLUGIN)
 
 
@@ -112,3 +115,10 @@ def peers_of(config: pytest.Config) -> Mapping[int, Peer]:
     """Return the other processes of an attached run by rank, in its controller; none elsewhere."""
     attached = config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
     return attached.peers if attached is not None else {}
+
+
+def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+    """Wait for the other processes of an attached run, or serve rank 0's; see `controller`."""
+    attached = session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
+    if attached is not None:
+        attached.take_part(session, chosen)

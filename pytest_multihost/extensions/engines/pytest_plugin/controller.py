@@ -25,7 +25,6 @@ from pytest_multihost.core.launch.reaper import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
 from pytest_multihost.core.model.spec import ONE
-from pytest_multihost.core.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
@@ -159,7 +158,7 @@ class Controller:
         try:
             self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
-            _refuse(plans, chosen)
+            _refuse(session.config, plans, chosen)
             for peer in self.peers.values():
                 _compare(plans, peer)
             self.listener.detect_local_peers(base_temp(session.config))
@@ -229,21 +228,22 @@ class Controller:
             terminalreporter.write_line(f"multihost: {words}", red=True)
 
 
-def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
+def _refuse(
+    config: pytest.Config, plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]
+) -> None:
     """Refuse tests with requirements that only one machine can meet.
 
     Raises:
         LaunchError: There are such tests; names the first.
     """
-    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
-    stores = [item.nodeid for item in chosen if requests_object_store(item)]
-    for nodeids, why in (
-        (made, "hosts are made on one machine, and an attached run has its own"),
-        (stores, "object_store is an endpoint of one machine, which others do not reach"),
-    ):
-        if nodeids:
-            happened = f"{nodeids[0]} cannot be part of an attached run: {why}"
-            raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
+    made = "hosts are made on one machine, and an attached run has its own"
+    found = [(plan.world.nodeid, made) for plan in plans.values() if plan.world.hosts != ONE]
+    for item in chosen:
+        whys = config.hook.pytest_multihost_needs_one_machine(item=item)
+        found += [(item.nodeid, why) for why in whys]
+    for nodeid, why in found:
+        happened = f"{nodeid} cannot be part of an attached run: {why}"
+        raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
 
 
 def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:

@@ -23,12 +23,13 @@ from pytest_multihost.core.launch.wire import Packet, receive_packet, send_packe
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec, token
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.sweep import WEAK, Disturbance, DisturbedRun
 from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.artifacts import Attempt
 from pytest_multihost.core.report.html import write_judged
 from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.sweep.judge import judge_run
+from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun
 
 # Controller to lane parent
 
@@ -274,7 +275,7 @@ def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> N
     about = Attempt(
         run_id=request.run_id, directory=directory.name, worker=None, environment=environment
     )
-    write_judged(directory, judged, about)
+    write_judged(directory, judged, about, offered_renderers(new_plugin_manager().hook))
 
 
 def _shortened(run: DisturbedRun) -> DisturbedRun:

@@ -9,29 +9,23 @@ a repeat does not show the weakness, the next mildest run of it becomes its witn
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import pytest
-
-from pytest_multihost.core.model.errors import MultihostError, shown
-from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
-from pytest_multihost.core.model.sweep import (
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.extensions.sweep.plan import order_rest
+from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+from pytest_multihost.extensions.sweep.result import (
     WEAK,
-    Acceptance,
     Disturbance,
     DisturbedRun,
     LeftOut,
     SweepResult,
     Weakness,
 )
-from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
-from pytest_multihost.extensions.sweep.plan import order_rest
-from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
@@ -269,53 +263,7 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
     return {kind: tuple(counts[kind, rank] for rank in range(size)) for kind in kinds}
 
 
-# Files that a sweep reads: results of earlier sweeps, and what the project accepts.
-
-
-_EXAMPLE = """Each entry has the form
-[[accepted]]
-test = "tests/test_restore.py::*"
-culprit = "src/storage.py:write_marker"
-reason = "the launcher ends the job"
-"""
-
-
-def read_acceptances(root: Path, settings: SweepSettings) -> tuple[Acceptance, ...]:
-    """Return the weaknesses that the project accepts.
-
-    Args:
-        root: pytest's rootdir.
-        settings: Name the file; the usual one need not be there.
-
-    Raises:
-        pytest.UsageError: It cannot be read, or an entry is wrong; names it.
-    """
-    path = settings.accepted or root / ACCEPTED_NAME
-    if settings.accepted is None and not path.exists():
-        return ()
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise pytest.UsageError(f"--multihost-sweep-accept: {path}: {error}\n{_EXAMPLE}") from error
-    if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
-        seen = f"it has {', '.join(map(repr, data))}, and takes only [[accepted]]"
-        raise pytest.UsageError(f"--multihost-sweep-accept: {path}: {seen}.\n{_EXAMPLE}")
-    return tuple(_acceptances(path, data.get("accepted", [])))
-
-
-def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
-    for number, entry in enumerate(entries, 1):
-        try:
-            found = from_json(Acceptance, entry)
-            unknown = set(entry) - set(to_json(found))  # type: ignore[call-overload] # a mapping
-            problem = f"there is no key {shown(min(unknown))}" if unknown else ""
-            problem = problem or ("" if found.reason.strip() else "it needs a reason")
-        except JsonError as error:
-            problem = str(error)
-        if problem:
-            where = f"--multihost-sweep-accept: {path}: entry {number}: {problem}"
-            raise pytest.UsageError(f"{where}.\n{_EXAMPLE}")
-        yield found
+# The results of earlier sweeps.
 
 
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:

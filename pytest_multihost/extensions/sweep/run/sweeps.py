@@ -8,44 +8,48 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.sweep import (
-    Acceptance,
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.outcome.points import recorded_points, unused_by_all
+from pytest_multihost.core.pytest_plugin.analysis import Analysis
+from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+from pytest_multihost.core.pytest_plugin.launchers import (
+    LaunchRequirements,
+    launch_problems,
+    launch_requirements,
+)
+from pytest_multihost.core.pytest_plugin.live_display import overwrite, write_through
+from pytest_multihost.core.pytest_plugin.options import LAUNCH
+from pytest_multihost.core.pytest_plugin.plan import Plan
+from pytest_multihost.core.pytest_plugin.run import RUN, Run
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.report.artifacts import package_versions
+from pytest_multihost.core.report.layout import Section
+from pytest_multihost.core.report.text import ERASE, overlay
+from pytest_multihost.extensions.sweep.html import SWEEP_PAGE_NAME, write_sweep_page
+from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
+from pytest_multihost.extensions.sweep.marker import SweepRequest
+from pytest_multihost.extensions.sweep.options import CONTINUE
+from pytest_multihost.extensions.sweep.plan import plan_sweep, shard_of
+from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section, write_sweep
+from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     SweepPlan,
     SweepResult,
     SweepStatus,
 )
-from pytest_multihost.core.nemesis import FaultKind
-from pytest_multihost.core.outcome.points import recorded_points, unused_by_all
-from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, overwrite
-from pytest_multihost.core.pytest_plugin.launchers import (
-    Launchers,
-    LaunchRequirements,
-    launch_problems,
-    launch_requirements,
-)
-from pytest_multihost.core.pytest_plugin.options import SweepRequest
-from pytest_multihost.core.pytest_plugin.plan import Plan
-from pytest_multihost.core.pytest_plugin.tally import Tally
-from pytest_multihost.core.pytest_private import (
-    base_temp,
-)
-from pytest_multihost.core.report.artifacts import RunFolder, package_versions
-from pytest_multihost.core.report.text import ERASE, overlay
-from pytest_multihost.extensions.hazards.find import disturbances_of
-from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
-from pytest_multihost.extensions.sweep.plan import plan_sweep, shard_of
-from pytest_multihost.extensions.sweep.report import sweep_progress, write_sweep
 from pytest_multihost.extensions.sweep.run.one_sweep import (
     OneSweep,
     Step,
@@ -53,6 +57,13 @@ from pytest_multihost.extensions.sweep.run.one_sweep import (
     earlier_result,
 )
 from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
+from pytest_multihost.extensions.sweep.words import (
+    by_chance,
+    chance_text,
+    left_out_texts,
+    survives_text,
+    waits_text,
+)
 
 # The line on the terminal while a test is swept.
 
@@ -119,26 +130,16 @@ def has_room(running: int) -> bool:
     return running < _MOST_LANES and int(runnable) <= 2 * processors
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Sweeps:
     """The sweeps of one run of pytest.
 
     Attributes:
-        config: pytest's configuration.
-        tally: Has the settings, and records files that could not be written.
-        launchers: What starts the worlds.
-        folder: The run's folder of artifacts.
-        kinds: The kinds of faults, by name.
-        accepted: What the project accepts.
+        run: What the run keeps.
         broken: Why the last sweep could not go on, if the harness is to blame.
     """
 
-    config: pytest.Config
-    tally: Tally
-    launchers: Launchers
-    folder: RunFolder
-    kinds: Mapping[str, FaultKind]
-    accepted: Sequence[Acceptance]
+    run: Run
     broken: LaunchError | None = None
     _lanes: LanePool | None = None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -149,36 +150,54 @@ class Sweeps:
 
     def _open(self) -> LanePool:
         if self._lanes is None:
-            self._lanes = LanePool(self.folder.path / "lanes.log", dict(os.environ))
+            self._lanes = LanePool(self.run.folder.path / "lanes.log", dict(os.environ))
         return self._lanes
 
-    def close(self) -> None:
-        """End the lanes."""
+    def pytest_unconfigure(self) -> None:
+        """End the lanes; called before the servers end, since it is registered after the run."""
         if self._lanes is not None:
             self._lanes.close()
             self._lanes = None
 
-    def sweep(self, plan: Plan, attempt: CompletedAttempt) -> SweepResult:
-        """Sweep a test whose undisturbed run is over.
+    def explore(self, request: SweepRequest, attempt: CompletedAttempt) -> Analysis:
+        """Sweep a test whose undisturbed run is over, and return what follows.
 
         Args:
-            plan: How the test runs.
+            request: How it is to be swept.
             attempt: The undisturbed run, with its points recorded.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM; what has been found has been shown.
+            LaunchError: The harness broke; likewise.
         """
-        assert plan.sweep is not None  # noqa: S101 - for the type checker
+        result = self.sweep(request, attempt)
+        summary = summary_text(result)
+        if result.status == "interrupted":
+            self.run.tally.lines.append(summary)
+            write_through(self.run.config, f"\n{sweep_section(result).text}\n{summary}\n")
+            raise self.broken or KeyboardInterrupt(result.reason)
+        return Analysis(
+            name="sweep",
+            headline=headline(result),
+            fails_test=result.status == "failed",
+            sections=partial(_sections, result),
+            summary=summary,
+            page=SWEEP_PAGE_NAME,
+        )
+
+    def sweep(self, request: SweepRequest, attempt: CompletedAttempt) -> SweepResult:
+        """Sweep a test, and write what was found."""
+        plan = attempt.plan
         self.broken = None
-        result = _blank_result(plan.sweep, attempt, self.folder.run_id)
-        result = replace(result, shard=self.tally.settings.sweep.shard)
+        result = _blank_result(request, attempt, self.run.folder.run_id)
         reason = _why_not(plan, attempt)
         if reason is not None:
             result = replace(result, status="not swept", reason=reason)
         else:
-            result = self._sweep(result, plan, plan.sweep, attempt)
-        with self.tally.noting(f"{result.nodeid}: the result of the sweep"):
+            result = self._sweep(result, plan, request, attempt)
+        with self.run.tally.noting(f"{result.nodeid}: the result of the sweep"):
             write_sweep(attempt.directory, result)
-        with self.tally.noting(f"{result.nodeid}: the page of the sweep"):
-            from pytest_multihost.core.report.html import write_sweep_page
-
+        with self.run.tally.noting(f"{result.nodeid}: the page of the sweep"):
             write_sweep_page(attempt.directory, result)
         return result
 
@@ -196,10 +215,9 @@ class Sweeps:
             values=request.values,
             unused=unused_by_all(world.history, size),
         )
-        if attempt.hazards is not None:  # first: they are known to be wrong somewhere
-            last = max((each.class_ for each in planned.disturbances), default=0)
-            tried = disturbances_of(attempt.hazards, size=size, class_=last + 1)
-            planned = replace(planned, disturbances=(*tried, *planned.disturbances))
+        last = max((each.class_ for each in planned.disturbances), default=0)
+        suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
+        planned = replace(planned, disturbances=(*suspected, *planned.disturbances))
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
         sweep = self._begin(result, plan)
@@ -209,12 +227,14 @@ class Sweeps:
             began_s=began_s,
             budget_s=result.budget_s,
             request=lambda step: self._request(step, plan, attempt, scratch),
-            launcher=lambda step: self.launchers.get(self._requirements(plan, step.disturbance)),
-            line=SweepLine(self.config),
+            launcher=lambda step: self.run.launchers.get(
+                self._requirements(plan, step.disturbance)
+            ),
+            line=SweepLine(self.run.config),
             lost=[],
         )
         # Short: sockets have their paths in it.
-        scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.config)))
+        scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         status: SweepStatus = "passed"
         reason: str | None = None
         try:
@@ -232,11 +252,11 @@ class Sweeps:
             runner.line.close()
         sweep.stop("budget")
         for each in sweep.unused_directories():
-            shutil.rmtree(self.folder.base / each, ignore_errors=True)
+            shutil.rmtree(self.run.folder.base / each, ignore_errors=True)
         for why in runner.lost:
-            self.tally.unwritten.append(f"{result.nodeid}: a disturbed run was lost: {why}")
+            self.run.tally.unwritten.append(f"{result.nodeid}: a disturbed run was lost: {why}")
         weaknesses, unmet = apply_acceptances(
-            sweep.with_directories(), self.accepted, nodeid=result.nodeid
+            sweep.with_directories(), self.run.accepted, nodeid=result.nodeid
         )
         if status == "passed" and any(each.fails_test for each in weaknesses):
             status = "failed"
@@ -252,6 +272,13 @@ class Sweeps:
             lanes=self._open().size,
         )
 
+    def _suspected(self, attempt: CompletedAttempt, *, class_: int) -> list[Disturbance]:
+        """Return disturbances that other extensions suggest."""
+        groups = self.run.config.hook.pytest_multihost_suspects(attempt=attempt)
+        return [
+            _suspicion(fault, where, class_) for group in groups for fault, where in group.items()
+        ]
+
     def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
         """Return what is to be run: this shard's part, without what earlier sweeps have run."""
         todo = list(result.plan.disturbances)
@@ -262,8 +289,8 @@ class Sweeps:
             todo = list(mine)
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
-        if self.tally.settings.sweep.is_continued:
-            earlier = earlier_result(self.folder.base, result)
+        if self.run.config.getoption(CONTINUE):
+            earlier = earlier_result(self.run.folder.base, result)
             # By their texts: a fault that returns NaN is not equal to itself once it has been read.
             known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
             again = []
@@ -278,26 +305,33 @@ class Sweeps:
 
     def _can_run(self, plan: Plan, disturbance: Disturbance) -> bool:
         """Whether this machine, and the way of launching that was asked for, allow for a fault."""
-        fault, settings = disturbance.fault, self.tally.settings
+        fault, launch = disturbance.fault, self.run.tally.settings.get(LAUNCH)
         env = dict(plan.requirements.env)
-        kind = self.kinds.get(fault.kind)
+        kind = self.run.kinds.get(fault.kind)
         return (
             kind is not None
             and not kind.lacking(fault)
-            and not launch_problems(env, [fault], settings.launch)
+            and not launch_problems(env, [fault], {kind.name: kind.facts}, launch)
+        )
+
+    def _disturbed(self, spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
+        faults, kind = (*spec.faults, disturbance.fault), disturbance.fault.kind
+        facts = {**spec.fault_facts, kind: self.run.kinds[kind].facts}
+        return replace(
+            spec, faults=faults, fault_facts=facts, tells_points=False, keeps_operations=False
         )
 
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
-        faults = (*plan.world.faults, disturbance.fault)
-        env, launch = dict(plan.requirements.env), self.tally.settings.launch
-        return launch_requirements(env, faults, launch, clock=plan.world.clock)
+        facts = self._disturbed(plan.world, disturbance).fault_facts
+        env, launch = dict(plan.requirements.env), self.run.tally.settings.get(LAUNCH)
+        return launch_requirements(env, facts, launch, clock=plan.world.clock)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = _disturbed(world.spec, step.disturbance)
-        is_worker = hasattr(self.config, "workerinput")
+        spec = self._disturbed(world.spec, step.disturbance)
+        is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
             keep = str(attempt.directory / f"weakness-{step.artifacts}")
@@ -314,18 +348,53 @@ class Sweeps:
             primary_leaves_last=plan.backend.primary_leaves_last,
             scratch=str(scratch),
             root=attempt.judged.context.root,
-            artifacts=str(self.folder.base),
+            artifacts=str(self.run.folder.base),
             keep=keep,
-            permits=str(self.folder.path / "places") if is_worker else None,
+            permits=str(self.run.folder.path / "places") if is_worker else None,
             permit_count=_MOST_LANES * spec.size,
-            run_id=self.folder.run_id,
+            run_id=self.run.folder.run_id,
             environment=package_versions(),
         )
 
 
-def _disturbed(spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
-    faults = (*spec.faults, disturbance.fault)
-    return replace(spec, faults=faults, tells_points=False, keeps_operations=False)
+PLUGIN = "multihost_sweeps"
+"""Name of the plugin that ends the lanes at the end of a run."""
+
+
+def sweeps_of(config: pytest.Config) -> Sweeps:
+    """Return the sweeps of a run with worlds."""
+    found: Sweeps | None = config.pluginmanager.get_plugin(PLUGIN)
+    if found is None:
+        found = Sweeps(config.stash[RUN])
+        config.pluginmanager.register(found, PLUGIN)
+    return found
+
+
+def _sections(result: SweepResult, files: str, columns: int | None) -> Sequence[Section]:
+    return [sweep_section(result, files=files, columns=columns)]
+
+
+def headline(result: SweepResult) -> str:
+    """Return the first line of what is shown of a test that passes and has a weakness."""
+    open_ = [each for each in result.weaknesses if each.fails_test]
+    text = waits_text(open_[0].witness) if open_ else survives_text(result)
+    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+    return f"WEAK  {text}{more}"
+
+
+def summary_text(result: SweepResult) -> str:
+    """Return what the terminal's summary says of a sweep, also of one without a weakness."""
+    left_out = [f"left out {each}" for each in left_out_texts(result)]
+    unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
+    chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
+    return f"{result.nodeid}: {'; '.join((survives_text(result), *chance, *left_out, *unmet))}"
+
+
+def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
+    """Return the disturbance that tries a fault which another extension suggests."""
+    ranks = fault.ranks if isinstance(fault.ranks, tuple) else ()
+    passed = RecordedPoint(ranks[0] if ranks else 0, fault.at, 0, where=where)
+    return Disturbance("hazards", fault, ranks, passed, class_)
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
 from typing import Final, Literal
 
-from pytest_multihost.core.model.fault import UNKNOWN_PATH, ErrorPath, Fault, Point
-from pytest_multihost.core.model.spec import DEFAULT_FAMILIES, Family
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES, Family
 
 SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
 
@@ -33,47 +32,7 @@ RunOutcome = Literal[
 WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
 """Outcomes that show a weakness: somebody waits for what never comes."""
 
-ASKS: Final = frozenset(
-    {
-        *("exists", "is_dir", "is_file", "is_mount", "is_symlink", "isdir", "isfile", "islink"),
-        *("ismount", "lexists"),
-    }
-)
-"""Functions of Python's that only ask about a file, and take an error for a no."""
-
-STORE_READS: Final = frozenset(
-    {"store.get", "store.wait", "blocking_key_value_get", "blocking_key_value_get_bytes"}
-)
-"""Operations that read what another rank provides, and fail after a time if it does not."""
-
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedPoint:
-    """A point that a rank has passed in the undisturbed run.
-
-    Attributes:
-        rank: The rank.
-        point: The point; its `nth` is how often the rank had passed it, this time included.
-        span: Number of operations that the rank had begun before.
-        is_main: Whether its main thread has passed it.
-        where: The user's innermost line; None if the user's code is not on the stack.
-        other: Of a rename or link, the other path.
-        makes: Whether the call on a file may make or empty it.
-        meets_all: Whether the operation is over only once every rank has entered it.
-        error_path: The way of an exception that is raised there.
-    """
-
-    rank: int
-    point: Point
-    span: int
-    is_main: bool = True
-    where: Place | None = None
-    other: str = ""
-    makes: bool = False
-    meets_all: bool = False
-    error_path: ErrorPath = UNKNOWN_PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,63 +173,6 @@ class Weakness:
     def fails_test(self) -> bool:
         """Whether it makes the test fail: it is not accepted, and not only seen by chance."""
         return self.accepted is None and self.is_confirmed is not False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
-    """A weakness that the project accepts: an entry of the checked-in file.
-
-    A line is told as ``file:function`` or ``file:text of the line``, because numbers of lines
-    change; the file may be the end of a path.
-
-    Attributes:
-        test: A glob for node ids.
-        culprit: The line that the others wait for.
-        waiting: The line at which they wait; None for any.
-        reason: Why it is accepted.
-        hazard: For a hazard its rule; the lines are two of those that it names, in any order.
-    """
-
-    test: str
-    culprit: str
-    waiting: str | None = None
-    reason: str
-    hazard: str | None = None
-
-    def is_for(self, nodeid: str) -> bool:
-        """Return whether it is for a test; a name without parameters is for all of them.
-
-        The brackets of parameters are no glob, so an exact node id is compared first.
-        """
-        names = (nodeid, nodeid.partition("[")[0])
-        return self.test in names or any(fnmatchcase(each, self.test) for each in names)
-
-    def fits(self, culprit: Place | None, waiting: Place | None) -> bool:
-        """Return whether it names these lines."""
-        return _is_at(self.culprit, culprit) and (
-            self.waiting is None or _is_at(self.waiting, waiting)
-        )
-
-    def __str__(self) -> str:
-        """Return it as one line."""
-        waiting = f", waiting at {self.waiting}" if self.waiting else ""
-        return f"{self.test}: {self.culprit}{waiting} ({self.reason})"
-
-
-def _is_at(line: str, place: Place | None) -> bool:
-    """Return whether ``file:function`` or ``file:text of the line`` names a place."""
-    if place is None:
-        return False
-    file, _, text = line.partition(":")
-    wanted = " ".join(text.split())
-    names = (place.function, place.function.rpartition(".")[2], " ".join(place.source.split()))
-    return _is_end_of_path(file.strip(), place.file) and wanted in names
-
-
-def _is_end_of_path(end: str, path: str) -> bool:
-    """Return whether a path ends with whole parts of another."""
-    parts = PurePosixPath(end).parts
-    return bool(parts) and PurePosixPath(path).parts[-len(parts) :] == parts
 
 
 @dataclass(frozen=True, slots=True)

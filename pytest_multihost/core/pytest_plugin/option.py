@@ -1,0 +1,91 @@
+"""An option: one setting, the places in which users can set it, and the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Check = Callable[[object], str | None]
+"""Returns what is wrong with the value of a marker's key; None if it can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerKey(Generic[T_co]):
+    """The key of the marker `multihost` with which a test sets an option for itself.
+
+    Attributes:
+        check: Returns what is wrong with a value.
+        read: Returns the setting of a value that `check` accepts.
+    """
+
+    check: Check
+    read: Callable[[Any], T_co]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(Generic[T_co]):
+    """A setting with up to four sources, the first of which counts.
+
+    They are the key `name` of the marker, `--multihost-name` on the command line, the environment
+    variable `PYTEST_MULTIHOST_NAME`, and `multihost_name` in pytest's ini file. `settings.get`
+    returns the value.
+
+    Attributes:
+        name: What the sources have in common; words are joined by underscores.
+        metavar: Stands for the value in ``pytest --help``.
+        help: The text there.
+        parse: Returns the value of a text; raises SettingError if it cannot be used.
+        default: The value where no source has one.
+        bare: The text that ``--multihost-name`` without a value stands for; None: it needs a value.
+        flags: Further names on the command line.
+        key: The marker's key; None: tests cannot set it for themselves.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    parse: Callable[[str], T_co]
+    default: T_co
+    bare: str | None = None
+    flags: tuple[str, ...] = ()
+    key: MarkerKey[T_co] | None = None
+
+    @property
+    def dest(self) -> str:
+        """Its name in the ini file, and of the attribute of pytest's parsed command line."""
+        return f"multihost_{self.name}"
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.dest.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"PYTEST_{self.dest.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values of options: those of a run, or with the markers applied those of one test.
+
+    Attributes:
+        values: The values that a source has set, by the option's name.
+        options: All options that exist.
+    """
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    options: tuple[Option[Any], ...] = ()
+
+    def get(self, option: Option[T]) -> T:
+        """Return the value of an option."""
+        return cast("T", self.values.get(option.name, option.default))
+
+    def having(self, option: Option[T], value: T) -> Settings:
+        """Return these settings with another value of one option."""
+        return replace(self, values={**self.values, option.name: value})

@@ -1,0 +1,95 @@
+"""Read the texts of options: from a command line, the environment, or an ini file."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.fault import MAX_SECONDS
+from pytest_multihost.core.model.spec import MAX_RANKS, MAX_SEED
+
+T = TypeVar("T")
+
+_RANKS = re.compile("[0-9]{1,9}")
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number of at least 1.
+
+    Raises:
+        SettingError: It is none.
+    """
+    if not (text.isdecimal() and int(text) > 0):
+        raise SettingError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Read "4" or "1,2,4".
+
+    Raises:
+        SettingError: A part is no such number.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
+        raise SettingError(f"ranks must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_seed(text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none, or has too many digits for the name of a file.
+    """
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = MAX_SEED + 1
+    if abs(seed) > MAX_SEED:
+        wanted = f"must be a whole number of at most {MAX_SEED}"
+        raise argparse.ArgumentTypeError(f"{wanted}, not {shown(text)}")
+    return seed
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read "gloo" or "gloo,jax".
+
+    Raises:
+        SettingError: A part is empty.
+    """
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(parts):
+        raise SettingError(f"a name is missing in {shown(text)}")
+    return parts
+
+
+def parse_seconds(text: str) -> float:
+    """Read a positive number of seconds.
+
+    Raises:
+        SettingError: It is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_SECONDS:
+        wanted = "a positive number of seconds, at most 1e9"
+        raise SettingError(f"must be {wanted}, not {shown(text)}")
+    return seconds
+
+
+def one_of(*choices: T) -> Callable[[str], T]:
+    """Return a function that reads one of the texts `choices`."""
+
+    def parse(text: str) -> T:
+        for choice in choices:
+            if text == choice:
+                return choice
+        raise SettingError(f"must be one of {', '.join(map(str, choices))}, not {shown(text)}")
+
+    return parse

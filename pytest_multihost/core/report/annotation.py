@@ -1,0 +1,25 @@
+"""An annotation: what a forge such as GitHub shows at a line of the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_multihost.core.model.verdict import Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A text at a line.
+
+    Attributes:
+        level: How severe it is.
+        title: Its first line.
+        text: The rest.
+        places: Lines, the best first: it stands at the first that is in the repository.
+    """
+
+    level: Literal["error", "warning"]
+    title: str
+    text: str
+    places: tuple[Place, ...] = ()

@@ -1,0 +1,120 @@
+"""Render values as HTML: the environment of the templates, and text that is safe in a page.
+
+All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
+or name from a test can become an element, a script, a terminal's escape sequence, or a character
+that reverses the order of letters. The only strings that are printed unescaped: the style sheets,
+the scripts, the JSON that `script_json` has made safe, and parts that such a template has rendered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.report.html.sections import folded
+
+if TYPE_CHECKING:
+    import jinja2
+
+_ASSETS = Path(__file__).with_name("assets")
+_TEMPLATES = Path(__file__).with_name("templates")
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters except tab and line feed, and those that change the order of letters."""
+
+
+def display_text(text: str) -> str:
+    """Return a text without terminal escape sequences, other control characters made visible."""
+    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
+    return _UNSEEN.sub(
+        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
+        _ESCAPE_SEQUENCE.sub("", text),
+    )
+
+
+def script_json(value: object) -> str:
+    """Return JSON that is safe in a script element: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def render(
+    template: str, scripts: Iterable[str], *, folder: Path | None = None, **values: object
+) -> str:
+    """Return a page: a template's file, filled with values, with its styles and scripts.
+
+    Args:
+        template: The file's name.
+        scripts: Names of the files of its script.
+        folder: An extension's folder with `templates` and `assets` of its own: all style sheets
+            there are the page's, too.
+        values: For the template.
+    """
+    assets = [_ASSETS] if folder is None else [folder / "assets", _ASSETS]
+    own = sorted(assets[0].glob("*.css")) if folder is not None else []
+    style = "".join(path.read_text("utf-8") for path in (_ASSETS / "report.css", *own))
+    paths = [next(each / name for each in assets if (each / name).exists()) for name in scripts]
+    script = "\n".join(path.read_text("utf-8") for path in paths)
+    found = environment(folder).get_template(template)
+    return found.render(style=style, script=script, **values)
+
+
+def render_part(folder: Path, template: str, **values: object) -> str:
+    """Return a part of a page as HTML, which templates print as it is.
+
+    Args:
+        folder: An extension's folder, with the template in `templates`.
+        template: The file's name; it can import the macros of ``macros.html.j2``.
+        values: For the template.
+    """
+    import markupsafe
+
+    found: jinja2.Template = environment(folder).get_template(template)
+    return markupsafe.Markup(found.render(**values))  # noqa: S704 - what autoescape has returned
+
+
+def _digest(text: str) -> str:
+    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@cache
+def environment(folder: Path | None = None) -> jinja2.Environment:
+    """Return the environment of all templates, those of an extension's folder among them."""
+    # Imported when the first page is written: most runs of pytest write none.
+    import jinja2
+
+    folders = [_TEMPLATES] if folder is None else [folder / "templates", _TEMPLATES]
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        # Text that is markup already is printed unchanged.
+        finalize=lambda value: (
+            display_text(value)
+            if isinstance(value, str) and not hasattr(value, "__html__")
+            else value
+        ),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters["digest"] = _digest
+    found.filters["rank_set"] = rank_set
+    found.globals["folded"] = folded
+    return found

@@ -1,0 +1,109 @@
+"""Read from the slot page of a rank, and its archive, everything that the rank has launched."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+
+from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.slots.page import (
+    ARCHIVED,
+    FOR_CPU,
+    KINDS,
+    RECORD,
+    RECORDS,
+    RECORDS_AT,
+    SINK_AT,
+    STRIDE,
+    Record,
+    archive_path,
+    operation_of,
+    read_page,
+    texts_of,
+)
+from pytest_multihost.extensions.hazards.model import Launch, RankRecord
+
+_PROGRAM = json.dumps("program ")[:-1].encode()
+"""How the scope of a program begins in the text of a group."""
+
+_LAUNCH = slice(15, 19)
+"""Of a record: thread, file, line and function of the call that launched the operation."""
+
+
+def read_record(page: Path, *, rank: int) -> RankRecord:
+    """Return everything that a rank has launched; it must write no more.
+
+    Args:
+        page: Its slot page.
+        rank: The rank.
+    """
+    data = read_page(page)
+    if data is None:
+        return RankRecord(rank)
+    texts = texts_of(data)
+    try:
+        archive = archive_path(page).read_bytes()
+    except OSError:
+        archive = b""
+    archived, recent = list(_used(archive)), list(_used(data[RECORDS_AT:SINK_AT]))
+    is_full = len(archived) >= ARCHIVED
+    # What has no room in the archive is lost: the last operations follow upon a gap.
+    records = archived if is_full else [*archived, *recent]
+    records.sort(key=lambda each: each[-1])
+    launches = tuple(_launch(rank, each, texts) for each in records)
+    is_lost = len(recent) == RECORDS and not archived and min(each[-1] for each in recent) > 1
+    return RankRecord(rank, launches, is_truncated=is_full or is_lost)
+
+
+def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | None:
+    """Return the groups and sequences of a rank's operations, if there is nothing else to tell.
+
+    That is so if they are all collectives that one thread has launched and waited for. Ranks of
+    which these are equal have launched all in one order. It takes a tenth of the time of
+    `read_record`.
+
+    Args:
+        page: Its slot page.
+        since_s: Operations that began earlier are left out.
+    """
+    data = read_page(page)
+    if data is None or archive_path(page).exists() or _PROGRAM in data:
+        return None
+    since_ns = since_s * 1e9
+    used = [each for each in _used(data[RECORDS_AT:SINK_AT]) if each[0] >= since_ns]
+    calls = {(each[2] > 0, each[5] == each[15], each[15], each[11]) for each in used}
+    if len(calls) == 0 or len(used) == RECORDS or len({each[2] for each in calls}) > 1:
+        return None
+    is_plain = all(
+        is_waited and is_same_thread and KINDS[kind % FOR_CPU] == "collective"
+        for is_waited, is_same_thread, _, kind in calls
+    )
+    texts = texts_of(data)
+    used.sort(key=itemgetter(-1))
+    return tuple((texts[each[12]], each[3]) for each in used) if is_plain else None
+
+
+def _used(data: bytes) -> Iterator[Record]:
+    whole = data[: len(data) // STRIDE * STRIDE]
+    return (record for record in RECORD.iter_unpack(whole) if record[0])
+
+
+def _launch(rank: int, record: Record, texts: Mapping[int, str]) -> Launch:
+    thread, file, line, function = record[_LAUNCH]
+    frame = Frame(texts[file], line, texts[function]) if file else None
+    return Launch(rank, record[-1], thread, frame, operation_of(record, texts))
+
+
+def of_test(record: RankRecord, go_s: float) -> RankRecord:
+    """Return what was launched since the test began, numbered by name as points are."""
+    counts = Counter[str]()
+    launches = []
+    for each in record.launches:
+        if each.operation.since_s >= go_s:
+            counts[each.operation.name] += 1
+            launches.append(replace(each, nth=counts[each.operation.name]))
+    return replace(record, launches=tuple(launches))

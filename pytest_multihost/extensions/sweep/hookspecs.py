@@ -1,0 +1,28 @@
+"""A hook of sweeps, for other extensions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_multihost.core.model.fault import Fault
+    from pytest_multihost.core.model.verdict import Place
+    from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+
+
+@hookspec
+def pytest_multihost_suspects(  # type: ignore[empty-body]
+    attempt: CompletedAttempt,
+) -> Mapping[Fault, Place | None]:
+    """Return faults that are likely to show a weakness of a test, with the lines they are about.
+
+    A sweep tries them first. Implement it with ``hookimpl(optionalhook=True)``: there may be no
+    sweeps.
+
+    Args:
+        attempt: The undisturbed attempt.
+    """

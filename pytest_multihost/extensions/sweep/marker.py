@@ -1,0 +1,155 @@
+"""The marker `multihost_sweep`: how one test is to be swept."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+
+import pytest
+
+from pytest_multihost.core.model.fault import Point
+from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.pytest_plugin.marker_values import (
+    as_tuple,
+    check_values,
+    is_seconds,
+    must_be,
+)
+from pytest_multihost.core.pytest_plugin.marks import is_multihost
+from pytest_multihost.core.pytest_plugin.option import Check, Settings
+from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.extensions.sweep.family import ALL_FAMILIES, DEFAULT_FAMILIES, Family
+from pytest_multihost.extensions.sweep.options import BUDGET, FAMILIES
+
+_DATA = re.compile(
+    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
+)
+"""Words in the name of a function that yields a rank's data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequest:
+    """How one test is to be swept.
+
+    Attributes:
+        families: With which disturbances.
+        budget_s: Seconds.
+        decisions: Functions, as ``module:function``, that return another truth value on one rank.
+        values: Functions whose numbers become NaN on one rank.
+        batches: Data loaders, as ``module:name``, beside those of torch and grain.
+    """
+
+    families: tuple[Family, ...]
+    budget_s: float
+    decisions: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    batches: tuple[str, ...] = ()
+
+
+REQUEST = pytest.StashKey[SweepRequest]()
+"""How a test is to be swept; not there if it is not."""
+
+
+def read_sweep_request(
+    item: pytest.Item, settings: Settings
+) -> tuple[SweepRequest | None, list[str]]:
+    """Return how a test is to be swept, None if it is not, and every problem with its marker."""
+    mark = item.get_closest_marker("multihost_sweep")
+    if mark is None:
+        if not settings.get(FAMILIES):
+            return None, []
+        batches = _own_data(item)
+        return SweepRequest(settings.get(FAMILIES), settings.get(BUDGET), batches=batches), []
+    given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    problems = list(check_values(given, _SWEEP_CHECKS))
+    if len(mark.args) > 1:
+        problems.append(f"takes one positional argument, families, not {len(mark.args)}")
+    if problems:
+        return None, problems
+    wanted = as_tuple(given.get("families")) or settings.get(FAMILIES) or DEFAULT_FAMILIES
+    families = tuple(each for each in ALL_FAMILIES if each in wanted)
+    return SweepRequest(
+        families=families,
+        budget_s=float(given.get("budget") or settings.get(BUDGET)),
+        decisions=as_tuple(given.get("decisions")),
+        values=as_tuple(given.get("values")),
+        batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
+    ), []
+
+
+def _own_data(item: pytest.Item) -> tuple[str, ...]:
+    """Return the functions of a test's module that by their kind and name yield a rank's data."""
+    module = getattr(item, "module", None)
+    return tuple(data_functions(module)) if isinstance(module, ModuleType) else ()
+
+
+def data_functions(module: ModuleType) -> Iterator[str]:
+    """Yield the generator functions of a module whose names say that they yield data.
+
+    Also those that it has imported by name, unless from an installed library. Each is one that can
+    be found by its own name again.
+    """
+    functions = [each for each in vars(module).values() if isinstance(each, FunctionType)]
+    for each in filter(inspect.isgeneratorfunction, functions):
+        owner = sys.modules.get(each.__module__)
+        is_found = getattr(owner, each.__name__, None) is each
+        if is_found and _DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
+            yield f"{each.__module__}:{each.__name__}"
+
+
+def _are_families(value: object) -> bool:
+    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
+
+
+def _are_functions(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("call", each).problems() for each in as_tuple(value)
+    )
+
+
+def _are_loaders(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("batch", each).problems() for each in as_tuple(value)
+    )
+
+
+_FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
+
+_SWEEP_CHECKS: Mapping[str, Check] = {
+    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "decisions": _FUNCTIONS,
+    "values": _FUNCTIONS,
+    "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),
+    "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
+}
+
+
+def plan_sweep_of(item: pytest.Item, settings: Settings) -> list[str]:
+    """Keep how a test is to be swept; return every problem with its marker."""
+    request, problems = read_sweep_request(item, settings)
+    if request is not None and not item.config.getoption("multihost_replay"):
+        item.stash[REQUEST] = request
+    return [f"(multihost_sweep) {each}" for each in problems]
+
+
+def check_markers(items: Iterable[pytest.Item]) -> None:
+    """Check that what is marked to be swept runs as a world.
+
+    A marker of a module or class may be meant for some of its tests only.
+
+    Raises:
+        pytest.UsageError: With every test that has the marker itself, and is no multihost test.
+    """
+    wrong = [
+        f"{item.nodeid}: @pytest.mark.multihost_sweep is on a test that is not a multihost test,"
+        " so nothing would be swept. Add @pytest.mark.multihost(ranks=...), or remove it."
+        for item in items
+        if any(mark.name == "multihost_sweep" for mark in item.own_markers)
+        and not is_multihost(item, item.config.stash[TALLY].settings)
+    ]
+    if wrong:
+        raise pytest.UsageError("\n".join(wrong))

@@ -1,0 +1,53 @@
+"""What pages, annotations and summaries show of the sweeps of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.renderer import Renderer, RowPart
+from pytest_multihost.extensions.sweep.html import SWEEP_PAGE_NAME, write_sweep_page
+from pytest_multihost.extensions.sweep.report import (
+    SWEEP_NAME,
+    read_sweep,
+    sweep_annotations,
+    sweep_summary,
+    sweeps_of,
+)
+
+
+def _row(run: Path, verdict: JsonVerdict) -> RowPart:
+    """Return a link to the page of a test's sweep, if it was swept."""
+    if not (run / str(verdict["dir"]) / SWEEP_PAGE_NAME).is_file():
+        return RowPart()
+    return RowPart(links=(("sweep", SWEEP_PAGE_NAME),))
+
+
+def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
+    """Write the pages of a run's sweeps again."""
+    for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
+        try:
+            yield write_sweep_page(path.parent, read_sweep(path))
+        except MultihostError as error:
+            yield error
+
+
+def _annotations(run: Path, _verdicts: Sequence[JsonVerdict]) -> Sequence[Annotation]:
+    return sweep_annotations(sweeps_of(run))
+
+
+def _markdown(run: Path, _verdicts: Sequence[JsonVerdict], max_bytes: int) -> str:
+    return sweep_summary(sweeps_of(run), max_bytes=max_bytes)
+
+
+RENDERER = Renderer(
+    name="sweep",
+    row=_row,
+    overview=("The sweep", SWEEP_PAGE_NAME),
+    rebuild=_rebuild,
+    annotations=_annotations,
+    markdown=_markdown,
+)
