@@ -16,10 +16,13 @@ from pytest_multihost.core.command.rejudged import rebuild
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.html import write_index, write_sweep_page
 from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
 from pytest_multihost.extensions.sweep.report import write_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
+
+RENDERERS = offered_renderers(new_plugin_manager().hook)
 
 
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
@@ -161,6 +164,6 @@ def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "verdicts.jsonl").touch()
     write_sweep(folder, SWEEP)
-    assert folder / "sweep.html" in list(rebuild(tmp_path))
+    assert folder / "sweep.html" in list(rebuild(tmp_path, RENDERERS))
     (folder / "sweep.json").write_text("{}")
-    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path))
+    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path, RENDERERS))

@@ -56,6 +56,7 @@ from pytest_multihost.core.report.artifacts import (
     package_versions,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
@@ -212,7 +213,8 @@ class _Command:
     def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
         """Run a world, show what its ranks print and how they end; return the exit code."""
         options = self.options
-        files = _Files(RunFolder(options.folder, new_run_id()), self.scratch / "artifacts", spec)
+        folder, renderers = RunFolder(options.folder, new_run_id()), offered_renderers(self.hook)
+        files = _Files(folder, self.scratch / "artifacts", spec, renderers)
         if options.is_kept or options.log_folder is not None:
             files = files.kept()
         else:
@@ -403,12 +405,14 @@ class _Files:
         folder: The folder of this run, if it is kept.
         directory: Where the files are.
         spec: The world.
+        renderers: What plugins write and show of it.
         is_kept: Whether that is in `folder`.
     """
 
     folder: RunFolder
     directory: Path
     spec: WorldSpec
+    renderers: Sequence[Renderer]
     is_kept: bool = False
 
     def kept(self) -> _Files:
@@ -442,9 +446,7 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(
-            self.directory, judged, about, offered_renderers(new_plugin_manager().hook)
-        )
+        verdict, problems = write_judged(self.directory, judged, about, self.renderers)
         self.folder.append_verdict(verdict.record())
         for each in problems:
             sys.stderr.write(f"multihost run: {each}\n")
