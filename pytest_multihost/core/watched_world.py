@@ -71,7 +71,7 @@ class WatchedWorld:
         clock = ClockPage.create(clock_page_path(scratch)) if jumps else None
         watchdog = Watchdog(
             WorldObserver(scratch, spec.size, harness, spec, clock=clock),
-            may_run_jax=spec.backend not in ("gloo", "nccl"),
+            may_run_jax=spec.backend_facts.may_run_jax,
             early=early,
         )
         return cls(spec=spec, directory=directory, scratch=scratch, watchdog=watchdog)

@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+from pytest_multihost.core.backends import BUILT_IN_BACKENDS
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.spec import NO_TIMEOUT_S
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S
 
 # The command line of the console script; imports nothing of what the commands do.
 
@@ -79,8 +80,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--backend",
-        default="none",
-        choices=("none", "gloo", "jax", "nccl"),
+        default=DEFAULT_BACKEND,
+        choices=[each.name for each in BUILT_IN_BACKENDS],
         help="what is initialised before the script; default: none, it does so by itself",
     )
     run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")

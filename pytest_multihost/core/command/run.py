@@ -32,8 +32,10 @@ from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
+    DEFAULT_BACKEND,
     MAX_RANKS,
     NO_TIMEOUT_S,
+    BackendFacts,
     ClockMode,
     Hosts,
     WorldSpec,
@@ -112,7 +114,7 @@ class RunOptions:
     def command(self, size: int) -> list[str]:
         """Return the command line that runs the world of `size` ranks again."""
         args = ["multihost", "run", "--ranks", str(size)]
-        args += ["--backend", self.backend] if self.backend != "none" else []
+        args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
         args += ["--clock", self.clock] if self.clock != "real" else []
         args += [part for each in self.faults for part in ("--fault", each)]
@@ -275,11 +277,13 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
     if problems:
         raise SettingError("; ".join(f"--fault: {each}" for each in problems))
+    facts = {each.name: each.facts for each in BUILT_IN_BACKENDS}
     return WorldSpec(
         nodeid=name,
         attempt=1,
         size=size,
         backend=options.backend,
+        backend_facts=facts.get(options.backend, BackendFacts()),  # `_backend` refuses others
         local_devices=1,
         timeout_s=options.timeout_s or NO_TIMEOUT_S,
         startup_timeout_s=_STARTUP_TIMEOUT_S,

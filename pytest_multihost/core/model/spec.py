@@ -159,6 +159,27 @@ def phase_name(phase: str, subject: Subject) -> str:
     return f"the {subject}" if phase == "call" and subject != "test" else phase
 
 
+DEFAULT_BACKEND: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What a backend says about its worlds, for those who do not know the backends.
+
+    Attributes:
+        may_run_jax: Whether the ranks may be in operations beside their main threads that no
+            recorder sees, as those of a jitted function of jax are.
+        connects_by_proxies: Whether its runtime would connect the ranks through the proxies that
+            environment variables name, as gRPC does.
+        operation_error: What an operation of torch's raises when it fails, as ``module:Class``;
+            empty: RuntimeError.
+    """
+
+    may_run_jax: bool = True
+    connects_by_proxies: bool = False
+    operation_error: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
     """One attempt of one test.
@@ -168,6 +189,7 @@ class WorldSpec:
         attempt: 1 for the first run of this test in this session, 2 for its first rerun, ...
         size: Number of ranks.
         backend: Name of the backend that forms the process group.
+        backend_facts: What it says about its worlds.
         local_devices: Devices per rank, for backends that make their own (jax).
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
@@ -208,6 +230,7 @@ class WorldSpec:
     clock: ClockMode = "real"
     sites: tuple[Site, ...] = ()
     horizon_s: float | None = None
+    backend_facts: BackendFacts = BackendFacts()
     command: str = ""
     subject: Subject = "test"
 
@@ -215,9 +238,9 @@ class WorldSpec:
     def keeps_proxies(self) -> bool:
         """Whether its ranks see the variables of proxies, through which a script may load data.
 
-        Tests do not, nor those that jax connects for them: gRPC would use the proxies.
+        Tests do not, nor scripts whose backend would connect the ranks through the proxies.
         """
-        return bool(self.command) and self.backend != "jax"
+        return bool(self.command) and not self.backend_facts.connects_by_proxies
 
     @property
     def deadline_text(self) -> str:

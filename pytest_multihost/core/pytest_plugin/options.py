@@ -19,6 +19,7 @@ import pytest
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS
 from pytest_multihost.core.model.spec import (
+    DEFAULT_BACKEND,
     DEFAULT_FAMILIES,
     DEFAULT_RULES,
     MAX_RANKS,
@@ -270,7 +271,7 @@ def read_settings(config: pytest.Config) -> Settings:
     read = partial(_read, config, problems)
     settings = Settings(
         ranks=read("ranks", parse_ranks),
-        backends=read("backend", parse_names) or ("none",),
+        backends=read("backend", parse_names) or (DEFAULT_BACKEND,),
         timeout_s=read("timeout", parse_seconds) or 120.0,
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
         local_devices=read("local_devices", parse_count) or 1,

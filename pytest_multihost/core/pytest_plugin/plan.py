@@ -147,6 +147,7 @@ def _plan_item(
         attempt=0,
         size=size,
         backend=backend.name,
+        backend_facts=backend.facts,
         local_devices=marked.local_devices,
         timeout_s=marked.timeout_s,
         startup_timeout_s=marked.startup_timeout_s,
