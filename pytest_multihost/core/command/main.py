@@ -14,7 +14,7 @@ from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
-from pytest_multihost.core.model.spec import NO_TIMEOUT_S
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 
@@ -86,7 +86,7 @@ def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) ->
     )
     run.add_argument(
         "--backend",
-        default="none",
+        default=DEFAULT_BACKEND,
         help="what is initialised before the script; default: none, it does so by itself",
     )
     run.add_argument(

@@ -34,6 +34,7 @@ from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
+    DEFAULT_BACKEND,
     MAX_RANKS,
     NO_TIMEOUT_S,
     WorldSpec,
@@ -123,7 +124,7 @@ class RunOptions:
     def command(self, size: int) -> list[str]:
         """Return the command line that runs the world of `size` ranks again."""
         args = ["multihost", "run", "--ranks", str(size)]
-        args += ["--backend", self.backend] if self.backend != "none" else []
+        args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
         args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
@@ -364,7 +365,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
             each.preload.require()
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
-    find_backend(options.backend, offered_backends(hook))
+    backend = find_backend(options.backend, offered_backends(hook))
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(
         asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
@@ -377,6 +378,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         attempt=1,
         size=size,
         backend=options.backend,
+        backend_facts=backend.facts,
         local_devices=1,
         timeout_s=options.timeout_s or NO_TIMEOUT_S,
         startup_timeout_s=_STARTUP_TIMEOUT_S,
