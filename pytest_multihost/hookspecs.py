@@ -5,7 +5,7 @@ third party. An extension is a plugin of pytest with implementations of some of 
 implement any hook of pytest itself, too. The values that the hooks exchange:
 
 * `Backend` in `core.backends`, `FaultKind` in `core.nemesis`;
-* `Option`, `MarkerKey` and `Settings` in `core.pytest_plugin.option`;
+* `Option`, `MarkerKey` and `Settings` in `core.option`;
 * `Plan` in `core.pytest_plugin.plan`, `WorldSpec` in `core.model.spec`;
 * `CompletedAttempt` in `core.pytest_plugin.attempt`, `Analysis` in `core.pytest_plugin.analysis`;
 * `Renderer`, `PageSection` and `RowPart` in `core.report.renderer`, `Annotation` in
@@ -40,15 +40,17 @@ if TYPE_CHECKING:
     from pytest_multihost.core.backends import Backend
     from pytest_multihost.core.command.explainer import Explainer
     from pytest_multihost.core.command.joined_script import JoinedScript
+    from pytest_multihost.core.host_kind import HostKind
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
     from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.core.nemesis import FaultKind
+    from pytest_multihost.core.option import Option, Settings
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
-    from pytest_multihost.core.pytest_plugin.option import Option, Settings
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.renderer import Renderer
+    from pytest_multihost.core.services import ServiceKind
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
     """What ``argparse.ArgumentParser.add_subparsers`` returns."""
@@ -92,6 +94,15 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:  # type: ignore[empty-b
     module of its own. Called once for each plugin, when it is registered; a conftest file must be
     one that pytest loads before it parses the command line, as for `pytest_addoption`. An option of
     another form - a switch without a value, say - is declared with `pytest_addoption`.
+    """
+
+
+@hookspec
+def pytest_multihost_run_options() -> Sequence[Option[Any]]:  # type: ignore[empty-body]
+    """Return options that ``multihost run`` takes as well, as ``--name``.
+
+    They are those by which services are asked for: `ServiceKind.asked_by`. Called before the
+    command line is read, so import nothing large.
     """
 
 
@@ -218,6 +229,23 @@ def pytest_multihost_renderers() -> Sequence[Renderer]:  # type: ignore[empty-bo
 
 
 # Elsewhere
+
+
+@hookspec
+def pytest_multihost_services() -> Sequence[ServiceKind]:  # type: ignore[empty-body]
+    """Return services of worlds: what takes part in a world while it runs, beside its ranks.
+
+    Called in the controller, in pytest and in ``multihost run``. A world has those that its spec
+    names and those that are implied. If two have the same name, the plugin registered last wins.
+    """
+
+
+@hookspec
+def pytest_multihost_hosts() -> Sequence[HostKind]:  # type: ignore[empty-body]
+    """Return kinds of emulated hosts, for ``hosts="name"`` and ``hosts="name:2"``.
+
+    Called in the controller, in pytest and in ``multihost run``, before markers are read.
+    """
 
 
 @hookspec

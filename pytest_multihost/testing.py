@@ -28,15 +28,15 @@ from pytest_multihost.core.launch.wire import Frame
 from pytest_multihost.core.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import (
-    Calm,
     CollectiveBroken,
     CollectiveComplete,
-    Disturb,
     DumpKind,
     FaultRequest,
     PauseRank,
+    PerformFault,
     Release,
     ToRank,
+    UndoFaults,
 )
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump, ThreadStack
@@ -167,7 +167,8 @@ class ScriptedLauncher:
         paused: For each `PauseRank` requested, the rank and the pause; None to resume.
         moved_bytes: What `wait` adds `bytes_per_wait` to.
         bytes_per_wait: How much of an incomplete frame each `wait` moves.
-        disturbed: For each `Disturb` or `Calm` requested, the rank and the fault; None to calm.
+        disturbed: For each `PerformFault` or `UndoFaults` requested, the rank and the fault; None
+            to undo all.
     """
 
     clock: ManualClock
@@ -241,16 +242,16 @@ class ScriptedLauncher:
         return WorldProcesses()
 
     def request(self, message: FaultRequest) -> None:
-        """Record the request; for `Calm`, schedule the event that reports completion."""
+        """Record the request; for `UndoFaults`, schedule the event that reports completion."""
         match message:
             case PauseRank(rank, pause):
                 self.paused.append((rank, pause))
-            case Disturb(rank, index):
+            case PerformFault(_, rank, index):
                 self.disturbed.append((rank, index))
-            case Calm():
+            case UndoFaults(service):
                 self.disturbed.append(None)
-                done = {"index": None, "error": ""}
-                self._schedule([Step(min(self.alive, default=0), "network", done)])
+                done = {"service": service, "index": None, "error": ""}
+                self._schedule([Step(min(self.alive, default=0), "answered", done)])
 
     def end(self, *, grace_s: float) -> Ending:
         """Return the events not yet returned, and the exit by SIGTERM of every remaining rank."""

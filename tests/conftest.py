@@ -14,8 +14,6 @@ import pytest
 from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 - a hook
 
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.spec import Hosts, all_hosts
-from pytest_multihost.extensions.netns.network import make_network
 
 pytest_plugins = "pytester"
 
@@ -90,9 +88,10 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture(scope="session")
 def netns_hosts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Skip what needs hosts of network namespaces where these cannot be made, saying why."""
+    part = pytest.importorskip("pytest_multihost.extensions.netns.server_part")
     folder = tmp_path_factory.mktemp("hosts") / "hosts"
     try:
-        make_network(all_hosts(Hosts("netns"), 1), folder).close()
+        part.probe(folder)
     except LaunchError as error:
         pytest.skip(" ".join(str(error).splitlines()))
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.core.nemesis import FaultKind
-    from pytest_multihost.core.pytest_plugin.option import Option
+    from pytest_multihost.core.option import Option
+    from pytest_multihost.core.services.service import ServiceKind
 
 
 @hookimpl(trylast=True)
@@ -49,3 +50,11 @@ def pytest_multihost_prepare(spec: WorldSpec) -> WorldSpec:
 def pytest_multihost_launch(launcher: Launcher) -> Launcher:
     """Return the launcher that extensions change."""
     return launcher
+
+
+@hookimpl(trylast=True)
+def pytest_multihost_services() -> Sequence[ServiceKind]:
+    """Offer what lets held ranks go on, and what ends scripts."""
+    from pytest_multihost.core.services import BUILT_IN_SERVICES
+
+    return BUILT_IN_SERVICES

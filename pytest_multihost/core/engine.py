@@ -4,8 +4,11 @@ The engine depends neither on pytest nor on any runtime. Everything that happens
 the world's history; a rank's events are summarised in its `RankFacts`, and the engine decides from
 these facts and the clock alone. It judges nothing: it returns the observations, a `WorldResult`.
 
-Ranks stop at three gates. The engine opens each for all of them at once, but for ranks of a script
-that others may wait for the end of:
+Beside the ranks a world has services (`services.service`): these see every event, and ask for
+actions when no event is unread. The engine knows none of them.
+
+Ranks stop at three gates. The engine opens each for all of them at once, except where a service
+opens one for single ranks:
 
 * `go`: all are ready, so that the test's timeout does not include any rank's start-up;
 * `teardown`: all test bodies are over. A rank that tore down its fixtures while others still
@@ -33,21 +36,20 @@ from pytest_multihost.core.model.event import (
     Event,
     ExchangeEntered,
     Exited,
+    FaultAnswered,
     FaultChanged,
     Gate,
-    HoldEnded,
     Interrupted,
-    NetworkChanged,
     Parked,
     Pause,
     Released,
     ReportMade,
 )
 from pytest_multihost.core.model.messages import (
-    Calm,
-    Disturb,
     FaultPerformed,
+    FaultRequest,
     PauseRank,
+    PerformFault,
     ToRank,
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
@@ -56,20 +58,16 @@ from pytest_multihost.core.model.result import Ending, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.outcome import RankFacts, advance, describe_exit
-from pytest_multihost.core.outcome.points import continued_by_plan, has_pending_actions
-from pytest_multihost.core.watch import HeldRanks, NoWatch, Observations, Release, Watchdog
-from pytest_multihost.extensions.clock.jumps import Jumps, NoJumps, overdue_pauses
+from pytest_multihost.core.outcome.points import (
+    active_fault_events,
+    continued_by_plan,
+    has_pending_actions,
+)
+from pytest_multihost.core.services.service import Action, Service, Turn
+from pytest_multihost.core.watch import NoWatch, Observations, Watchdog
 
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
-
-QUIET_BEFORE_LEAVING_S = 15.0
-"""How long nothing must have moved before ranks of a script that are over leave ahead of others.
-
-What is proven to hang is proven by then, and has been judged with their connections open."""
-
-LEAVE_S = 5.0
-"""How long they may take before the others are judged without them."""
 
 GRACE_AFTER_RAISE_S = 5.0
 """Grace period after a rank has raised: the test has failed in any case."""
@@ -109,12 +107,11 @@ class Surroundings:
             elapsed seconds and the facts.
         tick_s: The longest time without a call of `on_tick`.
         watch: The watchdog: takes snapshots of the ranks from outside.
-        held: Says when ranks that faults hold may go on.
-        jumps: Says when the world's clock jumps.
+        services: What else takes part in the world.
         on_hang: Called before the harness ends ranks that did not end by themselves.
-        patience_s: Ends the world so many seconds after the test has begun, or after a rank that
-            a fault held was let go, if its timeout is later. What is proven to hang is still
-            proven to do so until that timeout.
+        patience_s: Ends the world so many seconds after the test has begun, or after the last
+            action of a service that was influencing ranks, if its timeout is later. What is proven
+            to hang is still proven to do so until that timeout.
     """
 
     launcher: Launcher
@@ -127,8 +124,7 @@ class Surroundings:
     on_tick: OnTick | None = None
     tick_s: float = 1.0
     watch: Watchdog | NoWatch = field(default_factory=NoWatch)
-    held: HeldRanks = field(default_factory=HeldRanks)
-    jumps: Jumps = field(default_factory=NoJumps)
+    services: Sequence[Service] = ()
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
     patience_s: float | None = None
 
@@ -148,12 +144,14 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         ending, reason = "interrupted", _interruption(error)
     finally:
         surroundings.watch.release()
+    ended_s = surroundings.now()
+    found = {e.name: e.record(world_run.started_s, ended_s) for e in surroundings.services}
     return WorldResult(
         spec=spec,
         launch=surroundings.launcher.name,
         started_at=started_at,
         started_s=world_run.started_s,
-        ended_s=surroundings.now(),
+        ended_s=ended_s,
         history=tuple(world_run.history),
         ending=ending,
         reason=reason,
@@ -171,7 +169,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         progress_s=world_run.observed.progress_s,
         detected_s=world_run.detected_s,
         is_quiescent=world_run.observed.is_quiescent,
-        clock=surroundings.jumps.record(),
+        records={name: record for name, record in found.items() if record is not None},
     )
 
 
@@ -189,10 +187,8 @@ class _WorldRun:
         observed: The watchdog's observations, once it is closed.
         decided_s: When the harness decided to end the world.
         detected_s: When all evidence for that decision had been collected.
-        is_restoring_network: Whether the network is being restored before the teardown.
         snapshot_s: When the last snapshot was taken.
-        leaving: Ranks of a script that may leave before the others are over.
-        leaving_s: When they were last told so.
+        influenced_s: When a service that was influencing ranks last did something.
     """
 
     spec: WorldSpec
@@ -206,10 +202,8 @@ class _WorldRun:
     observed: Observations = field(default_factory=Observations)
     decided_s: float | None = None
     detected_s: float | None = None
-    is_restoring_network: bool = False
     snapshot_s: float = 0.0
-    leaving: frozenset[int] = frozenset()
-    leaving_s: float = 0.0
+    influenced_s: float = 0.0
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why the world ended."""
@@ -253,8 +247,7 @@ class _WorldRun:
                 if any(_trouble_s(each) is not None for each in self.facts):
                     self.observed = self.surroundings.watch.close(now, self.facts)
                 return "self", None
-            held = self.surroundings.held
-            deadline_s, ending = self._next_deadline(is_patient=held.is_active)
+            deadline_s, ending = self._next_deadline(is_patient=self._is_influenced(now))
             is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
             news = () if ending_found is None or now >= deadline_s else world.wait(0.0)
@@ -265,17 +258,16 @@ class _WorldRun:
                 if self.surroundings.on_hang is not None:
                     self.surroundings.on_hang(self.facts)
                 return ending_found or ending, self._why(ending_found or ending)
-            ripe, jump_s = ((), None) if is_busy else self._due(now, deadline_s, ending)
-            tick_s = min(QUIET_PERIOD_S, held.interval_s) if is_busy else self._tick_s()
-            wait_s = 0.0 if ripe or jump_s is not None else min(deadline_s - now, tick_s)
+            due = () if is_busy else self._due(now)
+            wait_s = 0.0 if due else min(deadline_s - now, self._tick_s(is_busy=is_busy))
             moved_bytes = world.moved_bytes
             events = news or world.wait(max(0.0, wait_s))
             is_moving = not events and world.moved_bytes != moved_bytes
             has_news = bool(events) or is_moving
-            if jump_s is not None and not has_news:
-                self._jump(world, jump_s)
             self._take_all(world, exchange, events)
-            self._let_go(world, ripe, has_news=has_news)
+            for each in due:
+                if each.is_certain or not has_news:
+                    self._do(world, each)
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
@@ -284,54 +276,83 @@ class _WorldRun:
         self, world: RunningWorld, exchange: HarnessCollectives, events: Sequence[Event]
     ) -> None:
         """Record events, and do what each asks for."""
-        jumps = self.surroundings.jumps
-        for event in map(jumps.in_world_time, events):
+        for event in map(self._in_world_time, events):
             self._take(event)
-            _perform(world, event, jumps)
+            for each in self._requests(event):
+                self._request(world, each)
             for rank, frame in _answers(
                 exchange, event, self.facts[event.rank], self.spec.subject
             ).items():
                 world.send(rank, frame)
+            for service in self.surroundings.services:
+                for action in service.after(event, self.facts):
+                    self._do(world, action)
 
-    def _tick_s(self) -> float:
+    def _in_world_time(self, event: Event) -> Event:
+        """Return an event as the services want the history to have it."""
+        for service in self.surroundings.services:
+            event = service.on_event(event)
+        return event
+
+    def _tick_s(self, *, is_busy: bool) -> float:
         """Return the longest time to wait for events."""
         needs = self.surroundings
-        watch_s, held_s, jumps_s = (
-            each.interval_s for each in (needs.watch, needs.held, needs.jumps)
+        own_s = QUIET_PERIOD_S if is_busy else min(needs.tick_s, needs.watch.interval_s)
+        return min([own_s, *(each.interval_s() for each in needs.services)])
+
+    def _is_influenced(self, now: float) -> bool:
+        """Return whether a service is influencing ranks, so that their waits are no hang."""
+        return any(each.is_acting(now) for each in self.surroundings.services)
+
+    def _due(self, now: float) -> Sequence[Action]:
+        """Return what the first service wants that wants anything: of those that act, or of all."""
+        services = self.surroundings.services
+        deadline_s, ending = self._next_deadline()
+        turn = Turn(
+            now=now,
+            facts=self.facts,
+            deadline_s=deadline_s,
+            horizon_s=self._within_horizon(now, deadline_s),
+            is_last=ending in ("overrun", "startup-overrun"),
         )
-        return min(needs.tick_s, watch_s, held_s, jumps_s)
+        asked = [each for each in services if each.is_acting(now)] or services
+        return next((actions for each in asked if (actions := each.due(turn))), ())
 
-    def _due(
-        self, now: float, deadline_s: float, ending: Ending
-    ) -> tuple[Sequence[Release], float | None]:
-        """Return which held ranks may go on, and to what time the clock is to jump, if at all.
+    def _do(self, world: RunningWorld, action: Action) -> None:
+        """Do what a service wants."""
+        now = self.surroundings.now()
+        if self._is_influenced(now):
+            self.influenced_s = now
+        action.perform(now)
+        if action.moves_at_s is not None:
+            self.surroundings.watch.begin_anew(action.moves_at_s)
+        for rank, body in action.events:
+            self._take(Event(now, rank, body))
+        for rank, message in action.to_ranks:
+            world.send(rank, Frame(message))
+        for request in action.to_server:
+            self._request(world, request)
+        for rank, gate in action.gates:
+            self._release(self.facts[rank], gate, world, now)
 
-        While a rank is held time goes on as it does outside: a hold ends in real time.
-        """
-        held, jumps = self.surroundings.held, self.surroundings.jumps
-        if held.is_active:
-            last_s = self._within_horizon(now, self._next_deadline()[0])
-            return held.due(now, self.facts, last_s), None
-        is_last = ending in ("overrun", "startup-overrun")
-        return (), jumps.due_s(now, self.facts, deadline_s, is_last=is_last)
+    def _requests(self, event: Event) -> Sequence[FaultRequest]:
+        """Return the requests for the parts of a fault that its rank cannot perform."""
+        match event.body:
+            case FaultChanged(pause=Pause() as pause):
+                return [PauseRank(event.rank, pause)]
+            case FaultChanged(resume=True):
+                return [PauseRank(event.rank, None)]
+            case FaultChanged(phase="begun", service=name, index=index, at=at) if name:
+                # Before the rendezvous it has been performed, before there was a rank.
+                is_performed = at.point == "rendezvous"
+                return [] if is_performed else [PerformFault(name, event.rank, index)]
+        return []
 
-    def _jump(self, world: RunningWorld, to_s: float) -> None:
-        """Let the clock jump, and continue the ranks that were stopped until then."""
-        self.surroundings.jumps.jump(to_s)
-        self.surroundings.watch.note_jump(to_s)
-        for rank in overdue_pauses(self.facts, to_s):
-            world.request(PauseRank(rank, None))
-
-    def _let_go(self, world: RunningWorld, ripe: Sequence[Release], *, has_news: bool) -> None:
-        """Tell held ranks to go on; what was seen of the others is not true any more with news."""
-        for each in ripe:
-            if not has_news or each.reason == "max_s":
-                now = self.surroundings.now()
-                self.surroundings.held.let_go(each, now)
-                self._take(
-                    Event(now, each.rank, HoldEnded(each.index, each.reason, each.is_pressed))
-                )
-                world.send(each.rank, Frame(FaultPerformed(each.index, "")))
+    def _request(self, world: RunningWorld, request: FaultRequest) -> None:
+        """Send a request to the server, as the services want it to have it."""
+        for service in self.surroundings.services:
+            request = service.on_request(request)
+        world.request(request)
 
     def _take_snapshot(self, now: float) -> Ending | None:
         """Have the watchdog take a snapshot; return why the world must end now, None if not.
@@ -340,7 +361,7 @@ class _WorldRun:
         a fault is still to act, waiting for it is no hang either.
         """
         self.snapshot_s = now
-        if "go" not in self.opened or self.surroundings.held.is_active:
+        if "go" not in self.opened or self._is_influenced(now):
             return None
         deadline_s, _ = self._deadline()
         deadline_s = self._within_horizon(now, deadline_s)
@@ -349,42 +370,12 @@ class _WorldRun:
                 now, self.facts, deadline_s=deadline_s
             )
             return "settled" if has_settled else None
-        # A fault ends with its rank's process; what the server does to the network outlives it.
-        events = [
-            event
-            for each in self.facts
-            for event in each.active_faults
-            if not each.is_gone or (isinstance(event.body, FaultChanged) and event.body.network)
-        ]
-        if has_pending_actions(events, now) or self._are_leaving(now):
+        events = active_fault_events(self.facts)
+        if has_pending_actions(events, now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
-        if self.spec.command and ending_found is None and self._lets_leave(now):
-            return None
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
-
-    def _lets_leave(self, now: float) -> bool:
-        """Let ranks leave whose script is over, if others may wait for that; return if there are.
-
-        They have kept their connections so that ranks in operations with them are found to wait for
-        them. Ranks in no operation may wait for the end of a file or of a process instead.
-        """
-        over = {each.rank for each in self.facts if each.is_past_body and not each.is_gone}
-        over -= self.leaving | ({0} if self.surroundings.primary_leaves_last else set())
-        rest = [each.rank for each in self.facts if not each.is_past_body]
-        watch = self.surroundings.watch
-        is_time = watch.quiet_s(now) >= QUIET_BEFORE_LEAVING_S
-        if not (is_time and over and rest) or watch.has_operations(rest):
-            return False
-        self.leaving, self.leaving_s = self.leaving | over, now
-        watch.begin_anew()
-        return True
-
-    def _are_leaving(self, now: float) -> bool:
-        return now < self.leaving_s + LEAVE_S and any(
-            not self.facts[rank].is_gone for rank in self.leaving
-        )
 
     def _dump(self, world: RunningWorld) -> None:
         """Take the last snapshot, then the stacks, which disturb the ranks."""
@@ -403,7 +394,6 @@ class _WorldRun:
         self.history.append(event)
         before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
-        self.surroundings.held.note(event)
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
             self.surroundings.watch.note_failure(self.surroundings.now(), self.facts)
 
@@ -412,30 +402,16 @@ class _WorldRun:
         now = self.surroundings.now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
-        for each in [self.facts[rank] for rank in self.leaving]:
-            self._release(each, "teardown", world, now)
-            if each.is_finished:
-                self._release(each, "exit", world, now)
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
                 exchange.readmit(each.rank for each in self.facts if not each.is_finished)
-            if self._is_network_restored(world):
+            if all(each.may_end() for each in self.surroundings.services):
                 self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
             others = [each for each in self.facts if each.rank != 0]
             self._open("exit", world, others, now)
             if not self.surroundings.primary_leaves_last or all(each.is_gone for each in others):
                 self._open("exit", world, self.facts[:1], now)
-
-    def _is_network_restored(self, world: RunningWorld) -> bool:
-        """Whether no fault disturbs the network any more: a fault must not fail the teardown."""
-        if "teardown" in self.opened or not self.spec.disturbs_network:
-            return True
-        if not self.is_restoring_network:
-            self.is_restoring_network = True
-            world.request(Calm())
-        changes = (each.body for each in self.history if isinstance(each.body, NetworkChanged))
-        return any(each.index is None for each in changes)
 
     def _open(
         self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float
@@ -461,7 +437,7 @@ class _WorldRun:
         last_gate_s = max(self.opened.values(), default=0.0)
         found = [self._deadline()]
         if self.surroundings.patience_s is not None and "go" in self.opened and not is_patient:
-            since_s = max(self.opened["go"], self.surroundings.held.let_go_s)
+            since_s = max(self.opened["go"], self.influenced_s)
             found.append((since_s + self.surroundings.patience_s, "overrun"))
         for each in self.facts:
             if (failed_s := _trouble_s(each)) is not None:
@@ -519,7 +495,7 @@ class _WorldRun:
         decided_s = self.decided_s or self.surroundings.now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
-        for event in map(self.surroundings.jumps.in_world_time, ending.events):
+        for event in map(self._in_world_time, ending.events):
             if isinstance(event.body, Exited):
                 body = replace(event.body, by_harness=True)
                 self._take(Event(event.at_s, event.rank, body))
@@ -553,20 +529,9 @@ def _answers(
             return exchange.mark_lost(event.rank, f"has left the {subject}")
         case Done():
             return exchange.mark_lost(event.rank, "has finished its teardown")
+        case FaultAnswered(index=int() as index, error=error):
+            return {event.rank: Frame(FaultPerformed(index, error))}
     return {}
-
-
-def _perform(world: RunningWorld, event: Event, jumps: Jumps) -> None:
-    """Perform the part of a fault that cannot be performed in its rank."""
-    match event.body:
-        case FaultChanged(pause=Pause() as pause):
-            world.request(PauseRank(event.rank, jumps.in_machine_time(pause)))
-        case FaultChanged(resume=True):
-            world.request(PauseRank(event.rank, None))
-        case FaultChanged(network=True, index=index):
-            world.request(Disturb(event.rank, index))
-        case NetworkChanged(int() as index, error):
-            world.send(event.rank, Frame(FaultPerformed(index, error)))
 
 
 def _tail(path: Path, size: int = 20_000) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,18 +16,21 @@ from pathlib import Path
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
-from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.text import blocking_text, progress_text
-from pytest_multihost.core.watch import HeldRanks, Watchdog, WorldObserver
+from pytest_multihost.core.services import (
+    BUILT_IN_SERVICES,
+    Opening,
+    ServiceKind,
+    open_services,
+)
+from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.core.watch.kernel import HarnessProcesses
 from pytest_multihost.core.watch.probes import PySpySampler, dump_stacks
-from pytest_multihost.extensions.clock.jumps import ClockJumps, NoJumps
-from pytest_multihost.extensions.clock.page import ClockPage, clock_page_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +42,14 @@ class WatchedWorld:
         directory: Where logs and stacks go.
         scratch: Its own directory for everything else.
         watchdog: Observes it.
+        kinds: The kinds of services that exist.
     """
 
     spec: WorldSpec
     directory: Path
     scratch: Path
     watchdog: Watchdog
+    kinds: Sequence[ServiceKind] = BUILT_IN_SERVICES
 
     @classmethod
     def make(
@@ -55,6 +60,7 @@ class WatchedWorld:
         scratch: Path,
         early: Early,
         others: frozenset[int] = frozenset(),
+        kinds: Iterable[Sequence[ServiceKind]] = (BUILT_IN_SERVICES,),
     ) -> WatchedWorld:
         """Make the watchdog of a world, and the directory that its ranks share.
 
@@ -64,17 +70,20 @@ class WatchedWorld:
             scratch: Its own directory for everything else.
             early: What to do when a hang is proven before the timeout.
             others: Other processes on this machine that start ranks as this one does.
+            kinds: The kinds of services that each plugin offers, those of the plugin registered
+                last first.
         """
         (scratch / "shared").mkdir()
         harness = harness_processes(directory, scratch, others)
-        jumps = spec.clock == "jump"
-        clock = ClockPage.create(clock_page_path(scratch)) if jumps else None
         watchdog = Watchdog(
-            WorldObserver(scratch, spec.size, harness, spec, clock=clock),
+            WorldObserver(scratch, spec.size, harness, spec),
             may_run_jax=spec.backend not in ("gloo", "nccl"),
             early=early,
         )
-        return cls(spec=spec, directory=directory, scratch=scratch, watchdog=watchdog)
+        offered = tuple(kind for group in kinds for kind in group)
+        return cls(
+            spec=spec, directory=directory, scratch=scratch, watchdog=watchdog, kinds=offered
+        )
 
     def run(
         self,
@@ -96,11 +105,19 @@ class WatchedWorld:
             on_hang: See `Surroundings`.
             patience_s: See `Surroundings`.
         """
-        clock = self.watchdog.observer.clock
+        opening = Opening(
+            spec=self.spec,
+            scratch=self.scratch,
+            watchdog=self.watchdog,
+            primary_leaves_last=primary_leaves_last,
+        )
+        services = open_services(self.kinds, opening)
+        observer = self.watchdog.observer
+        observer.time = next((e.time for e in services if e.time is not None), observer.time)
         surroundings = Surroundings(
             launcher=launcher,
             dumper=partial(_dump_healed, self.scratch),
-            now=now if clock is None else clock.now,
+            now=observer.time.now,
             directory=self.directory,
             scratch=self.scratch,
             primary_leaves_last=primary_leaves_last,
@@ -108,16 +125,15 @@ class WatchedWorld:
             on_tick=on_tick,
             tick_s=tick_s,
             watch=self.watchdog,
-            held=HeldRanks(self.watchdog.observer),
-            jumps=NoJumps() if clock is None else ClockJumps(clock, self.watchdog.observer),
+            services=services,
             on_hang=on_hang,
             patience_s=patience_s,
         )
         try:
             result = run_world(self.spec, surroundings)
         finally:
-            if clock is not None:
-                clock.close()
+            for each in services:
+                each.close()
         result = result.with_events(clean_up_faults(result.history, self.scratch))
         for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
             shutil.rmtree(sockets, ignore_errors=True)

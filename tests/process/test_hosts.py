@@ -20,14 +20,14 @@ import pytest
 from pytest_multihost.core.launch import libc
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.process import Endpoint
-from pytest_multihost.core.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
 from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import entries, link
 from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, hosts_of
 from pytest_multihost.extensions.netns.network import HostNetwork, make_network
 
-HOSTS = all_hosts(Hosts("netns"), 3)
+HOSTS = hosts_of(3, 1)
 TCP = 6
 NOBODY = 65534
 T = TypeVar("T")
@@ -282,7 +282,8 @@ from pathlib import Path
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.start_server import fork_server
-from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.host_kind import Hosts
+from pytest_multihost.extensions.netns.hosts import NETNS
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):
@@ -291,9 +292,9 @@ def live(spec, channel):
 folder = Path(sys.argv[1])
 launcher = ServerLauncher({"fork": partial(fork_server, live, lambda: None)})
 launcher.open()
-print(launcher.why_no_hosts(folder / "trial"))
-for hosts in ("netns", "one"):
-    spec = replace(make_spec(2), hosts=Hosts.parse(hosts))
+print(launcher.why_no_hosts(NETNS.probe, folder / "trial"))
+for hosts in (Hosts(NETNS), Hosts()):
+    spec = replace(make_spec(2), hosts=hosts.of(2), services=hosts.services)
     world = launcher.start(spec, directory=folder, scratch=folder)
     print(len(world.socket_tables), *sorted(event.rank for event in world.end(grace_s=0.0).events))
 launcher.close()
@@ -458,8 +459,8 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from pytest_multihost.extensions.netns.network import make_network\n"
-        "from pytest_multihost.core.model.spec import Hosts, all_hosts\n"
-        "network = make_network(all_hosts(Hosts('netns'), 3), Path(sys.argv[1]))\n"
+        "from pytest_multihost.extensions.netns.hosts import hosts_of\n"
+        "network = make_network(hosts_of(3, 1), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"
     )
     holder = subprocess.Popen(

@@ -11,6 +11,7 @@ from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_back
 from pytest_multihost.core.backends.jax import runtime_timeout_s, xla_flags
 from pytest_multihost.core.backends.torch_groups import group_timeout_s
 from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.testing import make_spec
 
 
@@ -31,7 +32,9 @@ def test_our_deadline_comes_before_that_of_the_runtime(seconds: float) -> None:
 
 def test_where_the_clock_jumps_the_runtimes_have_their_own_timeouts() -> None:
     """What comes after them is what is tested; a user's flags of XLA stay."""
-    spec = replace(make_spec(2, timeout_s=7200), clock="jump")
+    spec = replace(
+        make_spec(2, timeout_s=7200), services={"clock": ServicePart(keeps_timeouts=True)}
+    )
     assert group_timeout_s(spec) == 1800
     assert runtime_timeout_s(spec) is None
     assert xla_flags("--other --xla_force_host_platform_device_count=8", None) == "--other"

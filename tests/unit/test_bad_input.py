@@ -15,10 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_multihost import at, faults
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import MAX_RANKS, Hosts, WorldSpec, read_token, token
+from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec, read_token, token
 from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     kinds_by_name,
@@ -31,6 +32,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     parse_seconds,
     parse_seed,
 )
+from pytest_multihost.extensions.netns.hosts import NETNS
 from pytest_multihost.testing import make_spec
 
 DRAWN = settings(deadline=None, derandomize=True, database=None)
@@ -55,7 +57,7 @@ def check_fault(text: str) -> None:
     except SettingError as error:
         check_message(str(error))
         return
-    for hosts in (Hosts(), Hosts("netns")):
+    for hosts in ((), NETNS.hosts(3, 1)):
         found, problems = resolve_faults([fault], size=3, seed=7, hosts=hosts, kinds=KINDS)
         for problem in problems:
             check_message(problem)
@@ -199,7 +201,7 @@ def test_any_value_in_a_marker_is_valid_or_a_problem_in_words(
         faults.kill(rank=0, at=Point("call", "json:loads", value, value)),
     ]
     for each in given:
-        _, problems = resolve_faults([each], size=3, seed=7, hosts=Hosts(), kinds=KINDS)
+        _, problems = resolve_faults([each], size=3, seed=7, hosts=(), kinds=KINDS)
         for problem in problems:
             check_message(problem)
 
@@ -241,9 +243,7 @@ def test_a_token_with_any_content_is_replayed_or_refused_in_words(content: Any) 
         check_message(str(error))
         return
     assert 0 <= replay.size <= MAX_RANKS
-    _, problems = resolve_faults(
-        replay.faults, size=3, seed=replay.seed, hosts=Hosts(), kinds=KINDS
-    )
+    _, problems = resolve_faults(replay.faults, size=3, seed=replay.seed, hosts=(), kinds=KINDS)
     for problem in problems:
         check_message(problem)
 
@@ -259,7 +259,7 @@ def test_a_sealed_token_that_is_no_json_is_refused_as_such(content: bytes) -> No
 
 READERS: dict[str, Callable[[str], object]] = {
     "token": read_token,
-    "hosts": Hosts.parse,
+    "hosts": lambda text: Hosts.parse(text, [NETNS]),
     "ranks": parse_ranks,
     "names": parse_names,
     "seconds": parse_seconds,
@@ -301,5 +301,5 @@ def test_a_number_beyond_all_use_is_refused(name: str, text: str) -> None:
 
 def test_a_fault_of_no_text_is_named() -> None:
     """`other` takes whatever a plugin offers, but only by a name."""
-    _, problems = resolve_faults([Fault([], (0,))], size=1, seed=0, hosts=Hosts(), kinds=KINDS)  # type: ignore[arg-type]
+    _, problems = resolve_faults([Fault([], (0,))], size=1, seed=0, hosts=(), kinds=KINDS)  # type: ignore[arg-type]
     assert problems == ["faults.other([], rank=0): the kind of a fault must be a text, not []"]

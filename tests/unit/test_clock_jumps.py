@@ -12,7 +12,6 @@ from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Proc
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.proof_state import open_ends
 from pytest_multihost.extensions.clock.jumps import (
     IDLE_ROUNDS,
     Still,
@@ -22,6 +21,7 @@ from pytest_multihost.extensions.clock.jumps import (
     overdue_pauses,
     slack_s,
 )
+from pytest_multihost.extensions.clock.open_ends import open_ends
 from pytest_multihost.extensions.clock.page import ClockWait
 
 RANK, MAIN, LOOP = 100, 100, 101

@@ -28,7 +28,7 @@ from pytest_multihost.core.model.operation import (
     Side,
 )
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.artifacts import (
@@ -59,6 +59,8 @@ PATH_OF = {
 MUTATIONS = {"facts.json": 200, "verdict.json": 60, "verdicts.jsonl": 60}
 MAX_LINES = 3
 DROPPED = object()
+HOSTS = tuple(Host(i, f"host-{i}", f"10.0.0.{i}", "eth0", range(i, i + 1)) for i in range(3))
+CUT = {"effect": {"words": "the network is cut", "cuts": [[0, 1], [1, 0], [0, 2], [2, 0]]}}
 
 
 def world(root: Path) -> WorldResult:
@@ -73,7 +75,8 @@ def world(root: Path) -> WorldResult:
         *well_behaved(0, stays_in="call"),
         *well_behaved(1, stays_in="call"),
         Step(1, "fault", {"index": 0, "phase": "begun", "fault": "delay"}, 0.2, "go"),
-        Step(1, "network", {"index": 1}, 0.3, "go"),
+        Step(1, "fault", {"index": 1, "phase": "begun", "fault": "partition", **CUT}, 0.2, "go"),
+        Step(1, "answered", {"service": "netns", "index": 1}, 0.3, "go"),
         *well_behaved(2, stays_in="call"),
         Step(2, "report", report("call", "failed", error=error), 0.5, "go"),
     ]
@@ -114,7 +117,7 @@ def world(root: Path) -> WorldResult:
         ),
         blockers=("rank 1 sleeps",),
     )
-    spec = replace(make_spec(3), faults=faults, hosts=Hosts("netns"))
+    spec = replace(make_spec(3), faults=faults, hosts=HOSTS)
     result = run_world(spec, surroundings)
     sides = Side((1,), count=1), Side((0, 2), entered, entered.frame, entered.frame, count=2)
     parting = Parting(((0, 1, 2), 0, RUNTIME_SCOPE), 1, "operations", 1000.4, sides, sides)

@@ -24,11 +24,11 @@ from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, find_library, 
 from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.core.outcome.points import firings, frozen_for_good
 from pytest_multihost.core.pytest_plugin.launchers import (
-    clock_problems,
     launch_problems,
     launch_requirements,
 )
 from pytest_multihost.extensions.clock.page import find_clock_library
+from pytest_multihost.extensions.clock.service import CLOCK
 from pytest_multihost.testing import make_event, make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)
@@ -141,7 +141,7 @@ def test_the_shim_spares_what_python_level_spares(tmp_path) -> None:
     ours = [
         "/t[1]/rank-1.slots",
         "/t[1]/gloo-store",
-        "/t[1]/clock",
+        "/t[1]/service-clock",
         "/w/.pytest_multihost/a/rank-1.log",
     ]
     pythons = ["/usr/lib/x.so", "/v/lib/python3.11/json/tool.py", "/etc/hosts", "/proc/self/status"]
@@ -182,26 +182,25 @@ def test_what_a_test_preloads_stays_behind_the_shim() -> None:
 @pytest.mark.skipif(find_library() is None, reason=why_missing())
 def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
     """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
-    need = launch_requirements({}, facts_of("slow_io"), "auto", clock="jump")
+    need = launch_requirements({}, facts_of("slow_io"), "auto", preloads=(CLOCK.preload,))
     libraries = need.variables["LD_PRELOAD"].split(":")
     assert libraries[:2] == [str(find_library()), str(find_clock_library())]
     assert need.reasons == ["slow_io", "clock=jump"]
-    assert launch_requirements({}, {}, "auto", clock="jump").reasons == ["clock=jump"]
-    assert launch_requirements({}, {}, "auto", clock="real").variables == {}
+    assert launch_requirements({}, {}, "auto", preloads=(CLOCK.preload,)).reasons == ["clock=jump"]
+    assert launch_requirements({}, {}, "auto").variables == {}
 
 
 def test_what_cannot_have_a_clock_that_jumps_is_refused() -> None:
-    """With the reason and what to do; nothing is wrong with a real clock there."""
-    [problem] = clock_problems("jump", "fork")
+    """With the reason and what to do."""
+    [problem] = CLOCK.preload.problems("fork")
     assert problem.startswith("clock='jump'")
     assert "leave out --multihost-launch=fork" in problem
-    assert clock_problems("real", "fork") == []
 
 
 @pytest.mark.parametrize("launch", ["auto", "server", "spawn"])
 def test_a_clock_may_jump_wherever_an_interpreter_is_started(launch: str) -> None:
     """The library of the clock is loaded when the interpreter starts."""
-    assert clock_problems("jump", launch) == []
+    assert CLOCK.preload.problems(launch) == []
 
 
 @pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])

@@ -16,7 +16,7 @@ from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import Event, Pause
 from pytest_multihost.core.model.fault import BUILT_IN, Fault, hash_seed_of, resolve
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import ONE, WorldSpec, read_token, token
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec, read_token, token
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.process_faults import descriptor_limit
@@ -30,6 +30,7 @@ from pytest_multihost.core.nemesis.validation import (
 )
 from pytest_multihost.core.outcome.points import continued_by_plan, has_pending_actions
 from pytest_multihost.core.rank.wrap_calls import wrap_calls
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.testing import make_event, make_spec
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
@@ -162,7 +163,7 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
     """Only on a rank that both are for."""
-    found = resolved_problems([first, second], hosts=ONE, size=3, kinds=KINDS)
+    found = resolved_problems([first, second], hosts=(), size=3, kinds=KINDS)
     assert bool(found) is exclude
     assert all(repr(first) in each and repr(second) in each for each in found)
 
@@ -174,7 +175,7 @@ def test_a_kind_of_a_third_party_excludes_others_as_built_in_kinds_do() -> None:
     kinds = {**KINDS, "stall": stall, "ends": ends}
 
     def excluded(*given: Fault) -> bool:
-        return bool(resolved_problems(given, hosts=ONE, size=3, kinds=kinds))
+        return bool(resolved_problems(given, hosts=(), size=3, kinds=kinds))
 
     one, end = faults.other("stall", rank=0), faults.other("ends", rank=0)
     assert excluded(one, one)
@@ -188,21 +189,20 @@ def test_a_kind_of_a_third_party_excludes_others_as_built_in_kinds_do() -> None:
 def test_the_built_in_kinds_have_constructors_of_their_names() -> None:
     """And no constructor is without its kind; `other` is for the kinds of third parties."""
     assert set(faults.__all__) - {"other"} == BUILT_IN
-    assert KINDS.keys() == BUILT_IN
+    groups = new_plugin_manager().hook.pytest_multihost_faults()
+    assert kinds_by_name(groups).keys() == BUILT_IN
 
 
 def test_a_world_knows_of_its_faults_what_their_kinds_say() -> None:
     """Also where nobody knows the kinds: in a rank before its test, in a server."""
-    given = (faults.hash_seed(rank=1), faults.reset(rank=0), faults.kill(rank=0))
+    given = (faults.hash_seed(rank=1), faults.slow_io(rank=0, seconds=1), faults.kill(rank=0))
     facts = {each.kind: KINDS[each.kind].facts for each in given}
     spec = replace(make_spec(2), faults=given, fault_facts=facts)
     spec = from_json(WorldSpec, json.loads(json.dumps(to_json(spec))))
     found = [spec.facts_of(each) for each in spec.faults]
     assert [each.is_before_test for each in found] == [True, False, False]
-    assert [each.is_network for each in found] == [False, True, False]
+    assert [each.needs_shim for each in found] == [False, True, False]
     assert [each.needs_fresh_interpreters for each in found] == [True, False, False]
-    assert spec.disturbs_network
-    assert not replace(spec, faults=given[:1]).disturbs_network
 
 
 def test_words_become_ranks_by_size_and_seed() -> None:
@@ -244,12 +244,14 @@ def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:
         read_token(text[:-3] + "AAA")
 
 
-def test_a_token_repeats_the_clock() -> None:
-    """Also where the marker says otherwise by now; without a word of it the clock is real."""
+def test_a_token_names_the_services_that_a_replay_needs() -> None:
+    """Also where the marker says otherwise by now; others are not named."""
     spec = make_spec(2)
-    assert read_token(token(replace(spec, clock="jump"))).clock == "jump"
-    assert read_token(token(spec)).clock == "real"
-    assert len(token(spec)) < len(token(replace(spec, clock="jump")))
+    parts = {"clock": ServicePart(is_replayed=True), "other": ServicePart()}
+    with_services = token(replace(spec, services=parts))
+    assert read_token(with_services).services == ("clock",)
+    assert read_token(token(spec)).services == ()
+    assert len(token(spec)) < len(with_services)
 
 
 def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:

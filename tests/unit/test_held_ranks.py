@@ -13,11 +13,12 @@ from pytest_multihost.core.services.held_ranks import (
     MAX_S,
     POLLS_S,
     Glimpse,
+    HeldRanks,
+    Release,
     Watched,
     have_looked,
     is_unchanged,
 )
-from pytest_multihost.core.watch import HeldRanks, Release
 
 DEADLINE_S = 1000.0
 STEP_S = POLLS_S / 10
@@ -92,7 +93,7 @@ def test_a_rank_is_told_once() -> None:
     """It is still on its way until it says that it has gone on."""
     held = holding(begun(1))
     [release] = held.due(1.0, facts(0, 2), DEADLINE_S)
-    held.let_go(release, 1.0)
+    held.let_go(release)
     assert held.due(1.1, facts(0, 2), DEADLINE_S) == ()
     assert held.is_active
     held.note(ended(1))
@@ -104,7 +105,7 @@ def test_two_threads_at_one_point_are_let_go_one_by_one() -> None:
     held = holding(begun(1), begun(1))
     for _ in range(2):
         assert len(held.due(1.0, facts(0, 2), DEADLINE_S)) > 0
-        held.let_go(held.due(1.0, facts(0, 2), DEADLINE_S)[0], 1.0)
+        held.let_go(held.due(1.0, facts(0, 2), DEADLINE_S)[0])
         held.note(ended(1))
     assert not held.is_active
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.process import Endpoint
-from pytest_multihost.core.model.spec import (
-    BRIDGE_ADDRESS,
-    NETWORK,
-    Hosts,
-    RankSpec,
-    WorldSpec,
-    all_hosts,
-)
+from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.rank.environment import rank_variables
 from pytest_multihost.core.watch.kernel.sockets import Inet, _endpoint
+from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETNS, NETWORK, hosts_of
 from pytest_multihost.extensions.netns.network import ChildFailed, refusal, remedy
 from pytest_multihost.testing import make_spec
 
 
 def world(size: int, hosts: str) -> WorldSpec:
     """Return the spec of a world with hosts."""
-    return from_json(WorldSpec, {**to_json(make_spec(size)), "hosts": hosts})
+    return replace(make_spec(size), hosts=Hosts.parse(hosts, [NETNS]).of(size))
 
 
 def variables(size: int, hosts: str, rank: int) -> Mapping[str, str]:
@@ -39,12 +36,12 @@ def variables(size: int, hosts: str, rank: int) -> Mapping[str, str]:
 @pytest.mark.parametrize("text", ["one", "netns", "netns:2", "netns:16"])
 def test_a_wish_for_hosts_is_kept_as_it_was_written(text: str) -> None:
     """Equal wishes must be equal texts."""
-    assert str(Hosts.parse(text)) == text
+    assert str(Hosts.parse(text, [NETNS])) == text
 
 
 def test_one_rank_on_each_host_need_not_be_said() -> None:
     """It is what `netns` means."""
-    assert Hosts.parse("netns:1") == Hosts.parse("netns")
+    assert Hosts.parse("netns:1", [NETNS]) == Hosts.parse("netns", [NETNS])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +51,7 @@ def test_one_rank_on_each_host_need_not_be_said() -> None:
 def test_what_is_no_wish_for_hosts_is_refused_with_the_choices(text: object) -> None:
     """A typing error must not give a world on one host."""
     with pytest.raises(SettingError, match=r"must be one of one, netns, netns:N"):
-        Hosts.parse(text)
+        Hosts.parse(text, [NETNS])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def test_what_is_no_wish_for_hosts_is_refused_with_the_choices(text: object) -> 
 )
 def test_ranks_fill_one_host_after_the_other(size: int, hosts: str, ranks: list[list[int]]) -> None:
     """As torchrun and Slurm place them; the last host may have fewer."""
-    assert [list(host.ranks) for host in all_hosts(Hosts.parse(hosts), size)] == ranks
+    assert [list(host.ranks) for host in world(size, hosts).all_hosts] == ranks
 
 
 @pytest.mark.parametrize("hosts", ["one", "netns", "netns:3"])
@@ -82,7 +79,7 @@ def test_a_rank_is_on_the_host_that_has_it(hosts: str) -> None:
 
 def test_no_two_hosts_have_an_address_in_common() -> None:
     """Also not with the bridge, and also where there are more than fit into one byte."""
-    found = [host.address for host in all_hosts(Hosts("netns"), 600)]
+    found = [host.address for host in hosts_of(600, 1)]
     assert len({*found, BRIDGE_ADDRESS}) == 601
     assert all(ipaddress.ip_address(each) in NETWORK for each in found)
 
@@ -122,6 +119,12 @@ def test_a_world_that_was_written_before_there_were_hosts_had_one() -> None:
     """Artifacts of earlier versions can be explained."""
     data = {key: value for key, value in to_json(make_spec(2)).items() if key != "hosts"}
     assert from_json(WorldSpec, data).host_of(1).name == "localhost"
+
+
+def test_the_hosts_of_a_world_survive_json() -> None:
+    """Servers and ranks get them as they are."""
+    spec = world(5, "netns:2")
+    assert from_json(WorldSpec, json.loads(json.dumps(to_json(spec)))) == spec
 
 
 # Why there are none

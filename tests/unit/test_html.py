@@ -26,8 +26,6 @@ from pytest_multihost.core.model.operation import (
 )
 from pytest_multihost.core.model.result import (
     Activity,
-    ClockDoubt,
-    ClockRecord,
     RankSnapshot,
     WorldResult,
     WorldSnapshot,
@@ -56,6 +54,7 @@ from pytest_multihost.core.report.html.sections import (
 )
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
+from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
@@ -233,7 +232,9 @@ def test_the_first_divergence_is_a_section_of_its_own() -> None:
 def test_a_clock_that_jumps_is_a_section_of_its_own() -> None:
     """How far it has jumped, and for how long and why it did not; a real one has no section."""
     doubts = (ClockDoubt("rank 0: <main> waits for a pipe", 1.0, 5.0, 3.25),)
-    jumped = replace(world(), clock=ClockRecord(12, 1799.9, doubts))
+    jumped = world()
+    record = ClockRecord(12, 1799.9, doubts).of_world(jumped.started_s, jumped.ended_s)
+    jumped = replace(jumped, records={"clock": record})
     words = " ".join(Elements(shown(jumped)).words.split())
     assert "jumped 1799.9 s in 12 jumps" in words
     assert "real time for 3.2 s: rank 0: <main> waits for a pipe" in words

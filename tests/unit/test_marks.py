@@ -17,9 +17,13 @@ from pytest_multihost.core.pytest_plugin.marks import (
     world_axes,
 )
 from pytest_multihost.core.pytest_plugin.options import read_settings
+from pytest_multihost.extensions.netns.hosts import NETNS
 
 _NOTHING_SET: Any = SimpleNamespace(
-    getoption=lambda _: None, getini=lambda _: "", rootpath=Path("/project")
+    getoption=lambda _: None,
+    getini=lambda _: "",
+    rootpath=Path("/project"),
+    hook=SimpleNamespace(pytest_multihost_hosts=lambda: [[NETNS]]),
 )
 DEFAULTS = replace(
     read_settings(_NOTHING_SET),  # less what the run of these tests was itself given

@@ -13,9 +13,11 @@ import pytest
 from pytest_multihost import at, faults
 from pytest_multihost.core.blame import severed
 from pytest_multihost.core.blame.causes import Cause, find_causes
-from pytest_multihost.core.blame.partition_blame import as_cut, describe_cut
+from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.host_kind import Hosts
+from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.messages import FaultPerformed
@@ -28,26 +30,31 @@ from pytest_multihost.core.model.process import (
     Thread,
 )
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import (
-    Disturbance,
-    Hosts,
-    Shape,
-    WorldSpec,
-    bridge_segments,
-    disturbance_of,
-    merged,
-    relay_routes,
-)
+from pytest_multihost.core.model.spec import Host, WorldSpec
 from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     fault_problems,
     kinds_by_name,
-    network_problems,
     parse_fault,
 )
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import blockers
+from pytest_multihost.core.services import Opening, open_services
+from pytest_multihost.core.watch import Watchdog, WorldObserver
+from pytest_multihost.extensions.netns.effects import (
+    Disturbance,
+    Shape,
+    bridge_segments,
+    describe_cut,
+    disturbance_of,
+    effect_of,
+    merged,
+    relay_routes,
+)
+from pytest_multihost.extensions.netns.hosts import NAME, NETNS
+from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS, network_problems
 from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
+from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
@@ -57,7 +64,7 @@ from pytest_multihost.testing import (
     well_behaved,
 )
 
-KINDS = kinds_by_name([BUILT_IN_KINDS])
+KINDS = kinds_by_name([BUILT_IN_KINDS, NETWORK_FAULTS])
 CUT = faults.partition(groups=[[0], [1, 2, 3]])
 
 EXAMPLES = [
@@ -71,15 +78,15 @@ EXAMPLES = [
 ]
 
 
+def hosts_of(text: str, size: int = 4) -> tuple[Host, ...]:
+    """Return the hosts of a world."""
+    return Hosts.parse(text, [NETNS]).of(size)
+
+
 def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
     """Return a world of four hosts with faults."""
     facts = {each.kind: KINDS[each.kind].facts for each in given}
-    return replace(make_spec(size), hosts=Hosts.parse(hosts), faults=given, fault_facts=facts)
-
-
-def refused(*given: Fault, hosts: str) -> list[str]:
-    """Return why hosts cannot have faults of the network."""
-    return network_problems(given, hosts=Hosts.parse(hosts), size=4, kinds=KINDS)
+    return replace(make_spec(size), hosts=hosts_of(hosts, size), faults=given, fault_facts=facts)
 
 
 # What can be asked for
@@ -123,10 +130,10 @@ def test_what_is_wrong_is_said_with_what_would_be_right(fault: Fault, problem: s
 
 def test_a_network_fault_on_one_host_is_a_usage_error_that_names_the_hosts_it_needs() -> None:
     """Other faults need no hosts."""
-    [found] = refused(faults.freeze(rank=0), CUT, hosts="one")
+    [found] = network_problems([faults.freeze(rank=0), CUT], (), 4)
     assert repr(CUT) in found
     assert 'needs hosts="netns"' in found
-    assert refused(faults.freeze(rank=0), hosts="one") == []
+    assert network_problems([faults.freeze(rank=0)], (), 4) == []
 
 
 @pytest.mark.parametrize(
@@ -139,21 +146,21 @@ def test_a_network_fault_on_one_host_is_a_usage_error_that_names_the_hosts_it_ne
 )
 def test_groups_must_fit_the_hosts(fault: Fault, hosts: str, problem: str) -> None:
     """A host is cut off as a whole."""
-    [found] = refused(fault, hosts=hosts)
+    [found] = network_problems([fault], hosts_of(hosts), 4)
     assert problem in found
-    assert refused(faults.partition(groups=[[0, 1], [2]]), hosts=hosts) == []
+    assert network_problems([faults.partition(groups=[[0, 1], [2]])], hosts_of(hosts), 4) == []
 
 
 def test_two_that_exclude_each_other_are_refused_by_name() -> None:
     """A host has one delay, whoever of its ranks brings it; different kinds go together."""
     one, two = faults.net_delay(rank=0, seconds=1), faults.net_delay(rank=1, seconds=2)
-    assert refused(one, two, hosts="netns") == []
-    [found] = refused(one, two, hosts="netns:2")
+    assert network_problems([one, two], hosts_of("netns"), 4) == []
+    [found] = network_problems([one, two], hosts_of("netns:2"), 4)
     assert repr(one) in found
     assert repr(two) in found
     assert "host-0" in found
     both = [one, faults.net_loss(rank=0, percent=1), CUT, CUT, faults.reset(rank=0)]
-    assert refused(*both, hosts="netns") == []
+    assert network_problems(both, hosts_of("netns"), 4) == []
 
 
 # Who reaches whom
@@ -256,25 +263,31 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
         "fault": "partition",
         "at": {"point": "start"},
         "phase": "begun",
-        "network": True,
+        "service": NAME,
     }
-    done = {"index": 0, "error": ""}
+    done = {"service": NAME, "index": 0, "error": ""}
     script = [
         *well_behaved(0),
         *well_behaved(1),
         Step(0, "fault", begun, on="go"),
-        Step(0, "network", done, on="go"),
+        Step(0, "answered", done, on="go"),
     ]
     launcher = ScriptedLauncher(clock := ManualClock(100.0), script)
-    spec = world(faults.partition(groups=[[0], [1]]), hosts="one", size=2)
+    given = {"hosts": hosts_of("netns", 2), "services": NETNS.services}
+    spec = replace(make_spec(2), faults=(faults.partition(groups=[[0], [1]]),), **given)
+    watchdog = Watchdog(WorldObserver(Path("/nowhere"), 2))
+    opening = Opening(spec=spec, scratch=Path("/nowhere"), watchdog=watchdog)
     surroundings = Surroundings(
         launcher=launcher,
         dumper=lambda *_: (),
         now=clock.now,
         directory=Path("/nowhere"),
         scratch=Path("/nowhere"),
+        services=open_services([NETWORK_SERVICE], opening),
     )
-    run_world(spec, surroundings)
+    result = run_world(spec, surroundings)
+    effects = [each.body.effect for each in result.history if isinstance(each.body, FaultChanged)]
+    assert effects == [effect_of(spec.faults[0], spec)]
     assert launcher.disturbed == [(0, 0), None]
     assert (0, FaultPerformed(0, "")) in [(rank, each.message) for _, rank, each in launcher.sent]
 
@@ -342,7 +355,8 @@ def test_only_a_cut_that_nothing_heals_severs() -> None:
     """What waits beyond one that heals will go on."""
     healing = faults.partition(groups=[[0], [1]], heals_after=5)
     for fault, expected in ((faults.partition(groups=[[0], [1]]), {(A, B), (B, A)}), (healing, ())):
-        detail = {"index": 0, "fault": "partition", "phase": "begun"}
+        effect = to_json(effect_of(fault, world(fault)))
+        detail = {"index": 0, "fault": "partition", "phase": "begun", "effect": effect}
         until = {"until_s": 15.0} if fault is healing else {}
         event = make_event(10.0, 0, "fault", {**detail, **until})
         assert severed(world(fault), [event], 12.0) == set(expected)
@@ -372,8 +386,9 @@ def stands(rank: int, *pending: Operation, **more: object) -> RankState:
 
 def judged(*states: RankState, fault: Fault = CUT) -> Cause:
     """Return the first cause in a world whose network is cut."""
-    begun = {"index": 0, "fault": fault.kind, "phase": "begun"}
     spec = world(fault)
+    effect = to_json(effect_of(fault, spec))
+    begun = {"index": 0, "fault": fault.kind, "phase": "begun", "effect": effect}
     result = WorldResult(
         spec=spec,
         launch="fork",
@@ -399,7 +414,7 @@ def test_all_in_one_operation_across_a_cut_is_the_cut_for_certain() -> None:
     """Nobody is to blame."""
     cause = judged(*(stands(rank, collective()) for rank in range(4)))
     assert (cause.kind, cause.confidence, cause.culprits) == ("transport", "certain", ())
-    assert cause.cut is CUT
+    assert cause.cut == effect_of(CUT, world(CUT))
     assert cause.waiting == (0, 1, 2, 3)
 
 
@@ -412,7 +427,7 @@ def test_ranks_that_wait_for_each_other_across_a_cut_are_no_deadlock() -> None:
         stands(2, **SLEEPS),
         stands(3, **SLEEPS),
     )
-    assert (cause.kind, cause.cycle, cause.cut) == ("transport", (), CUT)
+    assert (cause.kind, cause.cycle, cause.cut) == ("transport", (), effect_of(CUT, world(CUT)))
 
 
 def test_an_answer_that_does_not_arrive_blames_nobody() -> None:

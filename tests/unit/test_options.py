@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from pytest_multihost.core.pytest_plugin.options import (
     parse_seconds,
     read_settings,
 )
+from pytest_multihost.extensions.netns.hosts import NETNS
 
 
 class _Configuration:
     """What `read_settings` asks of pytest's configuration."""
 
     rootpath = Path("/project")
+    hook = SimpleNamespace(pytest_multihost_hosts=lambda: [[NETNS]])
 
     def __init__(self, options: dict[str, str], ini: dict[str, Any]) -> None:
         self._options, self._ini = options, ini

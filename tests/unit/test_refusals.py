@@ -7,9 +7,11 @@ import os
 
 import pytest
 
-from pytest_multihost.core.launch import interface as module
-from pytest_multihost.core.launch.interface import refusals, require_jumping_clock
+from pytest_multihost.core.files import PreloadedLibrary
+from pytest_multihost.core.launch.interface import refusals
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.services import Preload
+from pytest_multihost.extensions.clock.page import LIBRARY
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,11 @@ def test_a_machine_without_the_library_of_the_clock_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is missing, and that a real clock needs nothing; one that has it is told nothing."""
-    monkeypatch.setattr(module, "why_clock_missing", lambda: "there is no C compiler")
+    preload = Preload(library=LIBRARY, setting="clock='jump'", instead="clock='real'")
+    monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "there is no C compiler")
     with pytest.raises(LaunchError) as found:
-        require_jumping_clock()
+        preload.require()
     assert found.value.seen == "There is no C compiler."
     assert "clock='real'" in found.value.remedy
-    monkeypatch.setattr(module, "why_clock_missing", lambda: "")
-    require_jumping_clock()
+    monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "")
+    preload.require()

@@ -27,8 +27,6 @@ from pytest_multihost.core.model.operation import (
 )
 from pytest_multihost.core.model.result import (
     Activity,
-    ClockDoubt,
-    ClockRecord,
     RankSnapshot,
     WorldSnapshot,
 )
@@ -38,6 +36,7 @@ from pytest_multihost.core.model.verdict import RankPlace
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.layout import Line, Role, Section, Span, clip_line, text_of
 from pytest_multihost.core.report.text import COLOURS, page_sections
+from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
@@ -361,7 +360,9 @@ def test_what_a_clock_that_jumps_has_done_is_told() -> None:
     doubts = tuple(ClockDoubt(f"reason {each}", 0.0, 9.0, 9.0 - each) for each in range(5))
     took_s = found.result.ended_s - found.result.started_s
     record = ClockRecord(1, took_s - 2.5, doubts)
-    shown = page_of(replace(found, result=replace(found.result, clock=record))).splitlines()
+    told = record.of_world(found.result.started_s, found.result.ended_s)
+    result = replace(found.result, records={"clock": told})
+    shown = page_of(replace(found, result=result)).splitlines()
     first = next(line for line in shown if line.lstrip().startswith("clock"))
     assert first.endswith(f"jumped {took_s - 2.5:.1f} s in 1 jump; the world took 2.5 s")
     reasons = [line.strip() for line in shown if "real time for" in line]

@@ -33,9 +33,9 @@ _TIMEOUTS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_ti
 def runtime_timeout_s(world: WorldSpec) -> int | None:
     """Return one value for jax's own timeouts, in seconds, longer than the test's deadline.
 
-    None for a world whose clock jumps: what comes after jax's timeouts is what is tested there.
+    None for a world in which runtimes keep their own: what comes after these is tested there.
     """
-    if world.clock == "jump":
+    if world.keeps_timeouts:
         return None
     return int(world.startup_timeout_s + world.timeout_s + _MARGIN_S)
 
@@ -70,7 +70,7 @@ def _start(spec: RankSpec) -> None:
             if probe.connect_ex((host, port)) == 0:
                 break
         time.sleep(_POLL_S)
-    if spec.world.sites:
+    if not spec.world.shares_files:
         _advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(
         address,

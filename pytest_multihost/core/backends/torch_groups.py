@@ -21,9 +21,9 @@ _MARGIN_S = 60.0
 def group_timeout_s(world: WorldSpec) -> float:
     """Return a group timeout, in seconds, that the test's own deadline always precedes.
 
-    In a world whose clock jumps it is torch's own: what comes after it is what is tested there.
+    Torch's own for a world in which runtimes keep theirs: what comes after it is tested there.
     """
-    if world.clock == "jump":
+    if world.keeps_timeouts:
         return _TORCH_DEFAULT_S
     return max(_TORCH_DEFAULT_S, world.startup_timeout_s + world.timeout_s + _MARGIN_S)
 
@@ -48,7 +48,7 @@ def _new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not s
     1.3 s instead of 11 s). Ranks on several real machines (attach) may share no file system,
     though; these get a TCPStore.
     """
-    if not spec.world.sites:
+    if spec.world.shares_files:
         return distributed.FileStore(str(Path(spec.scratch, "gloo-store")), spec.world.size)
     address, port = spec.world.host_of(0).address, spec.ports[1]
     # libuv would use io_uring, whose waits cannot be seen from outside: no hang could be proven.

@@ -12,7 +12,7 @@ from pytest_multihost.core.blame.inferred import (
     operations_in_calls,
     with_threads,
 )
-from pytest_multihost.core.blame.partition_blame import describe_cut, network_evidence
+from pytest_multihost.core.blame.partition_blame import effect_evidence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.core.model.event import Exited, RankEventBody
@@ -248,7 +248,7 @@ def _evidence(
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
             yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
-    yield from network_evidence(result)
+    yield from effect_evidence(result)
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:
@@ -456,7 +456,7 @@ def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     if cause.cut is not None:
         inside = {w.rank for w in cause.waits if w.operation and w.rank in cause.waiting}
         has = "has" if len(inside) == 1 else "have"
-        cut = f", and {describe_cut(cause.cut)}"
+        cut = f", and {cause.cut.words}"
         return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
     members = operation.group if operation is not None else ()
     entered = [rank for rank in cause.waiting if rank in members] or cause.waiting

@@ -25,7 +25,7 @@ from pytest_multihost.core.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.core.model.collectives import family
-from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.operation import (
     RUNTIME_SCOPE,
     K,
@@ -63,7 +63,7 @@ class Cause:
     waits: tuple[Wait, ...] = ()
     at_s: float | None = None
     error: str = ""
-    cut: Fault | None = None
+    cut: Effect | None = None
 
     @property
     def concerned_waits(self) -> tuple[Wait, ...]:

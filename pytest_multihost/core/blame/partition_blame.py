@@ -1,4 +1,7 @@
-"""Hangs that network faults explain: which hosts were cut off from which.
+"""Hangs that cuts between hosts explain: which hosts were cut off from which.
+
+What a fault does between hosts is in the events of the world's history (`Effect`); nothing else is
+asked here.
 
 Nothing arrives through a cut, so a rank that waits for data from the other side is not kept waiting
 by another rank. A rank that has not entered what the others wait in is late all the same.
@@ -12,15 +15,16 @@ from dataclasses import replace
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States, Wait
-from pytest_multihost.core.model.event import Event, FaultChanged
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.event import Effect, Event, FaultChanged
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.spec import Pair, WorldSpec, cuts_of
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Evidence
 
 _EXPLAINED_BY_CUT = frozenset({"transport", "deadlock", "unknown", "stuck"})
 """Kinds of hangs for which no rank is to blame if a cut explains them."""
+
+Pair = tuple[int, int]
+"""A sending host and a receiving host."""
 
 
 def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[tuple[str, str]]:
@@ -36,28 +40,23 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
     hosts = spec.all_hosts
     return frozenset(
         (hosts[sender].address, hosts[to].address)
-        for _, begun in _in_force(spec, events, at_s)
-        if begun.fault == "partition" and begun.until_s is None
-        for sender, to in cuts_of(spec.faults[begun.index], spec)
+        for _, begun, effect in _in_force(events, at_s)
+        if begun.until_s is None
+        for sender, to in effect.cuts
     )
 
 
-def _in_force(
-    spec: WorldSpec, events: Iterable[Event], at_s: float
-) -> Iterator[tuple[Event, FaultChanged]]:
-    """Yield the "begun" events of the network faults that are in force at `at_s`."""
-    for event in events if spec.faults else ():
+def _in_force(events: Iterable[Event], at_s: float) -> Iterator[tuple[Event, FaultChanged, Effect]]:
+    """Yield the "begun" events of the faults with an effect between hosts in force at `at_s`."""
+    for event in events:
         match event.body:
-            case FaultChanged(phase="begun", index=index, until_s=until_s) as begun:
-                is_network = spec.facts_of(spec.faults[index]).is_network
-                if is_network and (until_s is None or until_s >= at_s):
-                    yield event, begun
+            case FaultChanged(phase="begun", effect=Effect() as effect, until_s=until_s) as begun:
+                if until_s is None or until_s >= at_s:
+                    yield event, begun, effect
 
 
-def _in_force_at_end(result: WorldResult) -> Iterator[tuple[Event, Fault]]:
-    at_s = result.detected_s or result.ended_s
-    for event, begun in _in_force(result.spec, result.history, at_s):
-        yield event, result.spec.faults[begun.index]
+def _in_force_at_end(result: WorldResult) -> Iterator[tuple[Event, FaultChanged, Effect]]:
+    return _in_force(result.history, result.detected_s or result.ended_s)
 
 
 def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
@@ -68,9 +67,8 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
     connecting and cannot arrive.
     """
     late = [states[rank] for rank in cause.culprits]
-    for _, fault in _in_force_at_end(result):
-        pairs = cuts_of(fault, result.spec) if fault.kind == "partition" else frozenset()
-        across = [wait for wait in cause.concerned_waits if _spans(wait, pairs, result.spec)]
+    for _, _, effect in _in_force_at_end(result):
+        across = [wait for wait in cause.concerned_waits if _spans(wait, effect.cuts, result.spec)]
         is_answer = all(each.operation and each.operation.kind == "wait" for each in across)
         is_under_way = cause.kind in ("straggler", "livelock", "finished") and (
             is_answer or all(map(_connects, late))
@@ -87,7 +85,7 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
                 cycle=(),
                 waiting=tuple(sorted(waiting)),
                 operation=cause.operation or across[0].operation,
-                cut=fault,
+                cut=effect,
             )
     return cause
 
@@ -97,7 +95,7 @@ def _connects(state: RankState) -> bool:
     return state.seen.label == "BLOCKED" and activity is not None and activity.name == "connect"
 
 
-def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:
+def _spans(wait: Wait, pairs: Iterable[Pair], spec: WorldSpec) -> bool:
     """Return whether an operation needs frames that a cut drops."""
     if wait.operation is None:
         return False
@@ -107,21 +105,8 @@ def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:
     return any(sender in hosts and to in hosts for sender, to in pairs)
 
 
-def describe_cut(fault: Fault) -> str:
-    """Return as words between which ranks the network is cut."""
-    groups = fault.params["groups"]
-    names = [rank_set(group) for group in groups]
-    if fault.params.get("one_way"):
-        send = "sends" if len(groups[0]) == 1 else "send"
-        return f"nothing that {names[0]} {send} reaches {names[1]}"
-    return f"the network is cut between {', '.join(names[:-1])} and {names[-1]}"
-
-
-def network_evidence(result: WorldResult) -> Iterator[Evidence]:
-    """Yield which faults disturbed the network when the world hung or broke."""
-    for event, fault in _in_force_at_end(result):
-        words = (
-            describe_cut(fault) if fault.kind == "partition" else result.spec.facts_of(fault).effect
-        )
+def effect_evidence(result: WorldResult) -> Iterator[Evidence]:
+    """Yield what faults did between hosts when the world hung or broke."""
+    for event, begun, effect in _in_force_at_end(result):
         when = f"+{event.at_s - result.started_s:.2f} s"
-        yield Evidence(event.rank, f"{words} since {when}, by {fault.kind}", "fault")
+        yield Evidence(event.rank, f"{effect.words} since {when}, by {begun.fault}", "fault")

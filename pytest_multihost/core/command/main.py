@@ -15,6 +15,7 @@ from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.spec import NO_TIMEOUT_S
+from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
         prog="multihost", description="Say which rank a hang waits for."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_run(commands.add_parser("run", help="run a script in ranks, and say which one hangs"))
+    run = commands.add_parser("run", help="run a script in ranks, and say which one hangs")
+    _add_run(run, _run_options(hook))
     _add_explain(commands, explainers_of(hook))
     last = commands.add_parser("open", help="open the last report in a browser")
     last.add_argument(
@@ -69,8 +71,8 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
     again.set_defaults(act=partial(_explain, explainers=explainers))
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    """Add the options of ``run``; what follows the script is the script's."""
+def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) -> None:
+    """Add the options of ``run``, with those that plugins offer; the rest is the script's."""
     run.epilog = (
         "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
         " run, 3 if they hung, 130 if they were interrupted."
@@ -96,12 +98,13 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="load a plugin that offers backends or faults, as pytest does",
     )
     run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
-    run.add_argument(
-        "--clock",
-        default="real",
-        choices=("real", "jump"),
-        help="how time passes; jump: over waits that only time can end; default: real",
-    )
+    for option in offered:
+        run.add_argument(
+            f"--{option.name}",
+            type=partial(_checked, option),
+            metavar=option.metavar,
+            help=option.help,
+        )
     run.add_argument(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
     )
@@ -128,6 +131,26 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("script")
     run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
     run.set_defaults(act=_run)
+
+
+def _checked(option: Option[object], text: str) -> str:
+    """Return a text that is a value of an option."""
+    try:
+        option.parse(text)
+    except SettingError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _run_options(hook: pluggy.HookRelay) -> list[Option[object]]:
+    """Return the options that plugins offer for ``run``."""
+    return [option for group in hook.pytest_multihost_run_options() for option in group]
+
+
+def _settings(options: argparse.Namespace, hook: pluggy.HookRelay) -> dict[str, str]:
+    """Return the values of these that are given, by name."""
+    given = {each.name: getattr(options, each.name) for each in _run_options(hook)}
+    return {name: text for name, text in given.items() if text is not None}
 
 
 def _seconds(text: str) -> float:
@@ -191,7 +214,7 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
             ranks=options.ranks,
             backend=options.backend,
             hosts=options.hosts,
-            clock=options.clock,
+            settings=_settings(options, hook),
             faults=options.fault,
             timeout_s=options.timeout,
             horizon_s=options.horizon,

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from pytest_multihost.core.backends import Backend, find_backend, offered_backen
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
-from pytest_multihost.core.launch import require_jumping_clock
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
@@ -36,8 +36,6 @@ from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
     MAX_RANKS,
     NO_TIMEOUT_S,
-    ClockMode,
-    Hosts,
     WorldSpec,
     checksum,
 )
@@ -60,8 +58,8 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
+from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
-from pytest_multihost.extensions.clock.page import find_clock_library
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
@@ -84,7 +82,7 @@ class RunOptions:
         ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
         hosts: What their hosts are made from.
-        clock: How time passes for them.
+        settings: The values of options that plugins offer for this command, by name.
         faults: What is done to them, as text.
         timeout_s: Ends the world so many seconds after it has begun; None: it may take any time.
         horizon_s: The world hangs if nothing in it can move within so many seconds.
@@ -101,7 +99,7 @@ class RunOptions:
     ranks: int | None
     backend: str
     hosts: str
-    clock: ClockMode
+    settings: Mapping[str, str]
     faults: Sequence[str]
     timeout_s: float | None
     horizon_s: float
@@ -128,7 +126,7 @@ class RunOptions:
         args += ["--backend", self.backend] if self.backend != "none" else []
         args += [part for each in self.plugins for part in ("-p", each)]
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
-        args += ["--clock", self.clock] if self.clock != "real" else []
+        args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
         args += [part for each in self.faults for part in ("--fault", each)]
         args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
         args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
@@ -229,6 +227,7 @@ class _Command:
             scratch=self.scratch,
             early="fail",
             others=others.pids,
+            kinds=self.hook.pytest_multihost_services(),
         )
         progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
         hides = options.log_folder is not None
@@ -264,7 +263,7 @@ class _Command:
         variables = {**own, **thread_variables(own)}
         libraries = [
             find_library() if any(each.needs_shim for each in spec.fault_facts.values()) else None,
-            find_clock_library() if spec.clock == "jump" else None,
+            *(each.preload.library.find() for each in _services(spec, self.hook) if each.preload),
         ]
         variables |= preload_variables(variables, libraries)
         source = self.options.plugin_source
@@ -331,7 +330,8 @@ def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
         SettingError: There is none of that name, or this machine lacks what it needs.
     """
     backend = find_backend(spec.backend, offered_backends(hook))
-    if lacking := backend.lacking(len(spec.host_of(0).ranks) if spec.sites else spec.size):
+    here = spec.size if spec.shares_files else len(spec.host_of(0).ranks)
+    if lacking := backend.lacking(here):
         raise SettingError(f"--backend {spec.backend}: {lacking}")
     return backend
 
@@ -354,16 +354,21 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
     """
-    hosts = Hosts.parse(options.hosts)
-    if hosts.kind != "one" and options.ranks is None:
+    host_kinds = [kind for group in hook.pytest_multihost_hosts() for kind in group]
+    hosts = Hosts.parse(options.hosts, host_kinds)
+    if hosts.kind is not None and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
-    if options.clock == "jump":
-        require_jumping_clock()
+    services = asked_for(hook.pytest_multihost_services(), options.settings)
+    for each in services:
+        if each.preload is not None:
+            each.preload.require()
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
     find_backend(options.backend, offered_backends(hook))
     asked = [parse_fault(each) for each in options.faults]
-    faults, problems = resolve_faults(asked, size=size, seed=seed, hosts=hosts, kinds=kinds)
+    faults, problems = resolve_faults(
+        asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
+    )
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
     if problems:
         raise SettingError("; ".join(f"--fault: {each}" for each in problems))
@@ -378,12 +383,18 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         seed=seed,
         faults=faults,
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
-        hosts=hosts,
-        clock=options.clock,
+        hosts=hosts.of(size),
+        services={**hosts.services, **{each.name: each.part for each in services}},
         horizon_s=options.horizon_s,
         command=shlex.join(options.command(size)),
         subject="script",
     )
+
+
+def _services(spec: WorldSpec, hook: pluggy.HookRelay) -> list[ServiceKind]:
+    """Return the kinds of the services that a world names."""
+    groups = hook.pytest_multihost_services()
+    return [each for group in groups for each in group if each.name in spec.services]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from pytest_multihost.core.launch.interface import (
     RunningWorld,
     WorldProcesses,
     hold_permits,
-    require_jumping_clock,
 )
 from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 
@@ -29,5 +28,4 @@ __all__ = [
     "RunningWorld",
     "WorldProcesses",
     "hold_permits",
-    "require_jumping_clock",
 ]

@@ -19,7 +19,6 @@ from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.messages import DumpKind, FaultRequest, PauseRank
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
-from pytest_multihost.extensions.clock.page import why_clock_missing
 
 ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
@@ -88,7 +87,7 @@ class RankControl(Protocol):
     def request(self, message: FaultRequest) -> None:
         """Have the server perform a part of a fault that the rank cannot perform itself.
 
-        An event of kind "network" reports the outcome of `Disturb`, and completion of `Calm`.
+        A `FaultAnswered` reports the outcome of `PerformFault`, and completion of `UndoFaults`.
         """
 
 
@@ -150,20 +149,6 @@ def refusals(happened: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise refused(happened, error) from error
-
-
-def require_jumping_clock() -> None:
-    """Check that processes of this machine can have a clock that jumps.
-
-    Raises:
-        LaunchError: They cannot.
-    """
-    if why := why_clock_missing():
-        raise LaunchError(
-            "clock='jump' takes a library that is not available here",
-            seen=f"{why[:1].upper()}{why[1:]}.",
-            remedy="Install a C compiler, or name one in CC; or say clock='real'.",
-        )
 
 
 # A world whose ranks were started by several servers; the engine sees one world.
@@ -292,13 +277,13 @@ class CompositeWorld:
             self._call(part, part.collect_dumps)
 
     def request(self, message: FaultRequest) -> None:
-        """Have a rank paused; these hosts are not namespaces, so their network is never disturbed.
+        """Have a rank paused.
 
         Raises:
-            LaunchError: It is another request.
+            LaunchError: It is another request: services have their parts in one server.
         """
         if not isinstance(message, PauseRank):
-            raise LaunchError("faults of the network need hosts made from namespaces")
+            raise LaunchError("faults that a service performs need a world with one server")
         for part in self._living([message.rank]):
             self._call(part, partial(part.request, message))
 

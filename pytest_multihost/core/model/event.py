@@ -128,6 +128,19 @@ class Hold:
     max_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a fault does outside of its rank, as values: see `FaultChanged.effect`.
+
+    Attributes:
+        words: What it does, for the reader.
+        cuts: Pairs of hosts, by index: nothing that the first sends arrives at the second.
+    """
+
+    words: str
+    cuts: tuple[tuple[int, int], ...] = ()
+
+
 ReleaseReason = Literal[
     "others wait",  # nothing in the world can move but the rank that is held
     "others poll",  # they look again and again, and do nothing else
@@ -265,7 +278,9 @@ class FaultChanged:
         pause: How the server is to stop and continue the rank.
         resume: Whether the server is to end that pause.
         kills: Whether it is about to end the rank.
-        network: Whether the server is to disturb the network; "before": it already has.
+        service: The service of the world that performs it, outside of the rank; empty: none does.
+            Before `at.rendezvous()` it already has.
+        effect: What that does, if the service says so.
         hold: How long the controller is to hold the rank.
         rules: Numbers of the I/O rules whose counters show whether it has happened.
         note: A remark for the reader on how it is performed.
@@ -280,7 +295,8 @@ class FaultChanged:
     pause: Pause | None = None
     resume: bool = False
     kills: bool = False
-    network: bool | Literal["before"] = False
+    service: str = ""
+    effect: Effect | None = None
     hold: Hold | None = None
     rules: tuple[int, ...] = ()
     note: str = ""
@@ -355,13 +371,14 @@ class Forked:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkChanged:
-    """The network of the hosts was changed, or could not be changed: then `error` says why.
+class FaultAnswered:
+    """A service has performed a fault outside of the rank, or could not: `error` says why.
 
-    The fault `index` of the world has begun, or, if that is None, all have ended.
+    The fault `index` of the world has begun; None: all that the service has performed are undone.
     """
 
-    kind: ClassVar = "network"
+    kind: ClassVar = "answered"
+    service: str
     index: int | None
     error: str = ""
 
@@ -428,7 +445,7 @@ RankEventBody = (
 )
 """The bodies of events that ranks send."""
 
-EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released | HoldEnded
+EventBody = RankEventBody | Forked | FaultAnswered | Exited | Released | HoldEnded
 
 SENT_BY_RANKS = frozenset(each.kind for each in get_args(RankEventBody))
 """The kinds of frames that a rank may send."""

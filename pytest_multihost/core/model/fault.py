@@ -22,7 +22,7 @@ PointKind = Literal[
     "collective",  # an operation of the runtime under test
     "sync_point",  # `world.sync_point(name)`
     "io",  # a call on a file or folder whose path matches
-    "rendezvous",  # the rank is about to start its backend; faults of the network alone
+    "rendezvous",  # the rank is about to start its backend; for faults that a service performs
 ]
 
 When = Literal["before", "after"]
@@ -233,20 +233,15 @@ class FaultFacts:
     """What a kind of fault says about its faults, for those who do not know the kinds.
 
     Attributes:
-        is_network: Whether it disturbs the network between hosts, not the rank that passes its
-            point.
         is_before_test: Whether it is performed before the test, so that its point is never passed.
         needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        effect: Of a network fault what it does to the rank's host, as a sentence without full stop.
     """
 
     omits_defaults: ClassVar = True
-    is_network: bool = False
     is_before_test: bool = False
     needs_shim: bool = False
     needs_fresh_interpreters: bool = False
-    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

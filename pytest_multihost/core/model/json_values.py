@@ -21,6 +21,7 @@ Types that a field may have, and what they become:
   string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
   differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON. One that
   has a class method `parse` is a text
+* `range` of consecutive numbers: an array of its start and its stop
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
@@ -149,6 +150,8 @@ def _written(value: object) -> object:
         if all(isinstance(key, str) for key in value):
             return {key: _written(item) for key, item in value.items()}
         return [[_written(key), _written(item)] for key, item in value.items()]
+    if isinstance(value, range):
+        return [value.start, value.stop]
     if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
         return [_written(each) for each in items]
@@ -194,6 +197,14 @@ def _reader(hint: object) -> _Convert:
         return _reader_of_dataclass(typed("type", hint))
     if origin in {Union, types.UnionType}:
         return _reader_of_union(args)
+    return _reader_of_collection(hint)
+
+
+def _reader_of_collection(hint: object) -> _Convert:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is range:
+        bounds = partial(_read_fixed, [_reader(int), _reader(int)])
+        return lambda value: range(*typed("tuple[int, int]", bounds(value)))
     if origin is tuple and args[-1] is not Ellipsis:
         return partial(_read_fixed, [_reader(each) for each in args])
     if origin in {tuple, frozenset}:

@@ -115,22 +115,30 @@ class PauseRank:
 
 
 @message
-class Disturb:
-    """Perform a network fault; a rank has passed its point."""
+class PerformFault:
+    """Perform the world's fault `index` by a service's part in the server; a rank has passed it."""
 
+    service: str
     rank: int
     index: int
 
 
 @message
-class Calm:
-    """End all network faults."""
+class UndoFaults:
+    """Undo all faults that a service has performed."""
+
+    service: str
 
 
 @message
 class ProbeHosts:
-    """Find out whether hosts can be made from namespaces here; creates the directory."""
+    """Find out whether hosts of a kind can be made here; creates the directory.
 
+    Attributes:
+        probe: Import path, "package.module:function", of what finds out.
+    """
+
+    probe: str
     scratch: str
 
 
@@ -238,7 +246,7 @@ class WorldForked:
 
     Attributes:
         pids: Their process ids, in the order in which the ranks were named.
-        netfault_daemon: The process that disturbs the network, if there is one.
+        companions: Processes of services, children of the server.
         namespaces: The kernel's names of the ranks' network namespaces, as in
             "net:[4026532840]".
     """
@@ -246,7 +254,7 @@ class WorldForked:
     pids: tuple[int, ...]
     ports: tuple[int, int]
     at_s: float
-    netfault_daemon: int | None = None
+    companions: tuple[int, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 
@@ -361,12 +369,12 @@ class RanksLost:
     error: str
 
 
-FaultRequest = PauseRank | Disturb | Calm
+FaultRequest = PauseRank | PerformFault | UndoFaults
 """What a rank cannot perform of its faults."""
 
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
-ToServer = _ToBoth | CloneServer | Disturb | Calm | ProbeHosts
+ToServer = _ToBoth | CloneServer | PerformFault | UndoFaults | ProbeHosts
 
 ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot | Ask
 

@@ -14,12 +14,13 @@ from typing import Literal
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.event import (
     Event,
+    FaultAnswered,
     FaultChanged,
     HoldEnded,
-    NetworkChanged,
     Released,
 )
 from pytest_multihost.core.model.fault import size_problems
+from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.operation import GroupKey, Operation, Operations, Parting
 from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.core.model.stack import Dump, NativeThread
@@ -132,35 +133,18 @@ class WorldSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockDoubt:
-    """A reason for which the clock of a world went on as the machine's does for a while.
+class ServiceRecord:
+    """What a service has done in a world.
 
     Attributes:
-        why: What could have ended a wait of the world before its next timer, as a sentence.
-        since_s: When that was first so, in the world's time.
-        until_s: When it was last so.
-        for_s: For how long in sum, in seconds.
+        verdict: Keys that the verdict has because of it, with their values.
+        lines: What pages say of it, one line each, the most important first.
+        lead: What a page for a browser says above these.
     """
 
-    why: str
-    since_s: float
-    until_s: float
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClockRecord:
-    """What a clock that jumps has done.
-
-    Attributes:
-        jumps: How often it has jumped.
-        jumped_s: How far in sum, in seconds.
-        doubts: Why it could not jump at times, those that lasted longest first.
-    """
-
-    jumps: int
-    jumped_s: float
-    doubts: tuple[ClockDoubt, ...] = ()
+    verdict: JsonObject
+    lines: tuple[str, ...] = ()
+    lead: str = ""
 
 
 Ending = Literal[
@@ -201,7 +185,7 @@ class WorldResult:
             was seen of it; false if only because none had for a time.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
-        clock: What its clock has done, if that jumps. Then all times are the world's.
+        records: What its services have done, by their names.
     """
 
     spec: WorldSpec
@@ -221,7 +205,7 @@ class WorldResult:
     is_quiescent: bool = False
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
-    clock: ClockRecord | None = None
+    records: Mapping[str, ServiceRecord] = field(default_factory=dict)
 
     def with_events(self, events: Iterable[Event]) -> WorldResult:
         """Return the result with more events, sorted by time among the events of their rank."""
@@ -271,8 +255,8 @@ def implausible(result: WorldResult) -> Iterator[str]:
     if not 1 <= spec.size <= MAX_RANKS:
         yield f"spec: a world of {spec.size} ranks"
         return
-    counts = [count for *_, count in spec.sites] or [len(each.ranks) for each in spec.all_hosts]
-    if min(counts) < 1 or sum(counts) != spec.size:
+    placed = [rank for each in spec.all_hosts for rank in each.ranks[: spec.size + 1]]
+    if not all(each.ranks for each in spec.all_hosts) or placed != [*range(spec.size)]:
         yield f"spec: its hosts are not for {spec.size} ranks"
     for where, ranks in {
         "history": {each.rank for each in result.history},
@@ -303,21 +287,15 @@ def _implausible_faults(result: WorldResult) -> Iterator[str]:
     for each in spec.faults:
         if isinstance(each.ranks, str) or each.problems() or size_problems(each, spec.size):
             yield f"spec: faults: {shown(each)} is none for {spec.size} ranks"
-        elif each.kind == "partition" and not _are_groups(each.params.get("groups"), spec.size):
-            yield f"spec: faults: {shown(each)} has no groups of ranks"
-    bodies = (each.body for each in result.history)
-    of_faults = FaultChanged | HoldEnded | NetworkChanged
+    bodies = [each.body for each in result.history]
+    effects = [each.effect for each in bodies if isinstance(each, FaultChanged) and each.effect]
+    hosts = {index for each in effects for pair in each.cuts for index in pair}
+    if unknown := hosts - {*range(len(spec.all_hosts))}:
+        yield f"history: there is no host {unknown.pop()}: the world has {len(spec.all_hosts)}"
+    of_faults = FaultChanged | HoldEnded | FaultAnswered
     indices = {each.index for each in bodies if isinstance(each, of_faults)}
     if beyond := indices - {None, *range(len(spec.faults))}:
         yield f"history: there is no fault {beyond.pop()}: the world has {len(spec.faults)}"
-
-
-def _are_groups(value: object, size: int) -> bool:
-    """Return whether a value is what `partition` has as groups."""
-    sides = value if isinstance(value, list) else []
-    ranks = [rank for side in sides if isinstance(side, list) for rank in side]
-    is_form = len(sides) > 1 and all(isinstance(side, list) and side for side in sides)
-    return is_form and all(type(rank) is int and 0 <= rank < size for rank in ranks)
 
 
 def _endless_numbers(value: object, where: str) -> Iterator[tuple[str, float]]:

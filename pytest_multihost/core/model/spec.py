@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
-import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import permutations
 from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.errors import SettingError, shown
@@ -26,15 +22,6 @@ from pytest_multihost.core.model.json_values import (
 Early = Literal["fail", "warn", "off"]
 """The reaction to a proven hang: end the world, only note it, or do not look for one."""
 
-ClockMode = Literal["real", "jump"]
-"""How time passes in a world: as on its machine, or also in jumps over waits that only end it."""
-
-NETWORK = ipaddress.ip_network("10.77.0.0/16")
-"""Addresses of hosts made from namespaces; unreachable from outside their world."""
-
-BRIDGE_ADDRESS = str(NETWORK[-2])
-"""The address of the bridge that connects them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -46,6 +33,8 @@ class Host:
         address: The address at which other hosts reach it.
         interface: The network interface with that address.
         ranks: The ranks on it.
+        kind: The name of its `HostKind`, if it is emulated; `ONE` for this machine, `MACHINE` for
+            a machine of its own, which may share no files with the others.
     """
 
     index: int
@@ -53,41 +42,10 @@ class Host:
     address: str
     interface: str
     ranks: range
+    kind: str = "one"
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """The setting `hosts`; in JSON it is its text.
-
-    Attributes:
-        kind: What hosts are made from: Linux namespaces; "one": no hosts are made, and all ranks
-            are on this machine.
-        ranks_each: Ranks on each host.
-    """
-
-    kind: Literal["one", "netns"] = "one"
-    ranks_each: int = 1
-
-    @classmethod
-    def parse(cls, text: object) -> Hosts:
-        """Return the value of a text such as "one", "netns", "netns:2".
-
-        Raises:
-            SettingError: It is invalid.
-        """
-        if text == "one":
-            return ONE
-        if isinstance(text, str) and (found := _HOSTS.fullmatch(text)) is not None:
-            return cls("netns", int(found[1] or 1))
-        choices = "one, netns, netns:N (N ranks on each host)"
-        raise SettingError(f"must be one of {choices}, not {shown(text)}")
-
-    def __str__(self) -> str:
-        """Return the setting in canonical form."""
-        return self.kind if self.ranks_each == 1 else f"{self.kind}:{self.ranks_each}"
-
-
-ONE = Hosts()
+ONE, MACHINE = "one", "machine"
 
 MAX_SEED = (1 << 63) - 1
 
@@ -97,26 +55,6 @@ MAX_RANKS = 10_000
 NO_TIMEOUT_S = 365 * 86_400.0
 """The timeout of a world that has none: a year, which every runtime can add to a time."""
 
-_HOSTS = re.compile(r"netns(?::([1-9][0-9]{0,8}))?", re.ASCII)
-
-
-@cache
-def all_hosts(hosts: Hosts, size: int) -> tuple[Host, ...]:
-    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks."""
-    if hosts.kind == "one":
-        return (Host(0, "localhost", "127.0.0.1", "lo", range(size)),)
-    found: list[Host] = []
-    for first in range(0, size, hosts.ranks_each):
-        index = len(found)
-        ranks = range(first, min(size, first + hosts.ranks_each))
-        found.append(Host(index, f"host-{index}", str(NETWORK[index + 1]), "eth0", ranks))
-    return tuple(found)
-
-
-Site = tuple[str, str, str, int]
-"""A host's name, its address, the network interface with that address, and its number of ranks."""
-
-
 Subject = Literal["test", "script", "job"]
 """What ranks run: a test of pytest's, a script, or something that was started without us."""
 
@@ -124,6 +62,32 @@ Subject = Literal["test", "script", "job"]
 def phase_name(phase: str, subject: Subject) -> str:
     """Return the name of a rank's phase: "call" is pytest's word."""
     return f"the {subject}" if phase == "call" and subject != "test" else phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePart:
+    """What the spec of a world says of one of its services; nobody but the service reads more.
+
+    A server and its ranks may have no plugin manager: they find the service's code by an import
+    path, "package.module:function".
+
+    Attributes:
+        server: Returns the service's part in the server, a `ServerPart`; empty: it has none.
+        rank: Returns its part in a rank, a `RankPart`; empty: it has none.
+        settings: What it needs, under names of its own.
+        keeps_timeouts: Whether runtimes keep their own timeouts, because these are to be seen.
+        one_machine: If all ranks must be on one machine, the setting that asks for the service, as
+            in "clock='jump'", and what to say instead.
+        is_replayed: Whether a replay token names it.
+    """
+
+    omits_defaults: ClassVar = True
+    server: str = ""
+    rank: str = ""
+    settings: JsonObject = field(default_factory=dict)
+    keeps_timeouts: bool = False
+    one_machine: tuple[str, ...] = ()
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +110,8 @@ class WorldSpec:
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
-        hosts: The kind of its hosts, and the ranks on each.
-        clock: How time passes in it.
-        sites: The existing hosts of an attached run on several machines; empty if the harness
-            makes the hosts.
+        hosts: Its hosts in order; empty: all ranks are on this machine.
+        services: What its services need, by their names.
         horizon_s: It hangs if nothing in it can move within so many seconds; None: before its
             deadline.
         command: The command line that runs it again, if it is no test.
@@ -171,9 +133,8 @@ class WorldSpec:
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False
-    hosts: Hosts = ONE
-    clock: ClockMode = "real"
-    sites: tuple[Site, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     horizon_s: float | None = None
     command: str = ""
     subject: Subject = "test"
@@ -192,14 +153,25 @@ class WorldSpec:
         return "before the deadline" if self.horizon_s is None else f"within {self.horizon_s:g} s"
 
     @property
-    def all_hosts(self) -> tuple[Host, ...]:
-        """Its hosts in order."""
-        return hosts_at(self.sites) or all_hosts(self.hosts, self.size)
+    def shares_files(self) -> bool:
+        """Whether all of its hosts see the same files."""
+        return all(each.kind != MACHINE for each in self.hosts)
 
     @property
-    def disturbs_network(self) -> bool:
-        """Whether any of its faults disturbs the network between hosts."""
-        return any(self.facts_of(each).is_network for each in self.faults)
+    def keeps_timeouts(self) -> bool:
+        """Whether runtimes keep their own timeouts in it."""
+        return any(each.keeps_timeouts for each in self.services.values())
+
+    @property
+    def replayed_services(self) -> tuple[str, ...]:
+        """The names of the services without which a replay would not repeat it."""
+        return tuple(name for name, each in self.services.items() if each.is_replayed)
+
+    @property
+    def all_hosts(self) -> tuple[Host, ...]:
+        """Its hosts in order."""
+        here = Host(0, "localhost", "127.0.0.1", "lo", range(self.size))
+        return self.hosts or (here,)
 
     def facts_of(self, fault: Fault) -> FaultFacts:
         """Return what the kind of one of its faults says about it; by default it is of a rank."""
@@ -208,15 +180,6 @@ class WorldSpec:
     def host_of(self, rank: int) -> Host:
         """Return the host of a rank."""
         return next(host for host in self.all_hosts if rank in host.ranks)
-
-
-def hosts_at(sites: tuple[Site, ...]) -> tuple[Host, ...]:
-    """Return the hosts at sites in order; ranks are numbered consecutively."""
-    hosts: list[Host] = []
-    for index, (name, address, interface, count) in enumerate(sites):
-        first = hosts[-1].ranks.stop if hosts else 0
-        hosts.append(Host(index, name, address, interface, range(first, first + count)))
-    return tuple(hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +227,14 @@ class Replay:
     Attributes:
         test: Checksum of the test's node id.
         size: Ranks of the world.
+        services: Names of the services that it needs.
     """
 
     test: int
     size: int
     seed: int
     faults: tuple[Fault, ...]
-    clock: ClockMode = "real"
+    services: tuple[str, ...] = ()
 
     def is_of(self, nodeid: str) -> bool:
         """Whether it replays the test with this node id."""
@@ -279,7 +243,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A token's JSON: version, test, size, seed, faults and clock, under names of one letter."""
+    """A token's JSON: version, test, size, seed, faults and services, by one letter each."""
 
     omits_defaults: ClassVar = True
 
@@ -288,7 +252,7 @@ class _Token:
     n: int = 0
     s: int = 0
     f: tuple[_ShortFault, ...] = ()
-    c: ClockMode = "real"
+    c: tuple[str, ...] = ()
 
 
 def checksum(nodeid: str) -> int:
@@ -301,7 +265,8 @@ def token(spec: WorldSpec) -> str:
     faults = tuple(
         (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
     )
-    content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults, spec.clock)
+    test, services = checksum(spec.nodeid), spec.replayed_services
+    content = _Token(VERSION, test, spec.size, spec.seed, faults, services)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
@@ -347,140 +312,3 @@ def read_token(text: str) -> Replay:
         for kind, ranks, at, params, flags in found.f
     )
     return Replay(found.t, found.n, found.s, faults, found.c)
-
-
-# The effect of faults on the network between a world's hosts: cuts, delay, loss and rate.
-#
-# All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay,
-# loss and rate belong to the sending host.
-
-
-Pair = tuple[int, int]
-"""A sending host and a receiving host."""
-
-_PERCENT = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Delay, loss and rate of the frames that a host sends.
-
-    Attributes:
-        delay_s: How much later they arrive.
-        loss: The fraction that is lost, 0 to 1.
-        bytes_per_s: The maximum rate at which they leave; None: unlimited.
-    """
-
-    delay_s: float = 0.0
-    loss: float = 0.0
-    bytes_per_s: float | None = None
-
-    def combined(self, other: Shape) -> Shape:
-        """Return the effect of both at once; the lower rate applies."""
-        rates = [each for each in (self.bytes_per_s, other.bytes_per_s) if each is not None]
-        return Shape(
-            delay_s=self.delay_s + other.delay_s,
-            loss=1 - (1 - self.loss) * (1 - other.loss),
-            bytes_per_s=min(rates, default=None),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Disturbance:
-    """What one fault does to the network.
-
-    Attributes:
-        cuts: Pairs of hosts between which no frame arrives.
-        shapes: Delay, loss and rate of each host's other frames.
-        resets: Hosts whose connections to other hosts are reset, once.
-        nameless: Hosts that cannot resolve other hosts' names.
-    """
-
-    cuts: frozenset[Pair] = frozenset()
-    shapes: Mapping[int, Shape] = field(default_factory=dict)
-    resets: frozenset[int] = frozenset()
-    nameless: frozenset[int] = frozenset()
-
-
-def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
-    """Return the combined effect of disturbances, without resets, which happen only once."""
-    cuts: frozenset[Pair] = frozenset()
-    nameless: frozenset[int] = frozenset()
-    shapes: dict[int, Shape] = {}
-    for each in disturbances:
-        cuts |= each.cuts
-        nameless |= each.nameless
-        for host, shape in each.shapes.items():
-            shapes[host] = shape.combined(shapes.get(host, Shape()))
-    return Disturbance(cuts=cuts, shapes=shapes, nameless=nameless)
-
-
-def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
-    """Return what a fault does when it happens to a rank.
-
-    Args:
-        fault: One of the network.
-        rank: The rank that has passed its point.
-        spec: The world.
-    """
-    host = spec.host_of(rank).index
-    given = fault.params
-    if fault.kind == "partition":
-        return Disturbance(cuts=cuts_of(fault, spec))
-    if fault.kind == "reset":
-        return Disturbance(resets=frozenset({host}))
-    if fault.kind == "dns_failure":
-        return Disturbance(nameless=frozenset({host}))
-    shapes = {
-        "net_delay": lambda: Shape(delay_s=given["seconds"]),
-        "net_loss": lambda: Shape(loss=given["percent"] / _PERCENT),
-        "net_rate": lambda: Shape(bytes_per_s=given["bytes_per_s"]),
-    }
-    return Disturbance(shapes={host: shapes[fault.kind]()})
-
-
-def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
-    """Return the cuts of a partition."""
-    groups = partition.params["groups"]
-    sides = [frozenset(spec.host_of(rank).index for rank in group) for group in groups]
-    one_way = bool(partition.params.get("one_way"))
-    pairs = [(sides[0], sides[1])] if one_way else permutations(sides, 2)
-    return frozenset((sender, to) for one, two in pairs for sender in one for to in two)
-
-
-def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
-    """Return the groups of hosts that can share a bridge, where the kernel forwards all frames.
-
-    The hosts of a group are cut off from the same hosts, in the same directions, and have no other
-    disturbance. The largest group comes first.
-
-    Args:
-        count: Number of hosts.
-        wanted: The disturbance to apply.
-    """
-    found: dict[object, list[int]] = {}
-    for host in range(count):
-        to = frozenset(pair[1] for pair in wanted.cuts if pair[0] == host)
-        by = frozenset(pair[0] for pair in wanted.cuts if pair[1] == host)
-        found.setdefault(host if host in wanted.shapes else (to, by), []).append(host)
-    return sorted((tuple(each) for each in found.values()), key=lambda each: (-len(each), each))
-
-
-def relay_routes(
-    segments: Sequence[Sequence[int]], wanted: Disturbance
-) -> dict[int, frozenset[int]]:
-    """Return, for each host, to which hosts its frames must be relayed in userspace.
-
-    These are the hosts on other bridges that are not cut off.
-
-    Args:
-        segments: As `bridge_segments` returns them.
-        wanted: The disturbance to apply.
-    """
-    segment_of = {host: segment for segment in segments for host in segment}
-    found = {}
-    for host, segment in segment_of.items():
-        severed = {to for sender, to in wanted.cuts if sender == host}
-        if reached := segment_of.keys() - segment - severed:
-            found[host] = frozenset(reached)
-    return found

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
-from pytest_multihost.core.model.spec import ClockMode
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -297,7 +296,7 @@ class Verdict:
     backend: str
     world_size: int
     launch: str
-    clock: ClockMode = "real"
+    clock: str = "real"
     seed: int
     replay: str | None
     status: Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeGuard
 
@@ -18,7 +18,7 @@ from pytest_multihost.core.model.fault import (
     Point,
     PointKind,
 )
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63
 _MAX_NAME = 100
@@ -28,6 +28,9 @@ Check = Callable[[object], str | None]
 
 
 OnePer = Literal["", "rank", "point", "path", "host"]
+
+Conflicts = Callable[[Sequence[Fault], Sequence[Host], int], list[str]]
+"""Returns why hosts cannot have faults: see `FaultKind.conflicts`."""
 
 
 class Announcement(TypedDict, total=False):
@@ -39,14 +42,14 @@ class Announcement(TypedDict, total=False):
         until_s: When it will be over by itself, in monotonic seconds.
         pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
         kills: Whether the rank dies of it.
-        network: Whether the server is to disturb the network between hosts.
+        service: The service of the world whose part in the server is to perform it.
         hold: How long the controller is to hold the rank: the fields of `model.event.Hold`.
     """
 
     until_s: float
     pause: Mapping[str, float | None]
     kills: bool
-    network: bool
+    service: str
     hold: Mapping[str, float | None]
 
 
@@ -71,6 +74,7 @@ class Strike:
         more_modules: Modules of the test that are not in `sys.modules`.
         ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
             then; others may have by the time at which this one does.
+        ahead_s: Returns how far the world's clocks are ahead of the times of files.
     """
 
     fault: Fault
@@ -83,6 +87,7 @@ class Strike:
     performed: Callable[[], str] = str
     more_modules: tuple[object, ...] = ()
     ready_s: float = 0.0
+    ahead_s: Callable[[], float] = float
 
     @property
     def rank(self) -> int:
@@ -107,10 +112,12 @@ class FaultKind:
             the fault takes effect, say at the first file that it slows down.
         points: The kinds of points to which it can be bound; empty: to all.
         lacking: What this machine lacks for it, if anything: the test is skipped.
-        is_network: Whether it disturbs the network between hosts. The server that holds the hosts
-            performs it, and knows only the built-in ones.
-        is_before_test: Whether it has been performed before the test, by who starts the rank: its
-            point is never passed, and `perform` is never called.
+        service: The service of the world that performs it, outside of the rank; empty: none.
+        conflicts: From all faults of a test, with numbers for ranks, from its hosts and the number
+            of ranks: why it cannot have those of this kind. Called once for all kinds that have
+            the same function.
+        is_before_test: Whether it is performed before the test, by the process that starts the
+            rank: its point is never passed, and `perform` is never called.
         is_exclusive: Whether only one of the faults that say so can happen at one point.
         stops_process: Whether it stops the process and continues it. Two such kinds exclude each
             other on a rank.
@@ -118,9 +125,8 @@ class FaultKind:
             parameter ``path`` on a rank, a host.
         needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        effect: Of a network fault what it does to the rank's host, as a sentence without full stop.
-        sentence: What was done, in the report of a sweep, without full stop: a format with the
-            names that `report.sweep_words` fills in.
+        sentence: What was done, in the report of a sweep, without full stop: a format with names
+            that the report fills in.
         mending: The section of docs/mending.md that removes what it shows; empty: that for late
             ranks.
     """
@@ -134,14 +140,14 @@ class FaultKind:
     tells_itself: bool = False
     points: frozenset[PointKind] = frozenset()
     lacking: Callable[[Fault], str | None] = lambda _fault: None
-    is_network: bool = False
+    service: str = ""
+    conflicts: Conflicts | None = None
     is_before_test: bool = False
     is_exclusive: bool = False
     stops_process: bool = False
     one_per: OnePer = ""
     needs_shim: bool = False
     needs_fresh_interpreters: bool = False
-    effect: str = ""
     sentence: str = ""
     mending: str = ""
 
@@ -149,11 +155,9 @@ class FaultKind:
     def facts(self) -> FaultFacts:
         """What the spec of a world says about its faults of this kind."""
         return FaultFacts(
-            is_network=self.is_network,
             is_before_test=self.is_before_test,
             needs_shim=self.needs_shim,
             needs_fresh_interpreters=self.needs_fresh_interpreters,
-            effect=self.effect,
         )
 
     def problems(self, params: FaultParams) -> list[str]:

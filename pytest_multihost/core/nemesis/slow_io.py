@@ -44,7 +44,6 @@ from pytest_multihost.core.nemesis.kind import (
     truth,
 )
 from pytest_multihost.core.nemesis.process_faults import MEMORY_PRESSURE, remove_cgroup
-from pytest_multihost.extensions.clock.page import clock_page_path
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors that only a write can end in."""
@@ -125,8 +124,8 @@ def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
 def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
     """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
     scratch, directory = (glob.escape(each) for each in (spec.scratch, spec.directory))
-    clock = glob.escape(str(clock_page_path(Path(spec.scratch))))
-    own = (f"{directory}/*", f"{scratch}/rank-{spec.rank}.*", f"{scratch}/????-store", clock)
+    names = (f"rank-{spec.rank}.*", "????-store", "service-*")
+    own = (f"{directory}/*", *(f"{scratch}/{each}" for each in names))
     fitting = tuple(each for each in own if len(each.encode()) < _MAX_GLOB_BYTES)
     return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
 

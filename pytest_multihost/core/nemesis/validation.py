@@ -13,27 +13,17 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.errors import LaunchError, SettingError, shown
+from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import (
     Fault,
-    FaultParams,
     Point,
     resolve,
     size_problems,
 )
-from pytest_multihost.core.model.spec import Hosts
+from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.nemesis.kind import (
-    Announcement,
-    Check,
     FaultKind,
-    OnePer,
-    Strike,
-    is_number,
     known_names,
-    must_be,
-    positive,
-    seconds,
-    truth,
 )
 from pytest_multihost.core.nemesis.process_faults import (
     FD_PRESSURE,
@@ -43,137 +33,6 @@ from pytest_multihost.core.nemesis.process_faults import (
 from pytest_multihost.core.nemesis.slow_io import SLOW_IO
 from pytest_multihost.core.nemesis.targets import target_problem
 from pytest_multihost.core.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
-
-# Faults of the network between hosts: their parameters, and what is wrong with those.
-#
-# Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
-# `launch.netns`) when the controller reports that a rank has passed the point; the rank waits at
-# the point until that is done.
-
-
-_TWO = 2
-
-
-def _announce(params: FaultParams, now_s: float) -> Announcement:
-    """Ask the server to perform it."""
-    if "heals_after" in params:
-        return {"network": True, "until_s": now_s + params["heals_after"]}
-    return {"network": True}
-
-
-def _await_server(strike: Strike) -> None:
-    """Keep this thread at the point until the network is disturbed."""
-    if error := strike.performed():
-        raise LaunchError(f"{strike.fault!r} could not be performed", seen=error)
-
-
-def _groups(value: object) -> str | None:
-    groups = value if isinstance(value, list) else []
-    ranks = [rank for group in groups if isinstance(group, list) for rank in group]
-    is_form = all(isinstance(group, list) and group for group in groups)
-    if len(groups) < _TWO or not is_form or any(type(rank) is not int for rank in ranks):
-        return "a list of at least two lists of ranks"
-    return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
-
-
-def network_problems(
-    faults: Sequence[Fault], *, hosts: Hosts, size: int, kinds: Mapping[str, FaultKind]
-) -> list[str]:
-    """Return why the hosts of a test cannot have its faults of the network.
-
-    Args:
-        faults: Of the test, without other problems; ranks are numbers.
-        hosts: What its hosts are made from, as the marker has it.
-        size: Ranks of its world.
-        kinds: The kinds that exist, by name.
-    """
-    of_network = [each for each in faults if kinds[each.kind].is_network]
-    if of_network and hosts.kind != "netns":
-        needs = 'disturbs the network between hosts, which needs hosts="netns"'
-        return [f"{each!r} {needs}; the test has hosts={str(hosts)!r}" for each in of_network]
-    found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
-    for one, two in combinations(of_network, 2):
-        if one.kind != two.kind or kinds[one.kind].one_per != "host":
-            continue
-        first, second = (
-            {rank // hosts.ranks_each for rank in each.ranks if isinstance(rank, int)}
-            for each in (one, two)
-        )
-        if shared := first & second:
-            host = f"host-{min(shared)}"
-            found.append(
-                f"{one!r} and {two!r} exclude each other on {host}: a host has one of them"
-            )
-    return found
-
-
-def _partition_problems(fault: Fault, hosts: Hosts, size: int) -> Iterator[str]:
-    if fault.kind != "partition":
-        return
-    groups = fault.params["groups"]
-    if beyond := [rank for group in groups for rank in group if not 0 <= rank < size]:
-        yield f"{fault!r}: groups name rank {beyond[0]}, and the ranks are 0 to {size - 1}"
-        return
-    if fault.params.get("one_way") and len(groups) != _TWO:
-        yield f"{fault!r}: one_way takes two groups: the first does not reach the second"
-    sides = [{rank // hosts.ranks_each for rank in group} for group in groups]
-    for one, two in combinations(sides, 2):
-        if shared := one & two:
-            yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
-
-
-def _kind(
-    name: str, *required: str, effect: str = "", one_per: OnePer = "host", **params: Check
-) -> FaultKind:
-    return FaultKind(
-        name=name,
-        perform=_await_server,
-        params=params,
-        required=frozenset(required),
-        announce=_announce,
-        lasts=True,
-        is_network=True,
-        one_per=one_per,
-        effect=effect,
-    )
-
-
-_percent = must_be(
-    "a number above 0, at most 100",
-    lambda each: is_number(each) and 0 < each <= 100,  # noqa: PLR2004 - percent
-)
-
-NETWORK_FAULTS = (
-    _kind("partition", "groups", one_per="", groups=_groups, one_way=truth, heals_after=seconds),
-    _kind(
-        "net_delay",
-        "seconds",
-        effect="what its host sends arrives late",
-        seconds=seconds,
-        heals_after=seconds,
-    ),
-    _kind(
-        "net_loss",
-        "percent",
-        effect="part of what its host sends is lost",
-        percent=_percent,
-        heals_after=seconds,
-    ),
-    _kind(
-        "net_rate",
-        "bytes_per_s",
-        effect="its host sends slowly",
-        bytes_per_s=positive,
-        heals_after=seconds,
-    ),
-    _kind(
-        "reset",
-        one_per="",
-        effect="its host's connections were reset, and new ones may be made",
-    ),
-    _kind("dns_failure", effect="its host finds no other by name", heals_after=seconds),
-)
-
 
 # Parse faults from text, as on the command line; the text is never evaluated.
 
@@ -256,7 +115,6 @@ BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *VALUE_FAULTS,
     *FILE_VIEWS,
     CLOCK_SKEW,
-    *NETWORK_FAULTS,
 )
 
 
@@ -271,7 +129,12 @@ def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]
 
 
 def resolve_faults(
-    faults: Sequence[Fault], *, size: int, seed: int, hosts: Hosts, kinds: Mapping[str, FaultKind]
+    faults: Sequence[Fault],
+    *,
+    size: int,
+    seed: int,
+    hosts: Sequence[Host],
+    kinds: Mapping[str, FaultKind],
 ) -> tuple[tuple[Fault, ...], list[str]]:
     """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
 
@@ -279,7 +142,7 @@ def resolve_faults(
         faults: As the test has them.
         size: Ranks of its world.
         seed: Decides which rank is "one".
-        hosts: What its hosts are made from, as the marker has it.
+        hosts: Its hosts; empty: its ranks are on this machine.
         kinds: The kinds that exist, by name.
     """
     if problems := fault_problems(faults, size=size, kinds=kinds):
@@ -320,8 +183,7 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
     if is_loader or fault.at.point == "call":
         problem = target_problem(fault.at.name, is_loader=is_loader)
         yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
-    is_network = fault.kind in kinds and kinds[fault.kind].is_network
-    if fault.at.point == "rendezvous" and not is_network:
+    if fault.at.point == "rendezvous" and not (fault.kind in kinds and kinds[fault.kind].service):
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 
 
@@ -336,18 +198,18 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
         yield "error is that of a call on a file; raise_at raises any exception"
     if fault.at.onwards and kind.lasts:
         yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
-    if fault.ranks == "first" and (kind.is_network or kind.is_before_test):
+    if fault.ranks == "first" and (kind.service or kind.is_before_test):
         yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
 
 
 def resolved_problems(
-    faults: Sequence[Fault], *, hosts: Hosts, size: int, kinds: Mapping[str, FaultKind]
+    faults: Sequence[Fault], *, hosts: Sequence[Host], size: int, kinds: Mapping[str, FaultKind]
 ) -> list[str]:
     """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
     Args:
         faults: Without problems of their own; ranks are numbers.
-        hosts: What the test's hosts are made from, as the marker has it.
+        hosts: The test's hosts; empty: its ranks are on this machine.
         size: Ranks of its world.
         kinds: The kinds that exist, by name.
     """
@@ -357,7 +219,10 @@ def resolved_problems(
         if shared and (why := _exclusion(first, second, kinds)):
             both = f"{shown(first)} and {shown(second)}"
             found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
-    return [*found, *network_problems(faults, hosts=hosts, size=size, kinds=kinds)]
+    checks = [kinds[each.kind].conflicts for each in faults]
+    for check in dict.fromkeys(each for each in checks if each is not None):
+        found += check(faults, hosts, size)
+    return found
 
 
 def _exclusion(first: Fault, second: Fault, kinds: Mapping[str, FaultKind]) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may replace them
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.fault import FIELD_ERRORS, MAX_SECONDS, START
-from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
     FileObserver,
@@ -40,7 +39,6 @@ from pytest_multihost.core.nemesis.kind import (
     text,
 )
 from pytest_multihost.core.nemesis.targets import Replaced, replace_names
-from pytest_multihost.extensions.clock.page import ClockPage, clock_page_path
 
 # The fault `clock_skew`: this rank's wall clock shows another time, as Python code reads it.
 #
@@ -253,16 +251,8 @@ def _next_tick_s() -> float:
     return since_s
 
 
-def _ahead_s(place: RankSpec) -> Callable[[], float]:
-    """Return a function that tells how far the world's clocks are ahead of the times of files."""
-    if place.world.clock == "real":
-        return float
-    page = ClockPage.open(clock_page_path(Path(place.scratch)))
-    return lambda: page.offset_s
-
-
 def _hide_new(strike: Strike) -> None:
-    ahead_s = _ahead_s(strike.place)
+    ahead_s = strike.ahead_s
     if strike.fault.at == START:  # of the test, which others may have begun before this rank
         since_s = clock_gettime(CLOCK_REALTIME_COARSE) - (now() - strike.ready_s) - _TICK_S
     else:

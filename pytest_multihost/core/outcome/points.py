@@ -25,6 +25,7 @@ from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome.finding import Finding
+from pytest_multihost.core.outcome.rank_facts import RankFacts
 
 # The points that ranks have passed, from the events in which they have recorded them.
 
@@ -300,6 +301,19 @@ def require_fired(finding: Finding, result: WorldResult) -> Finding:
 
 LATE_S = 0.5
 """How much later than planned a fault may end on a busy machine."""
+
+
+def active_fault_events(facts: Iterable[RankFacts]) -> list[Event]:
+    """Return the "begun" events of the faults that are not over.
+
+    A fault ends with its rank's process, except what a service has performed outside of it.
+    """
+    return [
+        event
+        for each in facts
+        for event in each.active_faults
+        if not each.is_gone or (isinstance(event.body, FaultChanged) and event.body.service)
+    ]
 
 
 def has_pending_actions(events: Iterable[Event], now: float) -> bool:

@@ -1,7 +1,7 @@
 """Is the world hung? A proof that no wait in it can end, from snapshots alone.
 
-`snapshot` holds the input of a proof, `proof_state` the proof, with what a clock that jumps asks,
-and `blockers` its rules; `threads` says what a thread is doing and how its wait can end.
+`snapshot` holds the input of a proof, `proof_state` the proof, and `blockers` its rules; `threads`
+says what a thread is doing and how its wait can end.
 """
 
 from pytest_multihost.core.proof.proof_state import (

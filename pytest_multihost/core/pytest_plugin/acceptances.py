@@ -10,7 +10,7 @@ import pytest
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
-from pytest_multihost.core.pytest_plugin.option import Option, Settings
+from pytest_multihost.core.option import Option, Settings
 
 ACCEPTED_NAME = "multihost-accepted.toml"
 """The file, in pytest's rootdir, where no other one is named."""

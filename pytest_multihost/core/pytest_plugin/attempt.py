@@ -38,7 +38,6 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.watched_world import WatchedWorld
-from pytest_multihost.extensions.netns.network import HOSTS_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +104,7 @@ def run_attempt(
         scratch=scratch,
         early=tally.settings.get(EARLY),
         others=frozenset(pid for pids in processes for pid in pids),
+        kinds=config.hook.pytest_multihost_services(),
     )
     watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with the others.
@@ -176,9 +176,11 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
     if str(config.getini("tmp_path_retention_policy")) != "all":
         shutil.rmtree(scratch, ignore_errors=True)
         return
-    for store in scratch.glob("*-store"):
-        store.unlink(missing_ok=True)
-    shutil.rmtree(scratch / HOSTS_FOLDER, ignore_errors=True)
+    for each in (*scratch.glob("*-store"), *scratch.glob("service-*")):
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
     for directory in (*scratch.iterdir(), scratch):
         with contextlib.suppress(OSError):  # not empty: the test's own files
             directory.rmdir()

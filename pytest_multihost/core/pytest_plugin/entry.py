@@ -31,12 +31,13 @@ from pytest_multihost.core.pytest_plugin.options import (
     add_options,
     offered_options,
     read_settings,
+    with_host_kinds,
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 from pytest_multihost.core.registry import register_extensions
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.pytest_plugin.option import Settings
+    from pytest_multihost.core.option import Settings
 import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
@@ -68,7 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
     for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
         config.addinivalue_line("markers", signature)
-    config.stash[TALLY] = Tally(read_settings(config, offered_options(config)))
+    kinds = [kind for group in config.hook.pytest_multihost_hosts() for kind in group]
+    options = with_host_kinds(offered_options(config), kinds)
+    config.stash[TALLY] = Tally(read_settings(config, options))
 
 
 @pytest.hookimpl(trylast=True)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.launch import require_jumping_clock
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
 from pytest_multihost.core.launch.server import (
     ServerConnection,
@@ -26,17 +26,16 @@ from pytest_multihost.core.launch.server import (
     fork_server,
 )
 from pytest_multihost.core.model.fault import Fault, FaultFacts
-from pytest_multihost.core.model.spec import ClockMode, Hosts
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.io_shim import find_library
+from pytest_multihost.core.option import Settings
 from pytest_multihost.core.preload import preload_variables
-from pytest_multihost.core.pytest_plugin.option import Settings
 from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.rank import own_variables, thread_variables
 from pytest_multihost.core.rank.agent import run_rank
-from pytest_multihost.extensions.clock.page import find_clock_library
+from pytest_multihost.core.services import Preload
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,14 @@ class LaunchRequirements:
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
         has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
         demanding: The kinds of faults that require the one or the other, for the reader.
-        has_jumping_clock: Whether the library of the clock that jumps must be; likewise.
+        preloads: Libraries of services that must be loaded; likewise.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     has_fresh_interpreters: bool = False
     has_preloaded_shim: bool = False
-    has_jumping_clock: bool = False
     demanding: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    preloads: tuple[Preload, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -63,7 +62,7 @@ class LaunchRequirements:
         own = dict(self.env)
         libraries = [
             find_library() if self.has_preloaded_shim else None,
-            find_clock_library() if self.has_jumping_clock else None,
+            *(each.library.find() for each in self.preloads),
         ]
         return {**own, **preload_variables({**os.environ, **own}, libraries)}
 
@@ -72,7 +71,7 @@ class LaunchRequirements:
         """Why the cheapest way of launching does not do, for the reader."""
         words = [f"env={dict(self.env)}"] if self.env else []
         words += self.demanding
-        return words + (["clock=jump"] if self.has_jumping_clock else [])
+        return words + [each.setting.replace("'", "") for each in self.preloads]
 
 
 def launch_requirements(
@@ -80,7 +79,7 @@ def launch_requirements(
     facts: Mapping[str, FaultFacts],
     launch: str,
     *,
-    clock: ClockMode = "real",
+    preloads: tuple[Preload, ...] = (),
 ) -> LaunchRequirements:
     """Return what a test requires.
 
@@ -89,7 +88,7 @@ def launch_requirements(
         facts: What the kinds of its faults say about them, by kind.
         launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
             is slow.
-        clock: How time passes in its world.
+        preloads: Libraries of its world's services.
     """
     fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
     shimmed = [kind for kind, each in facts.items() if each.needs_shim]
@@ -99,8 +98,8 @@ def launch_requirements(
         env=tuple(sorted(env.items())),
         has_fresh_interpreters=bool(fresh),
         has_preloaded_shim=bool(shimmed),
-        has_jumping_clock=clock == "jump",
         demanding=(*fresh, *(each for each in shimmed if each not in fresh)),
+        preloads=preloads,
     )
 
 
@@ -116,15 +115,6 @@ def launch_problems(
         return []
     why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
     return [f"faults: {demanding[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
-
-
-def clock_problems(clock: ClockMode, launch: str) -> list[str]:
-    """Return why the clock of a test cannot jump in the way of launching that was asked for."""
-    if clock != "jump" or launch != "fork":
-        return []
-    why = "which takes a library that is loaded when an interpreter starts, needs an"
-    remedy = "interpreter of its own: leave out --multihost-launch=fork."
-    return [f"clock='jump', {why} {remedy}"]
 
 
 @dataclass(slots=True)
@@ -161,8 +151,8 @@ class Launchers:
         return self._open[requirements]
 
     def _launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
-        if requirements.has_jumping_clock:
-            require_jumping_clock()
+        for each in requirements.preloads:
+            each.require()
         env = requirements.variables
 
         def fork() -> ServerConnection:
@@ -232,15 +222,15 @@ class Launchers:
             hosts: What hosts are made from; one host is always there.
             requirements: Their launcher tries it.
         """
-        if (kind := hosts.kind) == "one":
+        if (kind := hosts.kind) is None or not kind.probe:
             return ""
-        if kind not in self._host_problems:
+        if kind.name not in self._host_problems:
             with TemporaryDirectory(prefix="hosts-", dir=base_temp(self.config)) as base:
-                error = self.get(requirements).why_no_hosts(Path(base, "trial"))
+                error = self.get(requirements).why_no_hosts(kind.probe, Path(base, "trial"))
             parts = error.parts if error else ()
             ended = (each if each.endswith((".", ":")) else f"{each}." for each in parts)
-            self._host_problems[kind] = " ".join(ended)
-        return self._host_problems[kind]
+            self._host_problems[kind.name] = " ".join(ended)
+        return self._host_problems[kind.name]
 
     def describe(self) -> str:
         """Say which ways of launching are in use, and what forced those that are not cheapest."""

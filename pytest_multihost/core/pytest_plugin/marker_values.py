@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any
 
-from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.fault import MAX_SECONDS, Fault
-from pytest_multihost.core.model.spec import MAX_RANKS, ClockMode, Hosts
-from pytest_multihost.core.pytest_plugin.option import Check
+from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.option import Check
 
 
 def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
@@ -68,17 +68,3 @@ def is_environment(value: object) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(each, str) for each in (*value, *value.values())
     )
-
-
-def is_clock(value: object) -> bool:
-    """Whether a value says how time passes."""
-    return isinstance(value, str) and value in get_args(ClockMode)
-
-
-def check_hosts(value: object) -> str | None:
-    """Return what is wrong with a value for hosts; None if it can be used."""
-    try:
-        Hosts.parse(value)
-    except SettingError as error:
-        return str(error)
-    return None

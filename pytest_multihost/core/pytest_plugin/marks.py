@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.option import Check, Option, Settings, T
 from pytest_multihost.core.pytest_plugin.marker_values import (
     are_faults,
     as_tuple,
@@ -20,7 +21,6 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     is_environment,
     must_be,
 )
-from pytest_multihost.core.pytest_plugin.option import Check, Option, Settings, T
 from pytest_multihost.core.pytest_plugin.options import BACKENDS, MODE, RANKS, TIMEOUT
 
 SIGNATURE = (

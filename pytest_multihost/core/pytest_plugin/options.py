@@ -6,27 +6,26 @@ Precedence: marker, command line, environment, ini, default.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 import pytest
 
+from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.spec import MAX_RANKS, ONE, ClockMode, Early, Hosts
+from pytest_multihost.core.model.spec import MAX_RANKS, Early
+from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.acceptances import ACCEPTED
 from pytest_multihost.core.pytest_plugin.marker_values import (
-    check_hosts,
     each_once,
-    is_clock,
     is_count,
     is_name,
     is_seconds,
     must_be,
     one_or_more,
 )
-from pytest_multihost.core.pytest_plugin.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.option_texts import (
     one_of,
     parse_count,
@@ -91,23 +90,32 @@ LOCAL_DEVICES: Option[int] = Option(
     key=MarkerKey(must_be(is_count, f"a whole number from 1 to {MAX_RANKS}"), int),
 )
 
-HOSTS: Option[Hosts] = Option(
-    name="hosts",
-    metavar="one|netns[:N]",
-    help="What hosts are made from; N: ranks on each host",
-    parse=Hosts.parse,
-    default=ONE,
-    key=MarkerKey(check_hosts, Hosts.parse),
-)
 
-CLOCK: Option[ClockMode] = Option(
-    name="clock",
-    metavar="real|jump",
-    help="How time passes in worlds; jump: over waits that only time can end",
-    parse=one_of(*get_args(ClockMode)),
-    default="real",
-    key=MarkerKey(must_be(is_clock, "'real' or 'jump'"), lambda value: cast("ClockMode", value)),
-)
+def hosts_option(kinds: Collection[HostKind]) -> Option[Hosts]:
+    """Return the option that says what hosts are made from, if there are these kinds of them."""
+
+    def check(value: object) -> str | None:
+        try:
+            Hosts.parse(value, kinds)
+        except SettingError as error:
+            return str(error)
+        return None
+
+    def parse(value: object) -> Hosts:
+        return Hosts.parse(value, kinds)
+
+    return Option(
+        name="hosts",
+        metavar="one|KIND[:N]",
+        help="What hosts are made from, such as netns; N: ranks on each host",
+        parse=parse,
+        default=Hosts(),
+        key=MarkerKey(check, parse),
+    )
+
+
+HOSTS = hosts_option(())
+"""Offered before it is known which kinds of hosts there are; see `with_host_kinds`."""
 
 LAUNCH: Option[str] = Option(
     name="launch",
@@ -149,7 +157,6 @@ CORE_OPTIONS: tuple[Option[Any], ...] = (
     STARTUP_TIMEOUT,
     LOCAL_DEVICES,
     HOSTS,
-    CLOCK,
     LAUNCH,
     EARLY,
     MODE,
@@ -219,6 +226,13 @@ def offered_options(config: pytest.Config) -> Sequence[Option[Any]]:
     """Return all options that plugins have offered."""
     offered: OfferedOptions | None = config.pluginmanager.get_plugin(OFFERED)
     return offered.options if offered is not None else ()
+
+
+def with_host_kinds(
+    options: Iterable[Option[Any]], kinds: Collection[HostKind]
+) -> Sequence[Option[Any]]:
+    """Return options of which `HOSTS` knows the kinds of hosts."""
+    return [hosts_option(kinds) if each is HOSTS else each for each in options]
 
 
 def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Settings:

@@ -13,17 +13,18 @@ from typing import get_args
 import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
+from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
+from pytest_multihost.core.model.spec import Replay, WorldSpec, checksum, read_token
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
+from pytest_multihost.core.option import Check, Settings
 from pytest_multihost.core.outcome import Finding, Symptoms
 from pytest_multihost.core.outcome.finding import has_xfailed, own_failures
 from pytest_multihost.core.pytest_plugin.launchers import (
     LaunchRequirements,
-    clock_problems,
     launch_problems,
     launch_requirements,
 )
@@ -34,9 +35,7 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     must_be,
 )
 from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
-from pytest_multihost.core.pytest_plugin.option import Check, Settings
 from pytest_multihost.core.pytest_plugin.options import (
-    CLOCK,
     HOSTS,
     LAUNCH,
     LOCAL_DEVICES,
@@ -44,6 +43,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     TIMEOUT,
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
+from pytest_multihost.core.services import ServiceKind, asked_for
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""
@@ -57,6 +57,7 @@ class Plan:
         world: What all attempts of the test have in common.
         backend: How the ranks form a process group.
         has_own_timeout: Whether the timeout is that of the test's marker.
+        hosts: What its hosts are made from.
         requirements: What the test requires of its launcher.
         expected: How its world must hang; None for an ordinary test.
         settings: Its settings: the run's, with its marker applied.
@@ -65,6 +66,7 @@ class Plan:
     world: WorldSpec
     backend: Backend
     has_own_timeout: bool
+    hosts: Hosts
     requirements: LaunchRequirements
     expected: Expectation | None
     settings: Settings = field(default_factory=Settings)
@@ -127,11 +129,12 @@ def _plan_item(
         return None, [*problems, f"cannot run: {why}"]
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
-    clock = fault_options.clock(nodeid, marked)
+    services = fault_options.services(nodeid, marked)
+    preloads = tuple(each.preload for each in services if each.preload is not None)
     launch, hosts = settings.get(LAUNCH), marked.get(HOSTS)
     facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
     problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
-    problems += clock_problems(clock, launch)
+    problems += [why for each in preloads for why in each.problems(launch)]
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
@@ -143,14 +146,15 @@ def _plan_item(
         seed=seed,
         faults=faults,
         fault_facts=facts,
-        hosts=hosts,
-        clock=clock,
+        hosts=hosts.of(size),
+        services={**hosts.services, **{each.name: each.part for each in services}},
     )
     return Plan(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(marked.env, facts, launch, clock=clock),
+        hosts=hosts,
+        requirements=launch_requirements(marked.env, facts, launch, preloads=preloads),
         expected=expected,
         settings=marked.settings,
     ), problems
@@ -165,12 +169,14 @@ class FaultOptions:
         everywhere: Faults for every multihost test: --multihost-fault.
         seed: The seed of every world: --multihost-seed.
         replay: What a token says is to be repeated: --multihost-replay.
+        service_kinds: The kinds of services that each plugin offers.
     """
 
     kinds: Mapping[str, FaultKind]
     everywhere: tuple[Fault, ...] = ()
     seed: int | None = None
     replay: Replay | None = None
+    service_kinds: Sequence[Sequence[ServiceKind]] = ()
 
     def resolve(
         self, nodeid: str, size: int, marked: MarkerSettings
@@ -193,15 +199,16 @@ class FaultOptions:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
         resolved, problems = resolve_faults(
-            faults, size=size, seed=seed, hosts=marked.get(HOSTS), kinds=self.kinds
+            faults, size=size, seed=seed, hosts=marked.get(HOSTS).of(size), kinds=self.kinds
         )
         return seed, resolved, [f"faults: {each}" for each in problems]
 
-    def clock(self, nodeid: str, marked: MarkerSettings) -> ClockMode:
-        """Return how time passes in a test's world: as in the one that is repeated, if one is."""
+    def services(self, nodeid: str, marked: MarkerSettings) -> list[ServiceKind]:
+        """Return the services that a test asks for: those of the world that is repeated, if any."""
         if self.replay is not None and self.replay.is_of(nodeid):
-            return self.replay.clock
-        return marked.get(CLOCK)
+            names = self.replay.services
+            return [each for group in self.service_kinds for each in group if each.name in names]
+        return asked_for(self.service_kinds, marked.settings.values)
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
@@ -226,7 +233,8 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
     if problems:
         raise pytest.UsageError("\n".join(problems))
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
-    return FaultOptions(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)
+    seed, services = config.getoption("multihost_seed"), config.hook.pytest_multihost_services()
+    return FaultOptions(kinds, tuple(everywhere), seed, replay, services)
 
 
 # The marker `multihost_expect`: a test that passes only if its world hangs as described.

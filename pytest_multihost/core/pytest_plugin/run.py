@@ -208,7 +208,7 @@ class Run:
         for fault in plan.world.faults:
             if reason := self.kinds[fault.kind].lacking(fault):
                 pytest.skip(reason)
-        if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
+        if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
             pytest.skip(reason)
 
     # Hooks, for a run with worlds alone
@@ -248,4 +248,4 @@ class Run:
 
 def _ranks_here(spec: WorldSpec) -> int:
     """Return how many ranks of a world use the devices of this machine."""
-    return len(spec.host_of(0).ranks) if spec.sites else spec.size
+    return spec.size if spec.shares_files else len(spec.host_of(0).ranks)

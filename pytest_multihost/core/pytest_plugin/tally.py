@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.pytest_plugin.option import Settings
+from pytest_multihost.core.option import Settings
 
 
 class PytestMultihostWarning(pytest.PytestWarning):

@@ -67,7 +67,7 @@ from pytest_multihost.core.rank.stages import (
     start_backend,
     start_rank,
 )
-from pytest_multihost.core.rank.world import World, clock_of, set_world
+from pytest_multihost.core.rank.world import World, set_world
 
 __all__ = [
     "FindItem",
@@ -288,7 +288,7 @@ def run_test_and_exit(
     with sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
         atexit._clear()  # noqa: SLF001 - as in after_fork
-        set_world(World(spec, backend, channel, current_recorder(), clock_of(spec)))
+        set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
         gc.freeze()  # the last check of the rank is about what the test leaves

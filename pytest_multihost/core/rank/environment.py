@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from pytest_multihost.core.launch.launcher_env import is_foreign
-from pytest_multihost.core.model.spec import ONE, RankSpec
+from pytest_multihost.core.model.spec import MACHINE, ONE, RankSpec
 
 _OF_PYTEST = re.compile(r"PYTEST_XDIST_.*|PYTEST_CURRENT_TEST", re.IGNORECASE)
 
@@ -69,9 +69,9 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
         inherited: The environment so far; the user's thread limits in it are kept.
     """
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
-    is_alone = spec.world.hosts == ONE and not spec.world.sites
+    is_alone = not spec.world.hosts
     only_of_several = {} if is_alone else dict.fromkeys(_INTERFACES, host.interface)
-    if not is_alone and not spec.world.sites:  # a site's host has its own HOSTNAME
+    if host.kind not in (ONE, MACHINE):  # a machine has its own HOSTNAME
         only_of_several["HOSTNAME"] = host.name
     return (
         thread_variables(inherited)

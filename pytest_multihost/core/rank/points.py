@@ -47,6 +47,7 @@ from pytest_multihost.core.rank.recorder import (
     after_import,
     report_native_files,
 )
+from pytest_multihost.core.rank.services import current_clock
 from pytest_multihost.core.rank.wrap_calls import count_batches, wrap_calls
 
 # Name files without what differs between runs: temporary folders, process ids, run ids, times.
@@ -252,6 +253,7 @@ class Points:
             healing=self.healing,
             performed=partial(self.performed, binding.index),
             ready_s=self.ready_s,
+            ahead_s=lambda: current_clock().ahead_s,
         )
         if not kind.tells_itself:
             begun()
@@ -374,10 +376,9 @@ def delay_start(spec: RankSpec, send: Send) -> None:
     for index, fault in enumerate(spec.world.faults):
         if spec.rank in fault.ranks and _is_before_the_test(fault, spec.world):
             detail: dict[str, Any] = {}
-            if spec.world.facts_of(fault).is_network:  # the server has performed it
-                after_s = fault.params.get("heals_after")
-                until = {} if after_s is None else {"until_s": now() + after_s}
-                detail = {"network": "before"} | until
+            after_s = fault.params.get("heals_after")
+            if fault.at.point == "rendezvous" and after_s is not None:  # a service has performed it
+                detail = {"until_s": now() + after_s}
             send(_fault_changed(index, fault, "begun", detail))
     mine = (each for each in spec.world.faults if spec.rank in each.ranks)
     sleep(sum(each.params["seconds"] for each in mine if each.kind == "start_skew"))

@@ -34,7 +34,7 @@ from pytest_multihost.core.rank.stages import (
     start_rank,
     trimmed_traceback,
 )
-from pytest_multihost.core.rank.world import World, clock_of, set_world
+from pytest_multihost.core.rank.world import World, set_world
 from pytest_multihost.core.registry import new_plugin_manager
 
 
@@ -82,7 +82,7 @@ def _begin(
     root: str,
 ) -> Points:
     """Wait until all ranks are ready; return the points of this one, wrapped."""
-    set_world(World(spec, backend, link.channel, current_recorder(), clock_of(spec)))
+    set_world(World(spec, backend, link.channel, current_recorder()))
     ready_s = now()
     link.send(Ready())
     link.await_gate("go")

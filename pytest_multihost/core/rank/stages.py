@@ -38,7 +38,7 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.rank.after_fork import reset_after_fork, save_coverage, stop_tqdm_monitor
 from pytest_multihost.core.rank.points import delay_start
 from pytest_multihost.core.rank.recorder import start_recording
-from pytest_multihost.core.rank.world import join_clock
+from pytest_multihost.core.rank.services import join_services
 
 # Exceptions of a rank as values for the controller.
 #
@@ -163,7 +163,7 @@ class ControllerLink:
 
 def start_rank(spec: RankSpec, channel: Channel) -> None:
     """Make this process the rank: from now on it can be asked for its stacks."""
-    join_clock(spec)  # first: all times that this rank tells are the world's
+    join_services(spec)  # first: all times that this rank tells are the world's
     reset_after_fork(spec)
     start_recording(spec)
     stop_tqdm_monitor()

@@ -16,10 +16,10 @@ import secrets
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_multihost.core import files
 from pytest_multihost.core.blame import Judgement, judge_world
@@ -196,7 +196,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
     """Return the verdict on a world."""
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     spec = result.spec
-    return Verdict(
+    verdict = Verdict(
         run_id=attempt.run_id,
         nodeid=spec.nodeid,
         attempt=spec.attempt,
@@ -205,7 +205,6 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         backend=spec.backend,
         world_size=spec.size,
         launch=result.launch,
-        clock=spec.clock,
         seed=spec.seed,
         replay=token(spec),
         status=finding.status,
@@ -221,28 +220,12 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         faults=tuple(_fault_records(result)),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.record() if diagnosis is not None else None,
-        clock_jumps=_clock_record(result),
     )
-
-
-def _clock_record(result: WorldResult) -> JsonObject | None:
-    """Return what the world's clock has done, if it jumps."""
-    if result.clock is None:
-        return None
-    return {
-        "jumps": result.clock.jumps,
-        "jumped_s": round(result.clock.jumped_s, 4),
-        "real_s": round(result.ended_s - result.started_s - result.clock.jumped_s, 4),
-        "doubts": [
-            {
-                "since_s": round(each.since_s - result.started_s, 4),
-                "until_s": round(each.until_s - result.started_s, 4),
-                "for_s": round(each.for_s, 4),
-                "why": each.why,
-            }
-            for each in result.clock.doubts
-        ],
-    }
+    known = {each.name for each in fields(Verdict)}
+    of_services: dict[str, Any] = {}
+    for each in result.records.values():
+        of_services |= {key: value for key, value in each.verdict.items() if key in known}
+    return replace(verdict, **of_services)
 
 
 def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:

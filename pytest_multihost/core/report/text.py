@@ -38,10 +38,10 @@ from pytest_multihost.core.report.layout import (
     Section,
     Span,
     clip_line,
-    clock_texts,
     merge_stacks,
     rank_activity,
     rank_places,
+    service_texts,
     table,
     text_of,
     titled,
@@ -101,10 +101,11 @@ def page_sections(
     if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
-    if spec.faults or spec.clock == "jump":
+    if spec.faults or spec.replayed_services:
         replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(titled_line("replay", replay))
-    lines += titled("clock", clock_texts(result)[: 1 + _MAX_DOUBTS], room)
+    for name, texts in service_texts(result).items():
+        lines += titled(name, texts[: 1 + _MAX_DOUBTS], room)
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""

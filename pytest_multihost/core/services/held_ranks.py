@@ -13,13 +13,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold, ReleaseReason
+from pytest_multihost.core.model.event import (
+    Event,
+    Exited,
+    FaultChanged,
+    Hold,
+    HoldEnded,
+    ReleaseReason,
+)
 from pytest_multihost.core.model.event import now as clock
+from pytest_multihost.core.model.messages import FaultPerformed
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
+from pytest_multihost.core.watch import WorldObserver
 from pytest_multihost.core.watch.kernel import Quiescence
-from pytest_multihost.core.watch.observer import WorldObserver
 
 INTERVAL_S = 0.005
 """The longest time from one look at the others to the next, as far as that is cheap enough."""
@@ -207,11 +216,9 @@ class HeldRanks:
 
     Attributes:
         observer: Takes the world's snapshots; None: only time ends a hold.
-        let_go_s: When a rank was last told to go on.
     """
 
     observer: WorldObserver | None = None
-    let_go_s: float = 0.0
     _held: list[_Held] = field(default_factory=list)
     _quiescence: Quiescence | None = None
     _watched: Watched | None = None
@@ -266,9 +273,8 @@ class HeldRanks:
             return tuple(Release(e.rank, e.index, reason, self._is_pressed) for e in ripe)
         return tuple(Release(each.rank, each.index, "max_s") for each in over)
 
-    def let_go(self, release: Release, now: float) -> None:
+    def let_go(self, release: Release) -> None:
         """Take note that a rank is told to go on."""
-        self.let_go_s = now
         for each in self._held:
             if (each.rank, each.index) == (release.rank, release.index) and not each.is_released:
                 each.is_released = True
@@ -383,3 +389,42 @@ def _kind_of_step(operation: Operation) -> tuple[object, ...]:
     if operation.kind == "wait":
         return operation.name, operation.detail, operation.frame
     return operation.name, operation.detail, operation.group_key, operation.peer, operation.sequence
+
+
+NAME = "held_ranks"
+
+
+def _open(opening: Opening) -> Service:
+    return held_ranks_service(HeldRanks(opening.watchdog.observer))
+
+
+def held_ranks_service(held: HeldRanks) -> Service:
+    """Return the service that lets held ranks go on."""
+
+    def after(event: Event, _facts: Sequence[RankFacts]) -> Sequence[Action]:
+        held.note(event)
+        return ()
+
+    def due(turn: Turn) -> Sequence[Action]:
+        releases = held.due(turn.now, turn.facts, turn.horizon_s)
+        return [_action(held, each) for each in releases]
+
+    return Service(
+        name=NAME,
+        interval_s=lambda: held.interval_s,
+        after=after,
+        due=due,
+        is_acting=lambda _now: held.is_active,
+    )
+
+
+def _action(held: HeldRanks, release: Release) -> Action:
+    return Action(
+        perform=lambda _now: held.let_go(release),
+        events=((release.rank, HoldEnded(release.index, release.reason, release.is_pressed)),),
+        to_ranks=((release.rank, FaultPerformed(release.index, "")),),
+        is_certain=release.reason == "max_s",
+    )
+
+
+HELD_RANKS = ServiceKind(name=NAME, open=_open, is_implied=True)

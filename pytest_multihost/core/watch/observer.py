@@ -27,13 +27,14 @@ from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.slots import read_open_operations, read_slots, slots_path
 from pytest_multihost.core.slots.readers import read_waiting
 from pytest_multihost.core.watch.kernel import (
+    MACHINE_TIME,
     HarnessProcesses,
     KernelReader,
     ProcReader,
     Quiescence,
+    TimeSource,
 )
 from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
-from pytest_multihost.extensions.clock.page import ClockPage
 
 # Which ranks try again and again for the lock of a file, and who holds it.
 #
@@ -124,9 +125,9 @@ class WorldObserver:
         scratch: The world's directory, where its slot pages are.
         size: Number of ranks.
         harness: The parts of the processes that belong to the harness.
-        spec: The world, if it may have network faults.
+        spec: The world.
         remote: Its ranks on other machines, if any.
-        clock: The page of its clock, if that jumps.
+        time: What tells its time.
     """
 
     scratch: Path
@@ -134,7 +135,7 @@ class WorldObserver:
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     spec: WorldSpec | None = None
     remote: RemoteRanks | None = None
-    clock: ClockPage | None = None
+    time: TimeSource = MACHINE_TIME
     _reader: KernelReader | None = None
     _quiescence: Quiescence | None = None
     _read: dict[int, tuple[bytes | None, Operations, float]] = field(default_factory=dict)
@@ -150,12 +151,11 @@ class WorldObserver:
         if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
             operations = tuple(map(_without_failures, operations))
         snapshot = Snapshot(kernel, operations)
-        if self.spec is not None and self.spec.disturbs_network:
-            events = [event for each in facts for event in each.active_faults]
-            changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
-            has_begun = any(each.network for each in changes)
+        events = [event for each in facts for event in each.active_faults]
+        changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
+        if self.spec is not None and any(each.service for each in changes):
             cut = severed(self.spec, events, now)
-            snapshot = replace(snapshot, severed=cut, is_disturbed=has_begun)
+            snapshot = replace(snapshot, severed=cut, is_disturbed=True)
         return snapshot, max(last_s for _, last_s in pages)
 
     def last_written_s(self) -> float:
@@ -219,7 +219,7 @@ class WorldObserver:
                 here = {rank: pid for rank, pid in pids.items() if rank not in self.remote.ranks}
                 self._reader = RemoteReader(ProcReader(here, self.harness), self.remote)
             else:
-                self._reader = ProcReader(pids, self.harness, self.clock)
+                self._reader = ProcReader(pids, self.harness, self.time)
         return self._reader
 
 

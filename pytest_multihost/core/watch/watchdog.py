@@ -137,10 +137,7 @@ class NoWatch:
         """Return 0: nothing is observed."""
         return 0.0
 
-    def begin_anew(self) -> None:
-        """Do nothing: nothing is searched."""
-
-    def note_jump(self, to_s: float) -> None:
+    def begin_anew(self, at_s: float) -> None:
         """Do nothing: nothing is searched."""
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
@@ -176,7 +173,7 @@ class Watchdog:
     _ran: frozenset[int] = frozenset()
     _ran_since_s: float = 0.0
     _progress_s: float = 0.0
-    _jumped_s: float = 0.0
+    _moves_s: float = 0.0
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _checked_s: float = 0.0
     _peeked_s: float = 0.0
@@ -256,14 +253,10 @@ class Watchdog:
         """Return for how long no rank has made progress."""
         return now - self._progress_s if self._progress_s else 0.0
 
-    def begin_anew(self) -> None:
-        """Search for a proof from the beginning: the world is about to move."""
+    def begin_anew(self, at_s: float) -> None:
+        """Search for a proof from the beginning: ranks are about to move, at a time."""
         self._search, self._rest = ProofSearch(), None
-
-    def note_jump(self, to_s: float) -> None:
-        """Begin anew, since the world's clock has jumped: waits are about to end."""
-        self.begin_anew()
-        self._jumped_s = to_s
+        self._moves_s = at_s
 
     def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
         """Return whether, after a raise, no rank makes progress any more.
@@ -289,7 +282,7 @@ class Watchdog:
         rest = [each.rank for each in facts if not each.is_past_body]
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
-        quiet_s = now - max(self._progress_s, self._jumped_s)
+        quiet_s = now - max(self._progress_s, self._moves_s)
         if self._is_still:
             self._start_native(facts)
         if are_waiting:
@@ -464,7 +457,7 @@ class Watchdog:
         rests = bool(mismatched_ranks(snapshot.operations)) and self._is_quiescent(
             before, snapshot, now, facts
         )
-        if rests or now >= max(self._progress_s, self._jumped_s) + QUIET_S:
+        if rests or now >= max(self._progress_s, self._moves_s) + QUIET_S:
             self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
         # Twice, if main threads may run: a timeout that fires between the shallow and the deep
         # snapshot is in neither.

@@ -22,23 +22,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from pytest_multihost.core.model.event import (
     Event,
     Exited,
+    FaultAnswered,
     FaultChanged,
     Forked,
-    NetworkChanged,
     Pause,
 )
 from pytest_multihost.core.model.event import now as real_clock
-from pytest_multihost.core.model.result import ClockDoubt, ClockRecord
+from pytest_multihost.core.model.messages import FaultRequest, PauseRank
+from pytest_multihost.core.model.result import ServiceRecord
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.proof.proof_state import open_ends
+from pytest_multihost.core.services import Action, Turn
 from pytest_multihost.core.watch.kernel import Quiescence
 from pytest_multihost.core.watch.observer import WorldObserver, with_gates
+from pytest_multihost.extensions.clock.open_ends import open_ends
 from pytest_multihost.extensions.clock.page import ClockPage, ClockWait
+from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.016
 """Real time from one look at the world to the next: doubled while it moves."""
@@ -142,77 +144,9 @@ def have_only_polled(before: Still, now: Still) -> bool:
     )
 
 
-class Jumps(Protocol):
-    """What moves the clock of a world."""
-
-    @property
-    def interval_s(self) -> float:
-        """The longest real time from one call of `due_s` to the next."""
-
-    def due_s(
-        self, now: float, facts: Sequence[RankFacts], deadline_s: float, *, is_last: bool
-    ) -> float | None:
-        """Return the time to which the clock is to jump now, None if it is not to jump.
-
-        Provided that no event of a rank is unread.
-
-        Args:
-            now: The world's time.
-            facts: What the ranks' events have reported.
-            deadline_s: The world's next deadline, beyond which its clock does not jump.
-            is_last: Whether the world is ended there, and nothing but that is left to find out: a
-                proof of a hang, which takes real time, is worth more.
-        """
-
-    def jump(self, to_s: float) -> None:
-        """Let the clock jump."""
-
-    def in_world_time(self, event: Event) -> Event:
-        """Return an event with the world's time where it has that of the machine."""
-
-    def in_machine_time(self, pause: Pause) -> Pause | None:
-        """Return a pause of a rank as its server is to perform it."""
-
-    def record(self) -> ClockRecord | None:
-        """Return what the clock has done so far, None for a real clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoJumps:
-    """The clock of a world that lives in real time."""
-
-    interval_s: float = math.inf
-
-    def due_s(
-        self,
-        now: float,  # noqa: ARG002 - of Jumps
-        facts: Sequence[RankFacts],  # noqa: ARG002
-        deadline_s: float,  # noqa: ARG002
-        *,
-        is_last: bool,  # noqa: ARG002
-    ) -> float | None:
-        """Return None."""
-        return None
-
-    def jump(self, to_s: float) -> None:
-        """Do nothing."""
-
-    def in_world_time(self, event: Event) -> Event:
-        """Return it as it is."""
-        return event
-
-    def in_machine_time(self, pause: Pause) -> Pause | None:
-        """Return it as it is."""
-        return pause
-
-    def record(self) -> ClockRecord | None:
-        """Return None."""
-        return None
-
-
 @dataclass(slots=True)
 class ClockJumps:
-    """Decides on the jumps of one world's clock, and performs them: see `Jumps`.
+    """Decides on the jumps of one world's clock, and performs them.
 
     Attributes:
         page: The page of its clock.
@@ -238,7 +172,17 @@ class ClockJumps:
     def due_s(
         self, now: float, facts: Sequence[RankFacts], deadline_s: float, *, is_last: bool
     ) -> float | None:
-        """Return the time to which the clock is to jump now, None if it is not to jump."""
+        """Return the time to which the clock is to jump now, None if it is not to jump.
+
+        Provided that no event of a rank is unread.
+
+        Args:
+            now: The world's time.
+            facts: What the ranks' events have reported.
+            deadline_s: The world's next deadline, beyond which its clock does not jump.
+            is_last: Whether the world is ended there, and nothing but that is left to find out: a
+                proof of a hang, which takes real time, is worth more.
+        """
         still = self._still(now, facts)
         if still is None:
             self.interval_s = min(2 * self.interval_s, LAST_LOOK_S)
@@ -265,6 +209,20 @@ class ClockJumps:
             return None
         return loops_s if self._is_looking else to_s
 
+    def due(self, turn: Turn) -> Sequence[Action]:
+        """Return the jump that is due; ranks that were stopped until then are continued."""
+        to_s = self.due_s(turn.now, turn.facts, turn.deadline_s, is_last=turn.is_last)
+        if to_s is None:
+            return ()
+        overdue = overdue_pauses(turn.facts, to_s)
+        return [
+            Action(
+                perform=lambda _now: self.jump(to_s),
+                to_server=tuple(PauseRank(rank, None) for rank in overdue),
+                moves_at_s=to_s,
+            )
+        ]
+
     def jump(self, to_s: float) -> None:
         """Let the clock jump, and wake the threads whose timers have expired then."""
         self._jumped_s += max(0.0, to_s - self.page.now())
@@ -273,8 +231,14 @@ class ClockJumps:
 
     def in_world_time(self, event: Event) -> Event:
         """Return an event with the world's time, if its server has made it."""
-        is_of_server = isinstance(event.body, Exited | Forked | NetworkChanged)
+        is_of_server = isinstance(event.body, Exited | Forked | FaultAnswered)
         return replace(event, at_s=event.at_s + self.page.offset_s) if is_of_server else event
+
+    def on_request(self, request: FaultRequest) -> FaultRequest:
+        """Return a request with the machine's time, as its server needs it."""
+        if isinstance(request, PauseRank) and request.pause is not None:
+            return replace(request, pause=self.in_machine_time(request.pause))
+        return request
 
     def in_machine_time(self, pause: Pause) -> Pause | None:
         """Return a pause as its server is to perform it.
@@ -287,7 +251,11 @@ class ClockJumps:
             return Pause()
         return replace(pause, until_s=pause.until_s - self.page.offset_s)
 
-    def record(self) -> ClockRecord | None:
+    def service_record(self, started_s: float, ended_s: float) -> ServiceRecord:
+        """Return what the clock has done in a world that has ended."""
+        return self.record().of_world(started_s, ended_s)
+
+    def record(self) -> ClockRecord:
         """Return what the clock has done so far."""
         doubts = (ClockDoubt(why, *times) for why, times in self._doubts.items())
         told = [each for each in doubts if each.for_s >= TOLD_S]
@@ -377,11 +345,11 @@ def _continued_s(facts: Sequence[RankFacts]) -> float:
 
 
 def _acts_in_real_time(facts: Sequence[RankFacts]) -> bool:
-    """Return whether a fault acts in real time: stops a rank in turns, or disturbs the network."""
+    """Return whether a fault acts in real time: in turns, or outside of its rank."""
     changes = _changes(facts)
     return any(
         (each.pause is not None and each.pause.takes_turns)
-        or (each.network and each.until_s is not None)
+        or (each.service != "" and each.until_s is not None)
         for _, each in changes
     )
 

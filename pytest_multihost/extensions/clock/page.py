@@ -52,7 +52,7 @@ why_clock_missing = LIBRARY.why_missing
 
 def clock_page_path(scratch: Path) -> Path:
     """Return where the page of a world's clock is, in the world's own directory."""
-    return scratch / "clock"
+    return scratch / "service-clock"
 
 
 def attach_clock(path: Path) -> None:

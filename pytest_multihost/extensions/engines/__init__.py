@@ -78,9 +78,9 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     spec, peers = (yield), peers_of(item.config)
     if not peers:
         return spec
-    from pytest_multihost.extensions.engines.attach import sites_for
+    from pytest_multihost.extensions.engines.attach import hosts_at
 
-    return replace(spec, sites=sites_for(spec.size, peers))
+    return replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
 
 
 @hookimpl(wrapper=True)

@@ -22,7 +22,7 @@ from pytest_multihost.extensions.engines.attach import (
     Listener,
     Peer,
     Rendezvous,
-    sites_for,
+    hosts_at,
 )
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
@@ -53,7 +53,7 @@ def run_joined(script: JoinedScript) -> int:
         return be_peer(rendezvous, spec, script.scratch, script.launcher(spec))
     interrupt_on_signals()
     peers, code = meet(rendezvous, spec, script.scratch), _LOST
-    spec = replace(spec, sites=sites_for(spec.size, peers))
+    spec = replace(spec, hosts=hosts_at(spec.size, peers) or spec.hosts)
     local = (each.hello.pid for each in peers.values() if each.is_local)
     others = OtherProcesses(
         launcher=partial(AttachLauncher, peers=peers) if peers else lambda own: own,
@@ -89,8 +89,7 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
                 seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
                 raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
         listener.detect_local_peers(folder)
-        if spec.clock == "jump":
-            listener.require_one_machine(spec.nodeid)
+        listener.require_one_machine(spec)
     finally:
         listener.close()
     return listener.peers

@@ -17,7 +17,7 @@ from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
-from pytest_multihost.core.model.spec import Site, WorldSpec
+from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms
@@ -143,7 +143,7 @@ def _result(job: Job, look: Look) -> WorldResult:
             timeout_s=0.0,
             startup_timeout_s=0.0,
             seed=0,
-            sites=_sites(job),
+            hosts=_hosts(job),
             subject="job",
         ),
         launch="attach",
@@ -162,10 +162,15 @@ def _result(job: Job, look: Look) -> WorldResult:
     )
 
 
-def _sites(job: Job) -> tuple[Site, ...]:
+def _hosts(job: Job) -> tuple[Host, ...]:
     """Return the machines of the ranks in order, if they are on several."""
-    hosts = (job.hosts.get(rank, "") for rank in range(job.size)) if job.hosts else ()
-    return tuple((host, "", "", len([*ranks])) for host, ranks in groupby(hosts))
+    names = (job.hosts.get(rank, "") for rank in range(job.size)) if job.hosts else ()
+    found: list[Host] = []
+    for name, group in groupby(names):
+        first = found[-1].ranks.stop if found else 0
+        ranks = range(first, first + len([*group]))
+        found.append(Host(len(found), name, "", "", ranks, MACHINE))
+    return tuple(found)
 
 
 def _finding(job: Job, ended: frozenset[int]) -> Finding:

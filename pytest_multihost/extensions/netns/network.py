@@ -28,8 +28,9 @@ from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
-from pytest_multihost.core.model.spec import BRIDGE_ADDRESS, NETWORK, Host
+from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.netlink import open_sock_diag
+from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETWORK
 from pytest_multihost.extensions.netns.links import ETHERNET, LOOPBACK, Links
 
 # Build the namespaces, links and files of a world's hosts, in a child of the server.
@@ -242,7 +243,7 @@ def start_child(work: Callable[[socket.socket], None]) -> tuple[int, socket.sock
 BUILD_S = 30.0
 """Timeout for the kernel to build a network; normally it takes milliseconds."""
 
-HOSTS_FOLDER = "hosts"
+HOSTS_FOLDER = "service-hosts"
 """Folder of a world's scratch directory with the hosts' replacements for files in /etc."""
 
 _APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"

@@ -25,17 +25,17 @@ from pytest_multihost.core.launch import libc
 from pytest_multihost.core.launch.wire import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
-from pytest_multihost.core.model.spec import (
+from pytest_multihost.core.model.spec import Host, WorldSpec
+from pytest_multihost.core.netlink import open_sock_diag
+from pytest_multihost.extensions.netns.effects import (
     Disturbance,
-    Host,
     Shape,
-    WorldSpec,
     bridge_segments,
     disturbance_of,
     merged,
     relay_routes,
 )
-from pytest_multihost.core.netlink import open_sock_diag
+from pytest_multihost.extensions.netns.kinds import disturbs_network
 from pytest_multihost.extensions.netns.links import ETHERNET, Links, reset_connections
 from pytest_multihost.extensions.netns.network import (
     BRIDGE,
@@ -272,7 +272,7 @@ class NetworkFaults:
         Raises:
             LaunchError: The kernel lacks what it needs.
         """
-        if not spec.disturbs_network:
+        if not disturbs_network(spec.faults):
             return None
         pid, connection = start_child(partial(run_netfault_daemon, network, spec.seed))
         connection.settimeout(_ANSWER_S)

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.model.spec import Shape
+from pytest_multihost.extensions.netns.effects import Shape
 
 MAX_QUEUE_S = 1.0
 """How long frames may queue for a host's uplink; later ones are dropped, as by a switch."""

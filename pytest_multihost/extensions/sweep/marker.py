@@ -13,6 +13,7 @@ import pytest
 
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.option import Check, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
     as_tuple,
     check_values,
@@ -20,7 +21,6 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     must_be,
 )
 from pytest_multihost.core.pytest_plugin.marks import is_multihost
-from pytest_multihost.core.pytest_plugin.option import Check, Settings
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.family import ALL_FAMILIES, DEFAULT_FAMILIES, Family
 from pytest_multihost.extensions.sweep.options import BUDGET, FAMILIES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.pytest_plugin.option import Option
+from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
 from pytest_multihost.extensions.sweep.family import ALL_FAMILIES, DEFAULT_FAMILIES, Family
 

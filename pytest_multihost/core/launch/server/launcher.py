@@ -158,17 +158,18 @@ class ServerLauncher:
         launcher.open()
         return launcher
 
-    def why_no_hosts(self, scratch: Path) -> LaunchError | None:
-        """Return why this machine cannot make hosts from namespaces; None if it can.
+    def why_no_hosts(self, probe: str, scratch: Path) -> LaunchError | None:
+        """Return why this machine cannot make hosts of a kind; None if it can.
 
         Args:
+            probe: Import path of what finds out: see `HostKind`.
             scratch: A directory that does not exist yet; it is made, and can be removed.
 
         Raises:
             LaunchError: The server is gone.
         """
         server = self._living_server()
-        server.send(ProbeHosts(str(scratch)))
+        server.send(ProbeHosts(probe, str(scratch)))
         found = server.receive(HostsProbed).message
         if not found.happened:
             return None

@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 # By name: a test may replace it in its module, and the rank must end all the same.
@@ -30,10 +30,12 @@ from typing import NoReturn
 
 import psutil
 
+from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
+from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import (
     Channel,
@@ -42,17 +44,16 @@ from pytest_multihost.core.launch.wire import (
     send_packet,
 )
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import BROKEN, Event, NetworkChanged
+from pytest_multihost.core.model.event import BROKEN, Event, FaultAnswered
 from pytest_multihost.core.model.messages import (
-    Calm,
     CloneServer,
-    Disturb,
     EndWorld,
     Failed,
     Fork,
     FromServer,
     HostsProbed,
     PauseRank,
+    PerformFault,
     ProbeHosts,
     Quit,
     RankEvent,
@@ -60,13 +61,12 @@ from pytest_multihost.core.model.messages import (
     ServerCloned,
     Serving,
     ToServer,
+    UndoFaults,
     WorldEnded,
     WorldForked,
 )
-from pytest_multihost.core.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
+from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.slots.rank_files import RankLogs
-from pytest_multihost.extensions.netns.network import HOSTS_FOLDER, HostNetwork, make_network
-from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0
@@ -75,7 +75,7 @@ _GONE_S = 5.0
 
 @dataclass(slots=True)
 class _Server:
-    """State of the server: the running world's processes, its ports and its hosts.
+    """State of the server: the running world's processes, its ports and its services.
 
     Attributes:
         control: The connection to the controller.
@@ -85,8 +85,7 @@ class _Server:
         ranks: The running world's ranks.
         logs: The running world's logs.
         ports: Sockets that hold the world's ports.
-        network: The world's hosts, where they are namespaces.
-        network_faults: The faults of the network between them, if there are any.
+        parts: What the world's services do here, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
         has_quit: Whether the controller has said that it needs no server any more.
     """
@@ -98,8 +97,7 @@ class _Server:
     ranks: RankProcesses
     logs: RankLogs = field(default_factory=RankLogs)
     ports: tuple[socket.socket, ...] = ()
-    network: HostNetwork | None = None
-    network_faults: NetworkFaults | None = None
+    parts: dict[str, ServerPart] = field(default_factory=dict)
     clones: dict[int, int] = field(default_factory=dict)
     has_quit: bool = False
 
@@ -161,11 +159,11 @@ def _serve_once(server: _Server) -> bool:
     """Wait for events and handle them; return whether to continue."""
     server.ranks.act(time.monotonic())
     server.logs.act(time.monotonic())
-    if server.network_faults is not None:
-        server.network_faults.heal_due(time.monotonic())
+    for part in server.parts.values():
+        part.act(time.monotonic())
     now_s = time.monotonic()
-    planned = (server.ranks, server.logs, server.network_faults)
-    waits = [each.wait_s(now_s) for each in planned if each is not None]
+    waits = [server.ranks.wait_s(now_s), server.logs.wait_s(now_s)]
+    waits += [each.wait_s(now_s) for each in server.parts.values()]
     due_s = min((wait_s for wait_s in waits if wait_s is not None), default=None)
     for key, _ in server.selector.select(due_s):
         if key.fd == server.controller:
@@ -195,13 +193,10 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
             server.ranks.request_dumps(request)
         case PauseRank(rank, pause):
             server.ranks.pause(rank, pause)
-        case Disturb(rank, index):
-            _disturb(server, rank, index)
-        case Calm():
-            error = server.network_faults.heal_all() if server.network_faults is not None else ""
-            server.send(RankEvent(Event(time.monotonic(), 0, NetworkChanged(None, error))))
-        case ProbeHosts(scratch):
-            server.send(_probe_hosts(scratch))
+        case PerformFault() | UndoFaults() as request:
+            server.send(RankEvent(_answer_fault(server, request)))
+        case ProbeHosts() as request:
+            server.send(_probe_hosts(request))
         case EndWorld(grace_s):
             exits, leftovers = _end(server, grace_s=grace_s)
             for each in exits:
@@ -209,22 +204,30 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
             server.send(WorldEnded(tuple(leftovers[:_MAX_LEFTOVERS])))
 
 
-def _disturb(server: _Server, rank: int, index: int) -> None:
-    error = "the world has no network of its own: its hosts are one"
-    if server.network_faults is not None:
-        error = server.network_faults.begin(index, rank, time.monotonic())
-    server.send(RankEvent(Event(time.monotonic(), rank, NetworkChanged(index, error))))
+def _answer_fault(server: _Server, request: PerformFault | UndoFaults) -> Event:
+    """Have a service perform a fault, or undo all; return the event that says so."""
+    part = server.parts.get(request.service)
+    rank, index, error = 0, None, ""
+    if isinstance(request, PerformFault):
+        rank, index = request.rank, request.index
+        error = f"the world has no service {request.service!r}"
+        error = part.perform(rank, index) if part is not None else error
+    elif part is not None:
+        error = part.undo()
+    return Event(time.monotonic(), rank, FaultAnswered(request.service, index, error))
 
 
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
     """Fork the ranks of a world; on failure leave none of them."""
     streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
-        ports = request.ports or _hold_ports(server, request.spec, str(request.scratch))
+        _start_parts(server, request.spec, Path(str(request.scratch)))
+        ports = request.ports or _hold_ports(server, request.spec)
         pids = _fork_ranks(server, request, streams, ports)
-    except (LaunchError, OSError) as error:
+    except (LaunchError, OSError, ImportError) as error:
         _end(server, grace_s=0.0)
-        why = refused("", error) if isinstance(error, OSError) else error
+        why = refused("", error) if isinstance(error, OSError) else LaunchError(str(error))
+        why = error if isinstance(error, LaunchError) else why
         server.send(Failed("\n".join(filter(None, (why.happened, why.seen))), why.remedy))
     else:
         _send_forked(server, pids, ports)
@@ -264,16 +267,27 @@ def _reap_clone(server: _Server, pidfd: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
-    """Make the world's hosts, if it has its own, and return the ports reserved for it there."""
-    if spec.hosts.kind == "netns":
-        server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
-        server.network_faults = NetworkFaults.start(server.network, spec)
-        if server.network_faults is not None:
-            server.network_faults.begin_before_rendezvous(time.monotonic())
-        held = server.network.ports
-    else:
-        address = spec.host_of(0).address if spec.sites else "127.0.0.1"
+def _start_parts(server: _Server, spec: WorldSpec, scratch: Path) -> None:
+    """Start what the world's services do here; import what they do in ranks, once for all.
+
+    Raises:
+        LaunchError: A service cannot be started; says why.
+        OSError: Likewise.
+        ImportError: The code of a service does not exist here.
+    """
+    for name, each in spec.services.items():
+        if each.server:
+            start: StartPart = import_path(each.server)
+            server.parts[name] = start(spec, scratch)
+        if each.rank:
+            import_path(each.rank)
+
+
+def _hold_ports(server: _Server, spec: WorldSpec) -> tuple[int, int]:
+    """Return the ports that are reserved for the world on its primary's host."""
+    held = next((each.ports for each in server.parts.values() if each.ports), ())
+    if not held:
+        address = spec.host_of(0).address
         held = server.ports = (reserve_port(address), reserve_port(address))
     first, second = (int(port.getsockname()[1]) for port in held)
     return first, second
@@ -313,8 +327,8 @@ def _become_rank(
     """Be a rank: move onto its host, close what belongs to the server and other ranks, and run."""
     try:
         os.setsid()  # so that one signal to its process group reaches its children
-        if server.network is not None:
-            server.network.enter(spec.rank)
+        for part in server.parts.values():
+            part.enter(spec.rank)
         die_with_parent(parent)  # after changes of credentials, which would undo it
         mark_descendants(parent)
         for descriptor in (*_descriptors(server), *close):
@@ -333,22 +347,19 @@ def _descriptors(server: _Server) -> list[int]:
     """Return the server's descriptors that a rank must not keep."""
     selector = getattr(server.selector, "fileno", lambda: -1)()
     own = [server.control.fileno(), server.controller, selector]
-    own += server.network.descriptors if server.network is not None else []
-    own += [server.network_faults.connection.fileno()] if server.network_faults is not None else []
+    own += [each for part in server.parts.values() for each in part.descriptors]
     return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 
 
 def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -> None:
     """Report the ranks to the controller, with the sockets that read their hosts' tables."""
-    tables: dict[str, int] = {}  # by the names of network namespaces
-    if server.network is not None:
-        tables = dict(zip(server.network.names, server.network.tables, strict=True))
-        server.network.tables = ()
+    parts = server.parts.values()
+    tables = {name: table for each in parts for name, table in each.take_tables().items()}
     forked = WorldForked(
         pids=tuple(pids),
         ports=ports,
         at_s=time.monotonic(),
-        netfault_daemon=server.network_faults.pid if server.network_faults is not None else None,
+        companions=tuple(pid for each in parts for pid in each.companions),
         namespaces=tuple(tables),
     )
     server.send(forked, list(tables.values()))
@@ -356,10 +367,11 @@ def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -
         os.close(descriptor)
 
 
-def _probe_hosts(scratch: str) -> HostsProbed:
-    """Make a network of one host and close it, to find out whether that is possible."""
+def _probe_hosts(request: ProbeHosts) -> HostsProbed:
+    """Find out whether hosts of a kind can be made here."""
+    probe: Callable[[Path], None] = import_path(request.probe)
     try:
-        make_network(all_hosts(Hosts("netns"), 1), Path(scratch)).close()
+        probe(Path(request.scratch))
     except (LaunchError, OSError) as error:
         why = refused("hosts cannot be made", error) if isinstance(error, OSError) else error
         return HostsProbed(why.happened, why.seen, why.remedy)
@@ -368,16 +380,15 @@ def _probe_hosts(scratch: str) -> HostsProbed:
 
 def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
     """End the world's processes and release its ports."""
-    if server.network_faults is not None:
-        server.network_faults.close()
-        server.network_faults = None
+    for part in server.parts.values():
+        part.begin_end()
     server.logs.begin_end()
     found = server.ranks.end(grace_s=grace_s)
     server.logs.close()
     for port in server.ports:
         port.close()
     server.ports = ()
-    if server.network is not None:
-        server.network.close()
-        server.network = None
+    for part in server.parts.values():
+        part.close()
+    server.parts = {}
     return found

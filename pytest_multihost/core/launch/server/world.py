@@ -86,11 +86,10 @@ class ServerWorld:
     @property
     def processes(self) -> WorldProcesses:
         """The harness's own processes around these ranks, see `RunningWorld`."""
-        daemon = self.forked.netfault_daemon
         return WorldProcesses(
             servers=frozenset({self.server.pid}),
             reaper=self.server.pid,
-            companions=frozenset(self.server.clones) | ({daemon} if daemon is not None else set()),
+            companions=frozenset({*self.server.clones, *self.forked.companions}),
             socket_tables=self.socket_tables,
         )
 

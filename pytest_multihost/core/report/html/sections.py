@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
-from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
 from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
 from pytest_multihost.core.model.stack import (
     Dump,
@@ -35,7 +35,7 @@ from pytest_multihost.core.model.verdict import (
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.finding import later_failures
 from pytest_multihost.core.outcome.points import frozen_for_good
-from pytest_multihost.core.report.layout import clock_texts, rank_activity, rank_places
+from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
@@ -203,9 +203,9 @@ def notes(page: PageModel) -> list[str]:
     return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
 
 
-def clock(page: PageModel) -> list[str]:
-    """Return what the world's clock has done, if it jumps."""
-    return clock_texts(page.judged.result)
+def services(page: PageModel) -> Mapping[str, ServiceRecord]:
+    """Return what the world's services have done, by their names."""
+    return {name: each for name, each in page.judged.result.records.items() if each.lines}
 
 
 def replay_command(page: PageModel) -> str:

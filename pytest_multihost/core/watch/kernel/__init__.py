@@ -10,13 +10,16 @@ from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc import KernelReader, ProcReader
 from pytest_multihost.core.watch.kernel.proc_files import holders_of_lock, read_stat
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
+from pytest_multihost.core.watch.kernel.time_source import MACHINE_TIME, TimeSource
 
 __all__ = [
+    "MACHINE_TIME",
     "HarnessProcesses",
     "KernelReader",
     "ProcReader",
     "Quiescence",
     "Stillness",
+    "TimeSource",
     "holders_of_lock",
     "read_stat",
 ]

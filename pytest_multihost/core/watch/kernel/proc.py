@@ -42,7 +42,7 @@ from pytest_multihost.core.watch.kernel.membership import (
     with_eventfd_holders,
 )
 from pytest_multihost.core.watch.kernel.proc_files import Memory, MemoryMapping, ReturnAddresses
-from pytest_multihost.extensions.clock.page import THREAD_NAME, ClockPage
+from pytest_multihost.core.watch.kernel.time_source import MACHINE_TIME, TimeSource
 
 _TICK_S = 0.02
 _PIDFD_GETFD = 438
@@ -73,12 +73,12 @@ class ProcReader:
     Attributes:
         ranks: Process id of each rank.
         harness: What belongs to the harness.
-        clock: The page of their clock, if it jumps.
+        time: What tells their time.
     """
 
     ranks: Mapping[int, int]
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
-    clock: ClockPage | None = None
+    time: TimeSource = MACHINE_TIME
     _born: dict[int, float] = field(init=False)
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
     """Of each thread its wait's key, the earliest time the wait can have begun, and when the
@@ -90,14 +90,16 @@ class ProcReader:
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Read the main threads of all ranks."""
-        at_s, ends = self._now(), self._ends()
+        at_s, ends = self.time.now(), self.time.ends()
         processes = []
         for rank, pid in sorted(self.ranks.items()):
             stat = proc_files.read_stat(f"/proc/{pid}")
             if stat is None or not self._is_same(pid, stat):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            reader = ProcessReader(pid, at_s, self._since, self.harness, ends=ends)
+            reader = ProcessReader(
+                pid, at_s, self._since, self.harness, ends=ends, own=self.time.threads
+            )
             with closing(reader.memory):
                 thread = reader.thread(pid)
             threads = (thread,) if thread else ()
@@ -106,7 +108,7 @@ class ProcReader:
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
-        at_s, ends = self._now(), self._ends()
+        at_s, ends = self.time.now(), self.time.ends()
         found_stats = (
             (pid, proc_files.read_stat(f"/proc/{pid}")) for pid in proc_files.entries("/proc") or ()
         )
@@ -140,7 +142,16 @@ class ProcReader:
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            reader = ProcessReader(pid, at_s, self._since, self.harness, tables, locks, ends=ends)
+            reader = ProcessReader(
+                pid,
+                at_s,
+                self._since,
+                self.harness,
+                tables,
+                locks,
+                ends=ends,
+                own=self.time.threads,
+            )
             with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
             if pid in unread:
@@ -149,14 +160,6 @@ class ProcReader:
         alive = {thread.tid for each in processes for thread in each.threads}
         self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
-
-    def _now(self) -> float:
-        return time.monotonic() if self.clock is None else self.clock.now()
-
-    def _ends(self) -> Mapping[int, float]:
-        """Return when timed waits end on a clock that jumps, by thread."""
-        waits = self.clock.waits() if self.clock is not None else ()
-        return {each.tid: each.due_s for each in waits}
 
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:
         """Return whether a process id has not been given to another process."""
@@ -191,8 +194,9 @@ class ProcessReader:
         harness: What belongs to the harness.
         tables: What is needed to say where descriptors lead; None in a shallow snapshot.
         locks: Returns the holders for each process that waits for a file lock; None if unknown.
-        ends: When timed waits end, by thread, on a clock that jumps: the arguments of their system
-            calls are as of the machine's clock, and of before the last jump.
+        ends: When timed waits end, by thread, where the arguments of their system calls do not
+            tell: see `TimeSource`.
+        own: Names of threads that only serve the world's time source.
         memory: The process's memory.
         returns: Finds return addresses in it.
     """
@@ -204,6 +208,7 @@ class ProcessReader:
     tables: Tables | None = None
     locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
     ends: Mapping[int, float] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
@@ -294,7 +299,7 @@ class ProcessReader:
             futex_scope=who_wakes(call, self.memory, self.tables),
             waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
             holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
-            is_exempt=thread.name == THREAD_NAME or (bool(target) and self.harness.is_path(target)),
+            is_exempt=thread.name in self.own or (bool(target) and self.harness.is_path(target)),
         )
 
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:

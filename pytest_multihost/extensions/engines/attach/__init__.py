@@ -8,7 +8,7 @@ all of them.
 from pytest_multihost.extensions.engines.attach.connect import Connector, Listener
 from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
-from pytest_multihost.extensions.engines.attach.world import AttachLauncher, pack, sites_for
+from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at, pack
 
 __all__ = [
     "AttachLauncher",
@@ -16,6 +16,6 @@ __all__ = [
     "Listener",
     "Peer",
     "Rendezvous",
+    "hosts_at",
     "pack",
-    "sites_for",
 ]

@@ -22,6 +22,7 @@ from pytest_multihost.core.launch.wire import Frame, FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
 from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach.peer import (
     Peer,
     interface_of_address,
@@ -125,25 +126,24 @@ class Listener:
         finally:
             probe.unlink()
 
-    def require_one_machine(self, world: str) -> None:
-        """Check that all peers share this machine's processes and files: a clock that jumps does.
+    def require_one_machine(self, spec: WorldSpec) -> None:
+        """Check that all peers share this machine's processes and files, if a world's services do.
 
         To be called after `detect_local_peers`.
-
-        Args:
-            world: The name of a world with such a clock.
 
         Raises:
             LaunchError: One does not.
         """
-        for peer in self.peers.values():
-            if not peer.is_local:
-                raise LaunchError(
-                    f"{world} cannot have clock='jump' in a run on several machines: its ranks"
-                    " share a page of memory",
-                    seen=f"{peer.name} does not share this process's kernel and files.",
-                    remedy="Say clock='real', or start all processes on one machine.",
-                )
+        needs = [each.one_machine for each in spec.services.values() if each.one_machine]
+        far = [peer for peer in self.peers.values() if not peer.is_local]
+        if needs and far:
+            setting, instead = needs[0]
+            raise LaunchError(
+                f"{spec.nodeid} cannot have {setting} in a run on several machines: its ranks"
+                " share a page of memory",
+                seen=f"{far[0].name} does not share this process's kernel and files.",
+                remedy=f"Say {instead}, or start all processes on one machine.",
+            )
 
     def close(self) -> None:
         """Stop accepting connections, and remove the rendezvous file."""

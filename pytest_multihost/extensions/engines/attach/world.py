@@ -44,7 +44,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.core.model.spec import Site, WorldSpec
+from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
 from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
@@ -67,21 +67,23 @@ def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
     return group_by_value((rank * used // size, rank) for rank in range(size))
 
 
-def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
-    """Return the hosts of a world of `size` ranks; none where all are on this one."""
+def hosts_at(size: int, peers: Mapping[int, Peer]) -> tuple[Host, ...]:
+    """Return the machines of a world of `size` ranks as hosts; empty if all are on this one."""
     shares = assign_ranks(size, len(peers) + 1)
     far = {process for process in shares if process and not peers[process].is_local}
     if not far:
         return ()
     here = peers[min(far)].our_address
     places = [
-        (peers[process].its_address if process in far else here, len(ranks))
+        (peers[process].its_address if process in far else here, ranks)
         for process, ranks in sorted(shares.items())
     ]
-    return tuple(
-        (*place, sum(count for _, count in group))
-        for place, group in groupby(places, key=itemgetter(0))
-    )
+    hosts: list[Host] = []
+    for (name, address, interface), group in groupby(places, key=itemgetter(0)):
+        ranks = [rank for _, share in group for rank in share]
+        span = range(ranks[0], ranks[-1] + 1)
+        hosts.append(Host(len(hosts), name, address, interface, span, MACHINE))
+    return tuple(hosts)
 
 
 @dataclass(frozen=True, slots=True)

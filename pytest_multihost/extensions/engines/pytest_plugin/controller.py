@@ -24,7 +24,6 @@ import pytest
 from pytest_multihost.core.launch.reaper import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
-from pytest_multihost.core.model.spec import ONE
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
@@ -163,8 +162,7 @@ class Controller:
                 _compare(plans, peer)
             self.listener.detect_local_peers(base_temp(session.config))
             for plan in plans.values():
-                if plan.world.clock == "jump":
-                    self.listener.require_one_machine(plan.world.nodeid)
+                self.listener.require_one_machine(plan.world)
         except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:
@@ -237,7 +235,7 @@ def _refuse(
         LaunchError: There are such tests; names the first.
     """
     made = "hosts are made on one machine, and an attached run has its own"
-    found = [(plan.world.nodeid, made) for plan in plans.values() if plan.world.hosts != ONE]
+    found = [(plan.world.nodeid, made) for plan in plans.values() if plan.world.hosts]
     for item in chosen:
         whys = config.hook.pytest_multihost_needs_one_machine(item=item)
         found += [(item.nodeid, why) for why in whys]

@@ -244,7 +244,13 @@ def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
 def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
     directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
     directory.mkdir(parents=True, exist_ok=True)
-    world = WatchedWorld.make(request.spec, directory=directory, scratch=scratch, early="fail")
+    world = WatchedWorld.make(
+        request.spec,
+        directory=directory,
+        scratch=scratch,
+        early="fail",
+        kinds=new_plugin_manager().hook.pytest_multihost_services(),
+    )
     result = world.run(
         launcher,
         primary_leaves_last=request.primary_leaves_last,

@@ -324,7 +324,7 @@ class Sweeps:
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
         facts = self._disturbed(plan.world, disturbance).fault_facts
         env, launch = dict(plan.requirements.env), self.run.tally.settings.get(LAUNCH)
-        return launch_requirements(env, facts, launch, clock=plan.world.clock)
+        return launch_requirements(env, facts, launch, preloads=plan.requirements.preloads)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
@@ -404,7 +404,7 @@ def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
         return "it is expected to hang (multihost_expect)"
     if finding.status != "passed":
         return f"it does not pass undisturbed: {finding.status}"
-    if attempt.judged.result.spec.sites:
+    if not attempt.judged.result.spec.shares_files:
         return "its ranks are on hosts of an attached run"
     return None
 

@@ -1,0 +1,78 @@
+"""Kinds of emulated hosts, and the setting `hosts` that chooses one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.spec import ONE, Host, ServicePart
+
+_SETTING = re.compile(r"([a-z][a-z0-9_]*)(?::([1-9][0-9]{0,8}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKind:
+    """A kind of emulated hosts. Plugins offer theirs through the hook `pytest_multihost_hosts`.
+
+    Attributes:
+        name: As in ``hosts="name"``.
+        hosts: Returns the hosts of a world, from its number of ranks and that of each host.
+        services: The services that make them, by name: see `WorldSpec.services`.
+        probe: Import path, "package.module:function", of what finds out in a server whether such
+            hosts can be made there. It takes a directory that does not exist, and raises
+            LaunchError or OSError if they cannot.
+    """
+
+    name: str
+    hosts: Callable[[int, int], tuple[Host, ...]]
+    services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
+    probe: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The setting `hosts`.
+
+    Attributes:
+        kind: The kind of its hosts; None: all ranks are on this machine.
+        ranks_each: Ranks on each host.
+    """
+
+    kind: HostKind | None = None
+    ranks_each: int = 1
+
+    @classmethod
+    def parse(cls, text: object, kinds: Collection[HostKind]) -> Hosts:
+        """Return the value of a text such as "one", "netns", "netns:2".
+
+        Args:
+            text: The text.
+            kinds: The kinds that exist. Of two with one name the first counts.
+
+        Raises:
+            SettingError: It is invalid.
+        """
+        if text == ONE:
+            return cls()
+        known = {each.name: each for each in reversed([*kinds])}
+        found = _SETTING.fullmatch(text) if isinstance(text, str) else None
+        if found is not None and found[1] in known:
+            return cls(known[found[1]], int(found[2] or 1))
+        choices = [ONE, *(f"{name}, {name}:N (N ranks on each host)" for name in known)]
+        raise SettingError(f"must be one of {', '.join(choices)}, not {shown(text)}")
+
+    def of(self, size: int) -> tuple[Host, ...]:
+        """Return the hosts of a world of `size` ranks; empty if they are all on this machine."""
+        return self.kind.hosts(size, self.ranks_each) if self.kind is not None else ()
+
+    @property
+    def services(self) -> Mapping[str, ServicePart]:
+        """The services that make them, by name."""
+        return self.kind.services if self.kind is not None else {}
+
+    def __str__(self) -> str:
+        """Return the setting in canonical form."""
+        name = self.kind.name if self.kind is not None else ONE
+        return name if self.ranks_each == 1 else f"{name}:{self.ranks_each}"

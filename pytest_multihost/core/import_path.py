@@ -1,0 +1,19 @@
+"""What an import path names: so a spec names code for processes that have no plugin manager."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def import_path(path: str) -> Any:  # noqa: ANN401 - whatever the path names
+    """Return what "package.module:name" names.
+
+    Raises:
+        ImportError: There is no such module, or nothing of that name in it.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise ImportError(f"there is no {path}") from error

@@ -1,0 +1,81 @@
+"""The parts that services of the world have in a rank, and the clock that one may provide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_multihost.core.import_path import import_path
+from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.spec import RankSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorldClock:
+    """How time passes in a world.
+
+    In a world with `clock="jump"` all processes share one clock. While nothing but time can end
+    their waits, it jumps to the end of the earliest. Otherwise it is the machine's clock.
+    """
+
+    _jumps: Callable[[], int] = int
+    _is_jumping: Callable[[], bool] = bool
+    _ahead_s: Callable[[], float] = float
+
+    def __repr__(self) -> str:
+        """Say what it shows, as in "<WorldClock: 1234.5 s after 3 jumps>"."""
+        return f"<WorldClock: {self.now():.1f} s after {self.jumps} jumps>"
+
+    def now(self) -> float:
+        """Return the world's time in seconds: what `time.monotonic()` returns in its ranks."""
+        return now()
+
+    @property
+    def jumps(self) -> int:
+        """How often it has jumped; always 0 with `clock="real"`."""
+        return self._jumps()
+
+    @property
+    def is_jumping(self) -> bool:
+        """Whether it jumps whenever it can: not with `clock="real"`, nor while it must not."""
+        return self._is_jumping()
+
+    @property
+    def ahead_s(self) -> float:
+        """How far it is ahead of the machine's, and so of the times of files."""
+        return self._ahead_s()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPart:
+    """What a service provides in a rank.
+
+    Attributes:
+        clock: The world's clock, if the service changes it.
+    """
+
+    clock: WorldClock | None = None
+
+
+JoinService = Callable[[RankSpec], RankPart]
+"""The function that `ServicePart.rank` names; called before anything else in a rank."""
+
+_parts: list[RankPart] = []
+"""Of this process; it is a rank for its whole life."""
+
+
+def join_services(spec: RankSpec) -> None:
+    """Let this process, a new rank, take part in the services of its world.
+
+    Raises:
+        Exception: Whatever a service raises that this rank cannot take part in.
+    """
+    joins: list[JoinService] = [
+        import_path(each.rank) for each in spec.world.services.values() if each.rank
+    ]
+    _parts[:] = [join(spec) for join in joins]
+
+
+def current_clock() -> WorldClock:
+    """Return the clock of this rank's world: the machine's, unless a service provides another."""
+    return next((each.clock for each in _parts if each.clock is not None), WorldClock())

@@ -1,0 +1,218 @@
+"""What takes part in a world while it runs, beside its ranks: services, and what they do.
+
+The engine has one loop over the ranks and over services, and knows none of these by name. Held
+ranks and the end of a script are services that every world may have. Extensions add others, such
+as a clock that jumps, through the hook `pytest_multihost_services`.
+
+A service decides in the controller. What it needs in the server or in the ranks, where there is no
+plugin manager, is named by import paths in the world's spec: see `model.spec.ServicePart`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import Event, EventBody, Gate
+from pytest_multihost.core.model.messages import FaultRequest, ToRank
+from pytest_multihost.core.model.result import ServiceRecord
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.preload import PreloadedLibrary
+from pytest_multihost.core.watch import Watchdog
+from pytest_multihost.core.watch.kernel import TimeSource
+
+
+def _do_nothing(_now: float) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What a service wants the engine to do.
+
+    Attributes:
+        perform: Called first, with the time: what the service itself does in this process.
+        events: What the history records of it: rank and body.
+        to_ranks: Messages, each with the rank that gets it.
+        to_server: What a rank cannot perform itself.
+        gates: Gates to open for single ranks.
+        moves_at_s: The ranks are about to move, at this time: what was seen of them before is no
+            evidence of a hang. None: they are not.
+        is_certain: Whether it is done even if a rank has sent something since it was decided.
+    """
+
+    perform: Callable[[float], None] = _do_nothing
+    events: tuple[tuple[int, EventBody], ...] = ()
+    to_ranks: tuple[tuple[int, ToRank], ...] = ()
+    to_server: tuple[FaultRequest, ...] = ()
+    gates: tuple[tuple[int, Gate], ...] = ()
+    moves_at_s: float | None = None
+    is_certain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a service decides from, while no event of a rank is unread.
+
+    Attributes:
+        now: The world's time.
+        facts: What the ranks' events have reported.
+        deadline_s: The world's next deadline: it is ended then.
+        horizon_s: The same, or the world's horizon if that comes first.
+        is_last: Whether nothing but the end of the world comes after that deadline.
+    """
+
+    now: float
+    facts: Sequence[RankFacts]
+    deadline_s: float
+    horizon_s: float
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One service of a running world; by default it does nothing.
+
+    Attributes:
+        name: As in the world's spec.
+        interval_s: Returns the longest time from one call of `due` to the next.
+        on_event: Returns an event that has arrived as the history is to have it.
+        on_request: Returns a request to the server as the server is to have it.
+        after: Returns what follows from an event at once; with the facts that include it.
+        due: Returns what is to be done now. Its actions are dropped if a rank sends something
+            first; then it is asked again.
+        is_acting: Returns whether it influences ranks at a time, so that their waits are no hang,
+            and no other service is asked what is due.
+        may_end: Returns whether the ranks may tear down, once all test bodies are over.
+        record: Returns what it has done, from the times of the world's start and end.
+        time: What tells the world's time, if this service does.
+        close: Called when the world is over.
+    """
+
+    name: str
+    interval_s: Callable[[], float] = lambda: math.inf
+    on_event: Callable[[Event], Event] = lambda event: event
+    on_request: Callable[[FaultRequest], FaultRequest] = lambda request: request
+    after: Callable[[Event, Sequence[RankFacts]], Sequence[Action]] = lambda _event, _facts: ()
+    due: Callable[[Turn], Sequence[Action]] = lambda _turn: ()
+    is_acting: Callable[[float], bool] = lambda _now: False
+    may_end: Callable[[], bool] = lambda: True
+    record: Callable[[float, float], ServiceRecord | None] = lambda _started_s, _ended_s: None
+    time: TimeSource | None = None
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preload:
+    """A library that must be loaded into ranks when their interpreter starts.
+
+    Attributes:
+        library: The library.
+        setting: The setting that needs it, as in "clock='jump'".
+        instead: What to say instead, as in "clock='real'".
+    """
+
+    library: PreloadedLibrary
+    setting: str
+    instead: str
+
+    def require(self) -> None:
+        """Check that this machine has the library.
+
+        Raises:
+            LaunchError: It cannot be made here.
+        """
+        if why := self.library.why_missing():
+            raise LaunchError(
+                f"{self.setting} takes a library that is not available here",
+                seen=f"{why[:1].upper()}{why[1:]}.",
+                remedy=f"Install a C compiler, or name one in CC; or say {self.instead}.",
+            )
+
+    def problems(self, launch: str) -> list[str]:
+        """Return why a way of launching cannot load it."""
+        if launch != "fork":
+            return []
+        why = "which takes a library that is loaded when an interpreter starts, needs an"
+        remedy = "interpreter of its own: leave out --multihost-launch=fork."
+        return [f"{self.setting}, {why} {remedy}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The world for which a service is opened.
+
+    Attributes:
+        spec: The world.
+        scratch: Its own directory. Files of services in it have names that begin with "service-":
+            faults of files spare these.
+        watchdog: Watches it. Its observer takes snapshots.
+        primary_leaves_last: Whether rank 0 may exit only after the others.
+    """
+
+    spec: WorldSpec
+    scratch: Path
+    watchdog: Watchdog
+    primary_leaves_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceKind:
+    """A kind of service. Plugins offer theirs through the hook `pytest_multihost_services`.
+
+    Attributes:
+        name: Its name in the spec of a world that has it.
+        open: Opens it for a world, in the controller, before the ranks are started; None if this
+            world does not need it.
+        part: What a world's spec says of it: its parts in other processes, and its settings.
+        preload: The library that it needs in ranks.
+        asked_by: The setting and the value by which a test asks for it, as in ("clock", "jump").
+        is_implied: Whether it is opened for every world, without being named in the spec.
+    """
+
+    name: str
+    open: Callable[[Opening], Service | None]
+    part: ServicePart = field(default_factory=ServicePart)
+    preload: Preload | None = None
+    asked_by: tuple[str, str] | None = None
+    is_implied: bool = False
+
+
+def asked_for(
+    groups: Iterable[Sequence[ServiceKind]], settings: Mapping[str, object]
+) -> list[ServiceKind]:
+    """Return the kinds of services that a test or script asks for.
+
+    Args:
+        groups: The kinds that each plugin offers.
+        settings: The values of its settings, by their names.
+    """
+    offered = [each for group in groups for each in group]
+    return [each for each in offered if each.asked_by and each.asked_by in settings.items()]
+
+
+def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Service, ...]:
+    """Open the services of a world; implied ones come first.
+
+    Args:
+        kinds: Those that exist. Of two with one name the first counts.
+        opening: The world.
+
+    Raises:
+        LaunchError: The world needs a service that does not exist here.
+    """
+    known = {each.name: each for each in reversed([*kinds])}
+    needed = opening.spec.services
+    if missing := sorted(needed.keys() - known.keys()):
+        raise LaunchError(
+            f"the world needs the service {missing[0]!r}, which nobody offers",
+            seen=f"Offered: {', '.join(sorted(known)) or 'none'}.",
+        )
+    chosen = [each for each in known.values() if each.is_implied or each.name in needed]
+    chosen.sort(key=lambda each: (not each.is_implied, each.name))
+    opened = [each.open(opening) for each in chosen]
+    return tuple(each for each in opened if each is not None)

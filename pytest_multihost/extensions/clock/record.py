@@ -1,0 +1,71 @@
+"""What a clock that jumps has done in a world, for its verdict and its pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_multihost.core.model.json_values import Json
+from pytest_multihost.core.model.result import ServiceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDoubt:
+    """A reason for which the clock of a world went on as the machine's does for a while.
+
+    Attributes:
+        why: What could have ended a wait of the world before its next timer, as a sentence.
+        since_s: When that was first so, in the world's time.
+        until_s: When it was last so.
+        for_s: For how long in sum, in seconds.
+    """
+
+    why: str
+    since_s: float
+    until_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """What a clock that jumps has done.
+
+    Attributes:
+        jumps: How often it has jumped.
+        jumped_s: How far in sum, in seconds.
+        doubts: Why it could not jump at times, those that lasted longest first.
+    """
+
+    jumps: int
+    jumped_s: float
+    doubts: tuple[ClockDoubt, ...] = ()
+
+    def of_world(self, started_s: float, ended_s: float) -> ServiceRecord:
+        """Return it as the record of a world, from when that started to when it ended."""
+        real_s = ended_s - started_s - self.jumped_s
+        jumps = f"{self.jumps} jump{'s' if self.jumps != 1 else ''}"
+        doubts: list[Json] = [
+            {
+                "since_s": round(each.since_s - started_s, 4),
+                "until_s": round(each.until_s - started_s, 4),
+                "for_s": round(each.for_s, 4),
+                "why": each.why,
+            }
+            for each in self.doubts
+        ]
+        return ServiceRecord(
+            verdict={
+                "clock": "jump",
+                "clock_jumps": {
+                    "jumps": self.jumps,
+                    "jumped_s": round(self.jumped_s, 4),
+                    "real_s": round(real_s, 4),
+                    "doubts": doubts,
+                },
+            },
+            lines=(
+                f"jumped {self.jumped_s:.1f} s in {jumps}; the world took {real_s:.1f} s",
+                *(f"real time for {each.for_s:.1f} s: {each.why}" for each in self.doubts),
+            ),
+            lead="All times on this page are the world's: its clock jumps while nothing but time"
+            " can end its waits.",
+        )

@@ -1,0 +1,172 @@
+"""What faults of the network do: cuts, delay, loss and rate between the hosts of a world.
+
+All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay, loss
+and rate belong to the sending host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from pytest_multihost.core.model.event import Effect
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.spec import WorldSpec
+
+Pair = tuple[int, int]
+"""A sending host and a receiving host."""
+
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Delay, loss and rate of the frames that a host sends.
+
+    Attributes:
+        delay_s: How much later they arrive.
+        loss: The fraction that is lost, 0 to 1.
+        bytes_per_s: The maximum rate at which they leave; None: unlimited.
+    """
+
+    delay_s: float = 0.0
+    loss: float = 0.0
+    bytes_per_s: float | None = None
+
+    def combined(self, other: Shape) -> Shape:
+        """Return the effect of both at once; the lower rate applies."""
+        rates = [each for each in (self.bytes_per_s, other.bytes_per_s) if each is not None]
+        return Shape(
+            delay_s=self.delay_s + other.delay_s,
+            loss=1 - (1 - self.loss) * (1 - other.loss),
+            bytes_per_s=min(rates, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What one fault does to the network.
+
+    Attributes:
+        cuts: Pairs of hosts between which no frame arrives.
+        shapes: Delay, loss and rate of each host's other frames.
+        resets: Hosts whose connections to other hosts are reset, once.
+        nameless: Hosts that cannot resolve other hosts' names.
+    """
+
+    cuts: frozenset[Pair] = frozenset()
+    shapes: Mapping[int, Shape] = field(default_factory=dict)
+    resets: frozenset[int] = frozenset()
+    nameless: frozenset[int] = frozenset()
+
+
+def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
+    """Return the combined effect of disturbances, without resets, which happen only once."""
+    cuts: frozenset[Pair] = frozenset()
+    nameless: frozenset[int] = frozenset()
+    shapes: dict[int, Shape] = {}
+    for each in disturbances:
+        cuts |= each.cuts
+        nameless |= each.nameless
+        for host, shape in each.shapes.items():
+            shapes[host] = shape.combined(shapes.get(host, Shape()))
+    return Disturbance(cuts=cuts, shapes=shapes, nameless=nameless)
+
+
+def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
+    """Return what a fault does when it happens to a rank.
+
+    Args:
+        fault: One of `NETWORK_KINDS`.
+        rank: The rank that has passed its point.
+        spec: The world.
+    """
+    host = spec.host_of(rank).index
+    given = fault.params
+    if fault.kind == "partition":
+        return Disturbance(cuts=cuts_of(fault, spec))
+    if fault.kind == "reset":
+        return Disturbance(resets=frozenset({host}))
+    if fault.kind == "dns_failure":
+        return Disturbance(nameless=frozenset({host}))
+    shapes = {
+        "net_delay": lambda: Shape(delay_s=given["seconds"]),
+        "net_loss": lambda: Shape(loss=given["percent"] / _PERCENT),
+        "net_rate": lambda: Shape(bytes_per_s=given["bytes_per_s"]),
+    }
+    return Disturbance(shapes={host: shapes[fault.kind]()})
+
+
+def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
+    """Return the cuts of a partition."""
+    groups = partition.params["groups"]
+    sides = [frozenset(spec.host_of(rank).index for rank in group) for group in groups]
+    one_way = bool(partition.params.get("one_way"))
+    pairs = [(sides[0], sides[1])] if one_way else permutations(sides, 2)
+    return frozenset((sender, to) for one, two in pairs for sender in one for to in two)
+
+
+def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
+    """Return the groups of hosts that can share a bridge, where the kernel forwards all frames.
+
+    The hosts of a group are cut off from the same hosts, in the same directions, and have no other
+    disturbance. The largest group comes first.
+
+    Args:
+        count: Number of hosts.
+        wanted: The disturbance to apply.
+    """
+    found: dict[object, list[int]] = {}
+    for host in range(count):
+        to = frozenset(pair[1] for pair in wanted.cuts if pair[0] == host)
+        by = frozenset(pair[0] for pair in wanted.cuts if pair[1] == host)
+        found.setdefault(host if host in wanted.shapes else (to, by), []).append(host)
+    return sorted((tuple(each) for each in found.values()), key=lambda each: (-len(each), each))
+
+
+def relay_routes(
+    segments: Sequence[Sequence[int]], wanted: Disturbance
+) -> dict[int, frozenset[int]]:
+    """Return, for each host, to which hosts its frames must be relayed in userspace.
+
+    These are the hosts on other bridges that are not cut off.
+
+    Args:
+        segments: As `bridge_segments` returns them.
+        wanted: The disturbance to apply.
+    """
+    segment_of = {host: segment for segment in segments for host in segment}
+    found = {}
+    for host, segment in segment_of.items():
+        severed = {to for sender, to in wanted.cuts if sender == host}
+        if reached := segment_of.keys() - segment - severed:
+            found[host] = frozenset(reached)
+    return found
+
+
+_WORDS = {
+    "reset": "its host's connections were reset, and new ones may be made",
+    "net_delay": "what its host sends arrives late",
+    "net_loss": "part of what its host sends is lost",
+    "net_rate": "its host sends slowly",
+    "dns_failure": "its host finds no other by name",
+}
+
+
+def effect_of(fault: Fault, spec: WorldSpec) -> Effect:
+    """Return the effect of a fault of the network, as the history of its world has it."""
+    if fault.kind == "partition":
+        return Effect(describe_cut(fault), tuple(sorted(cuts_of(fault, spec))))
+    return Effect(_WORDS[fault.kind])
+
+
+def describe_cut(fault: Fault) -> str:
+    """Return as words between which ranks a partition cuts the network."""
+    groups = fault.params["groups"]
+    names = [rank_set(group) for group in groups]
+    if fault.params.get("one_way"):
+        send = "sends" if len(groups[0]) == 1 else "send"
+        return f"nothing that {names[0]} {send} reaches {names[1]}"
+    return f"the network is cut between {', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,38 @@
+"""The kind of hosts "netns": made from Linux namespaces, with a network of their own."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import cache
+
+from pytest_multihost.core.host_kind import HostKind
+from pytest_multihost.core.model.spec import Host, ServicePart
+
+NAME = "netns"
+"""Of the kind of hosts, and of the service that makes them."""
+
+NETWORK = ipaddress.ip_network("10.77.0.0/16")
+"""Addresses of hosts made from namespaces; unreachable from outside their world."""
+
+BRIDGE_ADDRESS = str(NETWORK[-2])
+"""The address of the bridge that connects them."""
+
+
+@cache
+def hosts_of(size: int, ranks_each: int) -> tuple[Host, ...]:
+    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks."""
+    found: list[Host] = []
+    for first in range(0, size, ranks_each):
+        index = len(found)
+        ranks = range(first, min(size, first + ranks_each))
+        address = str(NETWORK[index + 1])
+        found.append(Host(index, f"host-{index}", address, "eth0", ranks, NAME))
+    return tuple(found)
+
+
+NETNS = HostKind(
+    name=NAME,
+    hosts=hosts_of,
+    services={NAME: ServicePart(server="pytest_multihost.extensions.netns.server_part:start")},
+    probe="pytest_multihost.extensions.netns.server_part:probe",
+)
