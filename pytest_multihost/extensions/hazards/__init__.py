@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pytest_multihost.core.model.fault import Fault
     from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.core.model.verdict import Place
+    from pytest_multihost.core.option import Option
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
-    from pytest_multihost.core.pytest_plugin.option import Option
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.renderer import Renderer
 

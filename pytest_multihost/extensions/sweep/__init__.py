@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_multihost.core.model.spec import WorldSpec
+    from pytest_multihost.core.option import Option, Settings
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
-    from pytest_multihost.core.pytest_plugin.option import Option, Settings
     from pytest_multihost.core.report.renderer import Renderer
 
 SIGNATURE = (
