@@ -17,8 +17,14 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
-from pytest_multihost.core.report.html import write_index, write_sweep_page
-from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
+from pytest_multihost.core.report.html import write_index
+from pytest_multihost.extensions.sweep.html import (
+    OUTCOMES,
+    matrix,
+    sweep_page,
+    write_sweep_page,
+)
+from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.report import write_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
 
@@ -155,7 +161,10 @@ def test_the_pages_of_a_run_lead_to_each_other(tmp_path: Path) -> None:
     assert f'href="../../{FAILS.directory}/report.html"' in page
     assert 'href="../report.html"' in page
     assert DIFFERS.directory is None
-    assert write_index(folder.parent).exists()
+    assert write_index(folder.parent, [RENDERER]).exists()
+    assert RENDERER.row is not None
+    assert RENDERER.row(folder.parent, {"dir": "test"}).links == (("sweep", "sweep.html"),)
+    assert RENDERER.row(folder.parent, {"dir": "other"}).links == ()
 
 
 def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
