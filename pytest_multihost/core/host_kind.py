@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+import pluggy
+
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.spec import ONE, Host, ServicePart
 
@@ -29,6 +31,11 @@ class HostKind:
     hosts: Callable[[int, int], tuple[Host, ...]]
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     probe: str = ""
+
+
+def offered_host_kinds(hook: pluggy.HookRelay) -> list[HostKind]:
+    """Return the kinds of hosts that plugins offer, those of the plugin registered last first."""
+    return [kind for group in hook.pytest_multihost_hosts() for kind in group]
 
 
 @dataclass(frozen=True, slots=True)

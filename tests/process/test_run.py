@@ -382,7 +382,7 @@ def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
         (["--hosts", "moon", "train.py"], "must be one of one, netns"),
         (["--fault", "burn(rank=0)", "train.py"], "there is no faults.burn"),
         (["--fault", "kill(rank=7)", "train.py"], "--fault"),
-        (["--clock", "fast", "train.py"], "invalid choice: 'fast'"),
+        (["--clock", "fast", "train.py"], "must be one of real, jump, not 'fast'"),
     ],
     ids=["script", "hosts", "fault", "rank", "clock"],
 )

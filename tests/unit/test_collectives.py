@@ -22,7 +22,7 @@ from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep import plan_sweep
+from pytest_multihost.extensions.sweep.plan import plan_sweep
 
 TORCH = f"/venv/lib/python3/site-packages/{C10D}"
 NAMES = ("name", "methods", "functions", "flight_names", "xla", "gloo", "service")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.files import artifacts_folder
+from pytest_multihost.core.host_kind import HostKind, offered_host_kinds
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 
@@ -33,7 +34,7 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a script in ranks, and say which one hangs")
-    _add_run(run, _run_options(hook))
+    _add_run(run, _run_options(hook), offered_host_kinds(hook))
     _add_explain(commands, explainers_of(hook))
     last = commands.add_parser("open", help="open the last report in a browser")
     last.add_argument(
@@ -71,7 +72,9 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
     again.set_defaults(act=partial(_explain, explainers=explainers))
 
 
-def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) -> None:
+def _add_run(
+    run: argparse.ArgumentParser, offered: Sequence[Option[object]], hosts: Sequence[HostKind]
+) -> None:
     """Add the options of ``run``, with those that plugins offer; the rest is the script's."""
     run.epilog = (
         "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
@@ -97,7 +100,10 @@ def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) ->
         metavar="NAME",
         help="load a plugin that offers backends or faults, as pytest does",
     )
-    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
+    forms = [ONE, *(form for kind in hosts for form in (kind.name, f"{kind.name}:N"))]
+    *most, last = forms
+    named = f"{', '.join(most)} or {last}" if most else last
+    run.add_argument("--hosts", default=ONE, help=f"{named}; default: {ONE}")
     for option in offered:
         run.add_argument(
             f"--{option.name}",

@@ -21,7 +21,7 @@ from pytest_multihost.core.backends import Backend, find_backend, offered_backen
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
-from pytest_multihost.core.host_kind import Hosts
+from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
@@ -355,8 +355,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
     """
-    host_kinds = [kind for group in hook.pytest_multihost_hosts() for kind in group]
-    hosts = Hosts.parse(options.hosts, host_kinds)
+    hosts = Hosts.parse(options.hosts, offered_host_kinds(hook))
     if hosts.kind is not None and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     services = asked_for(hook.pytest_multihost_services(), options.settings)

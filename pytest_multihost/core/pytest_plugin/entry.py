@@ -17,6 +17,7 @@ import pytest
 
 from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
+from pytest_multihost.core.host_kind import offered_host_kinds
 from pytest_multihost.core.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.core.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
@@ -69,8 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
     for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
         config.addinivalue_line("markers", signature)
-    kinds = [kind for group in config.hook.pytest_multihost_hosts() for kind in group]
-    options = with_host_kinds(offered_options(config), kinds)
+    options = with_host_kinds(offered_options(config), offered_host_kinds(config.hook))
     config.stash[TALLY] = Tally(read_settings(config, options))
 
 
