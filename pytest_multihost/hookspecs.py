@@ -270,6 +270,10 @@ def pytest_multihost_commands(commands: Commands) -> None:
     function that runs it. ``commands.add_parser("name", help=...).set_defaults(act=function)`` says
     which one that is. It is called with the options and with the hooks of all plugins, a
     `pluggy.HookRelay`, and returns the exit code; a `MultihostError` that it raises is shown.
+
+    Plugins of others are found as pytest finds them: conftest.py in the working directory and
+    installed plugins. They are loaded only for a command that this package does not have, so
+    ``multihost --help`` does not list theirs.
     """
 
 
@@ -278,7 +282,8 @@ def pytest_multihost_explainers() -> Sequence[Explainer]:  # type: ignore[empty-
     """Return what explains folders of other kinds for ``multihost explain``.
 
     They are asked in turn, those of the plugin registered last first. A folder that none of them
-    knows is explained as that of an attempt.
+    knows is explained as that of an attempt. Extensions of this package alone are asked: a plugin
+    of others has a subcommand of its own.
     """
 
 

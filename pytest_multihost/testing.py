@@ -38,7 +38,7 @@ from pytest_multihost.core.model.messages import (
     ToRank,
     UndoFaults,
 )
-from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, WorldSpec
 from pytest_multihost.core.model.stack import Dump, ThreadStack
 from pytest_multihost.core.model.stack import Frame as StackFrame
 from pytest_multihost.core.model.verdict import Phase
@@ -136,7 +136,7 @@ def make_spec(size: int, *, timeout_s: float = 60.0, startup_timeout_s: float = 
         nodeid="test_scripted.py::test_scripted",
         attempt=1,
         size=size,
-        backend="none",
+        backend=DEFAULT_BACKEND,
         local_devices=1,
         timeout_s=timeout_s,
         startup_timeout_s=startup_timeout_s,

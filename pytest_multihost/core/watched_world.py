@@ -77,7 +77,7 @@ class WatchedWorld:
         harness = harness_processes(directory, scratch, others)
         watchdog = Watchdog(
             WorldObserver(scratch, spec.size, harness, spec),
-            may_run_jax=spec.backend not in ("gloo", "nccl"),
+            may_run_jax=spec.backend_facts.may_run_jax,
             early=early,
         )
         offered = tuple(kind for group in kinds for kind in group)

@@ -15,9 +15,12 @@ import pytest
 from sweeps import SWEEP
 
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.report.html import write_index, write_page, write_sweep_page
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+from pytest_multihost.core.report.html import write_index, write_page
+from pytest_multihost.extensions.sweep.html import write_sweep_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
+RENDERERS = offered_renderers(new_plugin_manager())
 SMALL, BIG = (4, 80), (64, 10_000)
 HOSTILE = "</script><script>document.title = 'caught'</script><img src=x onerror=alert(1)>"
 
@@ -112,8 +115,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             result = clashing(result)
         attempt = scenes.write_folder(run, result)
         (attempt / "rank-0.log").write_text(HOSTILE if name == "hostile" else "step 1\n")
-        found[name] = write_page(attempt, scenes.page_model_of(attempt, result))
-        found[f"{name} run"] = write_index(run)
+        found[name] = write_page(attempt, scenes.page_model_of(attempt, result), RENDERERS)
+        found[f"{name} run"] = write_index(run, RENDERERS)
     swept = tmp_path_factory.mktemp("sweep") / "run" / "test"
     swept.mkdir(parents=True)
     found["sweep"] = write_sweep_page(swept, SWEEP)

@@ -109,3 +109,143 @@ def test_ranks_that_are_interpreters_load_nothing_beforehand(
         "--multihost-launch=spawn",
     )
     worlds.run.assert_outcomes(passed=1)
+
+
+ANALYST = """
+from pytest_multihost.core.pytest_plugin.analysis import Analysis
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.layout import Section, Span
+from pytest_multihost.core.report.renderer import Renderer
+
+def pytest_multihost_analyse(item, attempt):
+    if attempt.judged.finding.status != "passed":
+        return None
+    section = Section("sums of the ranks", ((Span("rank 1 has another sum"),),))
+    return Analysis(
+        name="sums",
+        record={"differ": True},
+        headline=f"SUMS  differ in {item.name}",
+        fails_test=item.name == "test_it",
+        sections=lambda files, columns: [section],
+        summary=f"{item.name}: sums were compared",
+        has_findings=True,
+    )
+
+def pytest_multihost_renderers():
+    def write(directory, judged):
+        (directory / "sums.txt").write_text(judged.result.spec.nodeid)
+
+    return [Renderer(name="sums.txt", write=write, files={"sums.txt": "the sums of all ranks"})]
+"""
+
+
+def test_an_analysis_fails_a_test_that_passed(run_worlds, pytester: pytest.Pytester) -> None:
+    """With its headline and its section; its record is in the verdict, its line at the end."""
+    pytester.makeconftest(ANALYST)
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            pass
+
+        @pytest.mark.multihost(ranks=2)
+        def test_other(world):
+            pass
+
+        @pytest.mark.multihost(ranks=2)
+        def test_bad(world):
+            assert not world.rank
+        """
+    )
+    worlds.run.assert_outcomes(passed=1, failed=2)
+    worlds.run.stdout.fnmatch_lines(
+        [
+            "SUMS  differ in test_it",
+            "*- sums of the ranks -*",
+            "rank 1 has another sum",
+            "test_it: sums were compared",
+            "FAILED test_worlds.py::test_it - SUMS  differ in test_it",
+        ]
+    )
+    assert worlds.verdicts["test_it"]["sums"] == {"differ": True}
+    assert worlds.verdicts["test_it"]["status"] == "passed"
+    assert "sums" not in worlds.verdicts["test_bad"]
+
+
+def test_a_renderer_writes_a_file_beside_the_page(run_worlds, pytester: pytest.Pytester) -> None:
+    """The page says what it is."""
+    pytester.makeconftest(ANALYST)
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_bad(world):
+            assert not world.rank
+        """
+    )
+    directory = worlds.directory("test_bad")
+    assert (directory / "sums.txt").read_text() == "test_worlds.py::test_bad"
+    assert "the sums of all ranks" in (directory / "report.html").read_text()
+
+
+OPTION = """
+import os, dataclasses, pytest
+from pytest_multihost.core.pytest_plugin.marker_values import is_count, must_be
+from pytest_multihost.core.option import MarkerKey, Option
+from pytest_multihost.core.pytest_plugin.option_texts import parse_count
+
+SEATS = Option(
+    name="seats",
+    metavar="N",
+    help="Seats of each rank",
+    parse=parse_count,
+    default=1,
+    key=MarkerKey(must_be(is_count, "a number of seats"), int),
+)
+
+def pytest_multihost_options():
+    return [SEATS]
+
+def pytest_multihost_plan(item, settings):
+    return ["needs fewer seats"] if settings.get(SEATS) > 9 else []
+
+@pytest.hookimpl(wrapper=True)
+def pytest_multihost_prepare(plan, spec):
+    spec = yield
+    return dataclasses.replace(spec, local_devices=plan.settings.get(SEATS))
+
+def pytest_multihost_backends():
+    from pytest_multihost.core.backends import Backend
+
+    def start(spec):
+        os.environ["SEATS"] = str(spec.world.local_devices)
+
+    return [Backend(name="none", start=start)]
+"""
+
+
+def test_an_option_of_a_third_party_is_set_like_a_built_in_one(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """By the command line, the ini file and the marker; a wrong one is named with the others."""
+    pytester.makeconftest(OPTION)
+    source = """
+        import os, pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_run(world):
+            assert os.environ["SEATS"] == "3"
+
+        @pytest.mark.multihost(ranks=2, seats=5)
+        def test_own(world):
+            assert os.environ["SEATS"] == "5"
+        """
+    run_worlds(source, "--multihost-seats=3").run.assert_outcomes(passed=2)
+    run_worlds(source, "-o", "multihost_seats=3").run.assert_outcomes(passed=2)
+    wrong = run_worlds(source.replace("seats=5", "seats=0"), "--multihost-seats=12").run
+    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
+    assert "test_own: @pytest.mark.multihost seats must be a number of seats" in wrong.stderr.str()
+    assert "test_run: @pytest.mark.multihost needs fewer seats" in wrong.stderr.str()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from runs import await_that, living
+from scripts import run_script, start_script
 
 from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
@@ -42,30 +43,6 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
     await_that(lambda: living(tmp_path) == [])
 
 
-def start(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
-    """Start `multihost run` on two ranks of a script; `args` may name options and the script."""
-    (path / "train.py").write_text(source)
-    left_out = ("CI", "COLUMNS", "PYTEST_MULTIHOST_ARTIFACTS")
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "-n2", *args],
-        cwd=path,
-        env={
-            **{name: value for name, value in os.environ.items() if name not in left_out},
-            "TMPDIR": str(path),  # what is left by one that is killed goes with it
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def run(path: Path, source: str, *args: str) -> tuple[int, str]:
-    """Run a script on two ranks; return the exit code and all that was printed."""
-    process = start(path, source, *(args or ["train.py"]))
-    printed, _ = process.communicate(timeout=100)
-    return process.returncode, printed
-
-
 def verdict_in(path: Path) -> Any:  # noqa: ANN401 - JSON
     """Return the verdict of the last run."""
     [found] = (path / ".pytest_multihost" / "latest").glob("*/verdict.json")
@@ -74,7 +51,7 @@ def verdict_in(path: Path) -> Any:  # noqa: ANN401 - JSON
 
 def test_the_rank_that_hangs_and_its_line_are_named(tmp_path: Path) -> None:
     """By proof, as in a test, though the script has no timeout."""
-    code, printed = run(tmp_path, HANG)
+    code, printed = run_script(tmp_path, HANG)
     assert code == 3
     assert "HUNG  rank 1 never reached world.barrier" in printed
     assert "nothing could move within 300 s" in printed
@@ -86,7 +63,7 @@ def test_the_rank_that_hangs_and_its_line_are_named(tmp_path: Path) -> None:
 
 def test_a_hang_leaves_a_page_a_trace_and_what_explains_it_again(tmp_path: Path) -> None:
     """The same files as those of a test."""
-    run(tmp_path, HANG)
+    run_script(tmp_path, HANG)
     [folder] = (tmp_path / ".pytest_multihost" / "latest").glob("train.py-*")
     assert {"report.html", "trace.json", "rank-0.log"} <= {each.name for each in folder.iterdir()}
     command = [sys.executable, "-m", "pytest_multihost.core.command.main", "explain", str(folder)]
@@ -106,14 +83,14 @@ if dist.get_rank() == 0:
     time.sleep(600)
 dist.all_reduce(torch.ones(3))
 """
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert code == 3
     assert "HUNG  rank 0 never reached all_reduce" in printed
 
 
 def test_a_script_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     """Each line of the output says whose it is."""
-    code, printed = run(tmp_path, "import os\nprint('I am', os.environ['RANK'])\n")
+    code, printed = run_script(tmp_path, "import os\nprint('I am', os.environ['RANK'])\n")
     assert code == 0
     assert sorted(printed.splitlines()) == ["[rank 0] I am 0", "[rank 1] I am 1"]
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]  # it is $TMPDIR as well
@@ -134,20 +111,20 @@ if world.rank == 0:
 else:
     print(open("fifo").read(), end="")
 """
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert (code, printed) == (0, "[rank 1] data\n")
 
 
 def test_the_files_of_a_script_that_ends_well_can_be_kept(tmp_path: Path) -> None:
     """With --keep."""
-    code, _ = run(tmp_path, "print('done')\n", "--keep", "train.py")
+    code, _ = run_script(tmp_path, "print('done')\n", "--keep", "train.py")
     assert code == 0
     assert verdict_in(tmp_path)["outcome"] == "passed"
 
 
 def test_output_can_go_to_files_alone(tmp_path: Path) -> None:
     """With --log-dir nothing of it is shown."""
-    code, printed = run(tmp_path, "print('done')\n", "--log-dir", "logs", "train.py")
+    code, printed = run_script(tmp_path, "print('done')\n", "--log-dir", "logs", "train.py")
     assert (code, printed) == (0, "")
     [log] = tmp_path.glob("logs/latest/*/rank-1.log")
     assert log.read_text() == "done\n"
@@ -160,14 +137,14 @@ def test_a_script_sees_the_proxy_and_no_outer_rank(
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("RANK", "7")
     source = "import os\nprint(os.environ['https_proxy'], os.environ['RANK'])\n"
-    code, printed = run(tmp_path, source, "-n1", "train.py")
+    code, printed = run_script(tmp_path, source, "-n1", "train.py")
     assert (code, printed) == (0, "[rank 0] http://proxy:3128 0\n")
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
     """The exit code is 1, and no frame of ours is in the traceback."""
     source = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no shard')\n"
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert code == 1
     assert "FAILED  rank 1: ValueError: no shard" in printed
     _, _, page = printed.partition("FAILED")
@@ -182,13 +159,13 @@ def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
 )
 def test_exit_codes_of_ranks_count(tmp_path: Path, status: str, code: int) -> None:
     """As under torchrun: a rank that ends with one fails the run."""
-    assert run(tmp_path, f"import sys\nsys.exit({status})\n")[0] == code
+    assert run_script(tmp_path, f"import sys\nsys.exit({status})\n")[0] == code
 
 
 def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
     """The exit code is 1."""
     source = "import os\nif os.environ['RANK'] == '0':\n    os.kill(os.getpid(), 9)\n"
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert code == 1
     assert "CRASHED  rank 0: was killed by SIGKILL" in printed
 
@@ -196,7 +173,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 def test_a_world_that_is_never_done_is_ended_at_its_timeout(tmp_path: Path) -> None:
     """It may still move: that is not proven to be a hang."""
     source = "import time\nwhile True:\n    time.sleep(0.05)\n"
-    code, printed = run(tmp_path, source, "--timeout", "2", "train.py")
+    code, printed = run_script(tmp_path, source, "--timeout", "2", "train.py")
     assert code == 3
     assert "took longer than 2 s" in printed
 
@@ -204,7 +181,7 @@ def test_a_world_that_is_never_done_is_ended_at_its_timeout(tmp_path: Path) -> N
 def test_ctrl_c_shows_where_the_ranks_were_and_ends_them(tmp_path: Path) -> None:
     """Also of ranks that are merely slow."""
     source = "import time\nprint('up', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
-    process = start(tmp_path, source, "train.py")
+    process = start_script(tmp_path, source, "train.py")
     assert process.stdout is not None
     assert "up" in process.stdout.readline()
     assert "up" in process.stdout.readline()
@@ -218,7 +195,7 @@ def test_ctrl_c_shows_where_the_ranks_were_and_ends_them(tmp_path: Path) -> None
 def test_when_the_controller_is_killed_its_ranks_end(tmp_path: Path) -> None:
     """Nobody is left to end them."""
     source = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-    process = start(tmp_path, source, "--horizon", "3600", "train.py")
+    process = start_script(tmp_path, source, "--horizon", "3600", "train.py")
     assert process.stdout is not None
     assert "up" in process.stdout.readline()
     process.kill()
@@ -229,7 +206,7 @@ def test_when_the_controller_is_killed_its_ranks_end(tmp_path: Path) -> None:
 def test_when_the_controller_is_killed_its_temporary_files_are_removed(tmp_path: Path) -> None:
     """Its server does that, which outlives it."""
     source = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-    process = start(tmp_path, source, "--horizon", "3600", "train.py")
+    process = start_script(tmp_path, source, "--horizon", "3600", "train.py")
     assert process.stdout is not None
     assert "up" in process.stdout.readline()
     found = [each.name for each in tmp_path.glob("multihost-run-*")]
@@ -248,7 +225,7 @@ def test_what_killed_runs_have_left_is_removed_by_the_next_one(tmp_path: Path) -
     used = os.open(tmp_path / "multihost-run-used", os.O_RDONLY)
     try:
         fcntl.flock(used, fcntl.LOCK_EX)
-        assert run(tmp_path, "", "-n1", "train.py")[0] == 0
+        assert run_script(tmp_path, "", "-n1", "train.py")[0] == 0
     finally:
         os.close(used)
     kept = {each.name for each in tmp_path.glob("multihost-run-*")}
@@ -258,7 +235,7 @@ def test_what_killed_runs_have_left_is_removed_by_the_next_one(tmp_path: Path) -
 def test_a_progress_bar_is_shown_as_it_is_in_the_end(tmp_path: Path) -> None:
     """One line, and not one for each time that it was drawn."""
     source = "for share in (10, 50, 100):\n    print(f'\\r{share} %', end='')\nprint()\n"
-    code, printed = run(tmp_path, source, "-n1", "train.py")
+    code, printed = run_script(tmp_path, source, "-n1", "train.py")
     assert (code, printed) == (0, "[rank 0] 100 %\n")
 
 
@@ -320,7 +297,7 @@ def test_a_module_runs_with_its_arguments(tmp_path: Path) -> None:
     (package / "module.py").write_text(
         "import sys\nfrom .name import NAME\nprint(__name__, NAME, sys.argv[1:])\n"
     )
-    code, printed = run(tmp_path, "", "-m", "package.module", "--lr", "0.1", "-m")
+    code, printed = run_script(tmp_path, "", "-m", "package.module", "--lr", "0.1", "-m")
     assert code == 0
     assert "[rank 0] __main__ relative ['--lr', '0.1', '-m']" in printed
 
@@ -329,7 +306,9 @@ def test_a_fault_is_performed(tmp_path: Path) -> None:
     """At its point, and in its rank alone."""
     (tmp_path / "storage.py").write_text("def load():\n    return 1\n")
     fault = "raise_at(rank=1, error=\"OSError\", at=at.call('storage:load'))"
-    code, printed = run(tmp_path, "import storage\nstorage.load()\n", "--fault", fault, "train.py")
+    code, printed = run_script(
+        tmp_path, "import storage\nstorage.load()\n", "--fault", fault, "train.py"
+    )
     assert code == 1
     assert "FAILED  rank 1: OSError" in printed
     assert "replay    multihost run --ranks 2 --fault" in printed
@@ -344,7 +323,7 @@ clock = pytest_multihost.current_world().clock
 print(os.path.exists(os.environ["PYTEST_MULTIHOST_CLOCK_PAGE"]), clock.now() <= time.monotonic())
 raise RuntimeError
 """
-    code, printed = run(tmp_path, source, "--clock", "jump", "train.py")
+    code, printed = run_script(tmp_path, source, "--clock", "jump", "train.py")
     assert code == 1
     assert printed.count("True True") == 2
     assert "replay    multihost run --ranks 2 --clock jump" in printed
@@ -354,7 +333,7 @@ raise RuntimeError
 def test_the_clock_of_a_script_is_the_machines(tmp_path: Path) -> None:
     """Unless it is asked for another."""
     source = "import os\nprint('PYTEST_MULTIHOST_CLOCK_PAGE' in os.environ)\n"
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert (code, printed.count("False")) == (0, 2)
 
 
@@ -409,7 +388,7 @@ def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_run_is_said(tmp_path: Path, args: list[str], words: str) -> None:
     """Before any rank is started; the exit code is 2."""
-    code, printed = run(tmp_path, "", *args)
+    code, printed = run_script(tmp_path, "", *args)
     assert code == 2
     assert words in printed
     assert "Traceback" not in printed
@@ -423,7 +402,7 @@ if os.fork():
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
     print("parent")
 """
-    code, printed = run(tmp_path, source)
+    code, printed = run_script(tmp_path, source)
     assert code == 0
     assert printed.count("parent") == 2
 
@@ -435,6 +414,6 @@ import atexit, threading, time
 atexit.register(print, "exit")
 threading.Thread(target=lambda: (time.sleep(0.5), print("thread"))).start()
 """
-    code, printed = run(tmp_path, source, "-n1", "train.py")
+    code, printed = run_script(tmp_path, source, "-n1", "train.py")
     assert code == 0
     assert printed.splitlines() == ["[rank 0] thread", "[rank 0] exit"]

@@ -11,7 +11,7 @@ from pytest_multihost.core.model.operation import program_scope
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage, slots_path
 from pytest_multihost.core.slots.page import ARCHIVED, RECORDS, parse_group
-from pytest_multihost.core.slots.readers import plain_calls, read_record
+from pytest_multihost.extensions.hazards.record import plain_calls, read_record
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,7 +14,9 @@ from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_back
 from pytest_multihost.core.backends.jax import runtime_timeout_s, xla_flags
 from pytest_multihost.core.backends.torch_groups import group_timeout_s
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.spec import ServicePart
+from pytest_multihost.core.model.json_values import from_json, to_json
+from pytest_multihost.core.model.spec import BackendFacts, ServicePart, WorldSpec
+from pytest_multihost.core.nemesis.views import error_class
 from pytest_multihost.testing import make_spec
 
 
@@ -114,3 +119,49 @@ def test_a_machine_without_the_driver_has_no_gpu(
     """And says so with numbers."""
     monkeypatch.setattr(torch_groups, "_DRIVER", tmp_path / "absent")
     assert torch_groups.NCCL.lacking(2) == "nccl takes one GPU per rank: 2 ranks, 0 GPUs here"
+
+
+def test_what_a_backend_does_not_say_counts_as_possible() -> None:
+    """Of a third party's the ranks may be in operations that no recorder sees."""
+    assert backend("mesh").facts == BackendFacts(may_run_jax=True)
+    found = {each.name: each.facts.may_run_jax for each in BUILT_IN_BACKENDS}
+    assert found == {"none": True, "gloo": False, "jax": True, "nccl": False}
+
+
+def test_a_world_knows_what_its_backend_says() -> None:
+    """The watchdog has no backends, only the spec."""
+    gloo = find_backend("gloo", [Backend(name="gloo", start=lambda _: None, may_run_jax=False)])
+    spec = replace(make_spec(2), backend=gloo.name, backend_facts=gloo.facts)
+    read = from_json(WorldSpec, json.loads(json.dumps(to_json(spec))))
+    assert read.backend_facts == gloo.facts
+    assert not read.backend_facts.may_run_jax
+
+
+@pytest.mark.parametrize("name", ["none", "gloo", "jax", "nccl"])
+def test_a_script_sees_proxies_unless_its_ranks_would_be_connected_by_them(name: str) -> None:
+    """It may load data; gRPC, by which jax connects, would use them."""
+    facts = {each.name: each.facts for each in BUILT_IN_BACKENDS}[name]
+    script = replace(make_spec(2), backend=name, backend_facts=facts, command="multihost run")
+    assert script.keeps_proxies is (name != "jax")
+    assert not replace(script, command="").keeps_proxies
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "name"),
+    [
+        ("all_reduce", "", "RuntimeError"),
+        ("all_reduce", "mesh_errors:GroupError", "GroupError"),
+        ("all_reduce", "mesh_errors:Missing", "RuntimeError"),
+        ("world.barrier", "mesh_errors:GroupError", "RuntimeError"),
+        ("sync_global_devices", "mesh_errors:GroupError", "RuntimeError"),  # jax is not imported
+    ],
+)
+def test_an_operation_fails_with_the_error_of_its_backend(
+    operation: str, error: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that is a class of exceptions; the harness's own operations are no backend's."""
+    module = ModuleType("mesh_errors")
+    monkeypatch.setattr(module, "GroupError", type("GroupError", (OSError,), {}), raising=False)
+    monkeypatch.setitem(sys.modules, "mesh_errors", module)
+    monkeypatch.delitem(sys.modules, "jax.errors", raising=False)
+    assert error_class(operation, error).__name__ == name

@@ -19,8 +19,8 @@ from pytest_multihost.core.model.collectives import (
 )
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import NativeThread
-from pytest_multihost.core.model.sweep import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep import plan_sweep
 

@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elements import HOSTILE
 from markdown_it import MarkdownIt
 
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.artifacts import last_attempts
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.extensions.github.report import (
     MAX_ERRORS,
     MAX_SUMMARY,
     Checkout,
-    append_summary,
+    all_commands,
+    annotation_commands,
+    append_summaries,
     error_commands,
     headline,
-    last_attempts,
     summary,
 )
 
@@ -310,8 +316,52 @@ def test_a_summary_is_added_to_what_others_have_written(tmp_path: Path) -> None:
     """The limit is for all of them together."""
     file = tmp_path / "summary.md"
     file.write_text("# Mine\n")
-    append_summary(file, [verdict()])
+    append_summaries(file, tmp_path, [verdict()], [])
     assert file.read_text().startswith("# Mine\n### Multi-host tests\n")
     file.write_bytes(b"x" * (MAX_SUMMARY - 50))
-    append_summary(file, [verdict()])
+    append_summaries(file, tmp_path, [verdict()], [])
     assert file.stat().st_size <= MAX_SUMMARY
+
+
+# What other extensions say
+
+
+def annotation(*files: str, text: str = "said") -> Annotation:
+    """Return a warning at lines of files."""
+    places = tuple(Place(each, 3, "f") for each in files)
+    return Annotation(level="warning", title="SUM, of all", text=text, places=places)
+
+
+def test_an_annotation_stands_at_its_first_line_in_the_repository() -> None:
+    """Else at none."""
+    both, outside = annotation("/opt/lib/x.py", "a.py"), annotation("/opt/lib/x.py")
+    first, second = annotation_commands([both, outside], CHECKOUT)
+    assert first == "::warning file=sub/a.py,line=3,title=SUM%2C of all::said"
+    assert second == "::warning title=SUM%2C of all::said"
+
+
+@pytest.mark.parametrize("word", [*HOSTILE, "a\n::error::g"])
+def test_the_text_of_an_annotation_stays_in_its_command(word: str) -> None:
+    """One line for each."""
+    [command] = annotation_commands([annotation("a.py", text=word)], CHECKOUT)
+    assert "\n" not in command
+    assert "\r" not in command
+
+
+def test_of_many_annotations_github_gets_what_it_shows() -> None:
+    """It would drop the rest in silence."""
+    assert len(annotation_commands([annotation("a.py")] * (MAX_ERRORS + 1), CHECKOUT)) == MAX_ERRORS
+
+
+def test_renderers_add_annotations_and_a_part_of_the_summary(tmp_path: Path) -> None:
+    """After the errors and the page of the run itself."""
+    said = Renderer(
+        name="sums",
+        annotations=lambda _run, verdicts: [annotation("a.py")] * len(verdicts),
+        markdown=lambda run, _verdicts, _max_bytes: f"### Sums of {run.name}\n",
+    )
+    commands = all_commands(tmp_path, [verdict()], [said, Renderer(name="silent")], CHECKOUT)
+    assert [each.split()[0] for each in commands] == ["::error", "::warning"]
+    file = tmp_path / "summary.md"
+    append_summaries(file, tmp_path, [verdict()], [said])
+    assert file.read_text().endswith(f"### Sums of {tmp_path.name}\n")

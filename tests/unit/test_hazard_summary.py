@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.verdict import JsonVerdict
-from pytest_multihost.extensions.github.report import MAX_SUMMARY
 from pytest_multihost.extensions.hazards.model import Hazard, Hazards
-from pytest_multihost.extensions.hazards.report import append_hazard_summary, hazard_summary
+from pytest_multihost.extensions.hazards.report import hazard_summary
 
+RUN = Path("unread")
 FOUND = Hazard(
     rule="order",
     summary="ranks 0-1 launch operations of their groups in different orders",
@@ -27,21 +27,24 @@ def verdict(nodeid: str = "test_it.py::test_it", *, accepted: str | None = None)
 
 def test_a_summary_has_a_row_for_each_hazard_that_is_not_accepted() -> None:
     """An accepted one has been read before."""
-    shown = hazard_summary([verdict("a"), verdict("b", accepted="gloo only")])
+    shown = hazard_summary(RUN, [verdict("a"), verdict("b", accepted="gloo only")], 10_000)
     assert "| a | order |" in shown
     assert "| b |" not in shown
 
 
 def test_a_summary_of_hazards_stays_below_the_size_it_may_have() -> None:
     """Rows that do not fit are left out, and it says so."""
-    shown = hazard_summary([verdict(f"test_{number}") for number in range(9)], max_bytes=600)
+    shown = hazard_summary(RUN, [verdict(f"test_{number}") for number in range(9)], 600)
     assert len(shown.encode()) <= 600
     assert "does not fit" in shown or "do not fit" in shown
 
 
-def test_a_full_summary_gets_no_hazards(tmp_path: Path) -> None:
+def test_a_full_summary_gets_no_hazards() -> None:
     """GitHub drops a summary that is too large as a whole."""
-    path = tmp_path / "summary"
-    path.write_bytes(b"x" * MAX_SUMMARY)
-    append_hazard_summary(path, [verdict()])
-    assert path.stat().st_size == MAX_SUMMARY
+    assert hazard_summary(RUN, [verdict()], 0) == ""
+
+
+def test_a_damaged_verdict_has_no_hazards() -> None:
+    """A summary of the others is better than none."""
+    damaged = {**verdict("a"), "hazards": {"found": 3}}
+    assert "| b |" in hazard_summary(RUN, [damaged, verdict("b")], 10_000)

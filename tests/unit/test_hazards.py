@@ -17,7 +17,7 @@ from pytest_multihost.core.model.operation import (
     start_number,
 )
 from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.extensions.hazards.find import accept_hazards, disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards, suspected_faults
 from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 from pytest_multihost.extensions.hazards.rules import (
     Found,
@@ -485,8 +485,8 @@ def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
         lambda rank: rank.launch(line=3).launch(group=TRIO, line=4),
         lambda rank: rank.launch(group=TRIO, line=8).launch(line=7),
     )
-    [tried] = disturbances_of(found_in(opposite), size=3)  # type: ignore[arg-type]
-    assert (tried.family, tried.fault.kind, tried.role) == ("hazards", "stream_order", (0, 1, 2))
+    [tried] = suspected_faults(found_in(opposite), size=3)  # type: ignore[arg-type]
+    assert (tried.kind, tried.ranks) == ("stream_order", (0, 1, 2))
 
 
 def test_programs_in_different_orders_are_tried_in_streams() -> None:
@@ -495,11 +495,11 @@ def test_programs_in_different_orders_are_tried_in_streams() -> None:
         jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
         jax_rank(1, started(1, 5, 1), started(1, 3, 2)),
     )
-    [tried] = disturbances_of(
+    [tried] = suspected_faults(
         found_in({each.rank: each for each in rows}, rules=("programs",)),  # type: ignore[arg-type]
         size=2,
     )
-    assert (tried.fault.kind, tried.role) == ("stream_order", (0, 1))
+    assert (tried.kind, tried.ranks) == ("stream_order", (0, 1))
 
 
 def test_of_two_threads_the_first_one_is_held() -> None:
@@ -507,15 +507,15 @@ def test_of_two_threads_the_first_one_is_held() -> None:
     row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)
     launches = tuple(replace(each, nth=4) for each in row.launches)
     found = found_in({1: RankRecord(1, launches)}, rules=("threads",))
-    [tried] = disturbances_of(found, size=2)  # type: ignore[arg-type]
-    assert (tried.fault.kind, tried.fault.ranks) == ("hold", (1,))
-    assert (tried.fault.at.name, tried.fault.at.nth) == ("all_reduce", 4)
+    [tried] = suspected_faults(found, size=2)  # type: ignore[arg-type]
+    assert (tried.kind, tried.ranks) == ("hold", (1,))
+    assert (tried.at.name, tried.at.nth) == ("all_reduce", 4)
 
 
 def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
     """Nobody can make a work hang that nobody waits for."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
-    assert disturbances_of(hazards, size=2) == ()  # type: ignore[arg-type]
+    assert suspected_faults(hazards, size=2) == {}  # type: ignore[arg-type]
 
 
 # programs of jax

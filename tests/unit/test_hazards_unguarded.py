@@ -13,7 +13,7 @@ from pytest_multihost.core.model.operation import HARNESS_SCOPE, RUNTIME_SCOPE, 
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.hazards.find import disturbances_of, find_hazards
+from pytest_multihost.extensions.hazards.find import find_hazards, suspected_faults
 from pytest_multihost.extensions.hazards.model import Hazards, Launch, Passed, RankRecord
 
 FILE, HANDLED = "/job/train.py", "step+20 abc"
@@ -391,8 +391,8 @@ def test_a_sweep_lets_the_call_fail() -> None:
     """The very passage that was told of."""
     point = Point("io", "*/ckpt", nth=3, call="rename")
     call = passed(point, frames(("step", 3)))
-    [tried] = disturbances_of(found(record(0, call, meeting()), record(1, meeting())), size=2)
-    assert (tried.fault.kind, tried.fault.ranks, tried.fault.at) == ("fails", (0,), point)
+    [tried] = suspected_faults(found(record(0, call, meeting()), record(1, meeting())), size=2)
+    assert (tried.kind, tried.ranks, tried.at) == ("fails", (0,), point)
 
 
 def test_a_read_of_the_store_can_fail() -> None:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import pytest
 from elements import HOSTILE, Elements
+from markupsafe import Markup
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.model.event import Event
@@ -44,16 +45,11 @@ from pytest_multihost.core.report.html.pages import (
     write_index,
     write_page,
 )
-from pytest_multihost.core.report.html.sections import (
-    DETECTED_BY,
-    PageModel,
-    display_text,
-    environment,
-    rank_groups,
-    script_json,
-)
+from pytest_multihost.core.report.html.render import display_text, environment, script_json
+from pytest_multihost.core.report.html.sections import DETECTED_BY, PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
+from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
 from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
@@ -240,22 +236,6 @@ def test_a_clock_that_jumps_is_a_section_of_its_own() -> None:
     assert "real time for 3.2 s: rank 0: <main> waits for a pipe" in words
     assert "All times on this page are the world's" in words
     assert "Clock" not in Elements(shown(world())).words
-
-
-def test_a_world_that_passed_shows_its_hazards() -> None:
-    """With the line of each step; what the project accepts is not on the page."""
-    step = {"text": "all_reduce #1", "where": {"file": "a.py", "line": 7, "function": "step"}}
-    step["where"]["source"] = "work = dist.all_reduce(x)"  # type: ignore[index]
-    hazard = {"rule": "unwaited", "summary": "rank 1 never waited", "when": "It hangs.", "count": 3}
-    hazard |= {"sides": [{"rank": 1, "steps": [step, step]}], "accepted": None}
-    model = page_model(world())
-    found = {"found": [hazard, {**hazard, "rule": "order", "accepted": "known"}]}
-    page = Elements(attempt_page(replace(model, verdict=replace(model.verdict, hazards=found))))
-    words = " ".join(page.words.split())
-    assert "unwaited : rank 1 never waited" in words.replace("unwaited:", "unwaited :")
-    assert "then all_reduce #1 a.py:7 step work = dist.all_reduce(x)" in words
-    assert "Seen 3 times in this run." in words
-    assert "order" not in words.partition("Hazards")[2].partition("Timeline")[0]
 
 
 def test_the_culprits_come_first_also_where_they_are_many() -> None:
@@ -599,12 +579,38 @@ def test_a_run_without_a_world_has_a_page(tmp_path: Path) -> None:
     assert "No test ran" in write_index(tmp_path).read_text()
 
 
-def test_the_page_of_a_disturbed_world_leads_to_its_sweep(tmp_path: Path) -> None:
-    """Its folder is in that of the undisturbed attempt."""
+# What extensions show
+
+
+def test_an_extension_shows_a_section_and_its_files() -> None:
+    """With a link at the top, and what each file is."""
+    about = {"sums.csv": "all sums"}
+    section = PageSection("sums", "Sums & more", Markup("<p>of it</p>"))
+    model = page_model(world(), files=["sums.csv", "other.csv"])
+    renderer = Renderer(name="sums.csv", files=about, section=lambda _: section)
+    page = attempt_page(model, renderers=[renderer, Renderer(name="silent")])
+    assert '<a href="#sums">Sums &amp; more</a>' in page
+    assert '<h2 id="sums">Sums &amp; more</h2>\n<p>of it</p>' in page
+    assert '<a href="sums.csv">sums.csv</a> <span class="quiet">all sums</span>' in page
+    assert "all sums" not in attempt_page(model)
+
+
+def test_an_extension_shows_a_part_of_a_row() -> None:
+    """Links to files of the attempt, and what follows."""
+    part = RowPart((("sums & more", "sums.csv"),), Markup("<p>of it</p>"))
+    verdicts = [verdict_line("sums", "passed", "passed"), verdict_line("none", "passed", "passed")]
+    page = run_page("2026-run", verdicts, (), [[part], [RowPart()]])
+    assert '<a href="sums/sums.csv">sums &amp; more</a>' in page
+    assert page.count("<p>of it</p>") == 1
+    assert 'href="none/' not in page
+
+
+def test_the_page_of_a_further_world_leads_to_what_its_extension_says(tmp_path: Path) -> None:
+    """Its folder is in that of the test's own attempt."""
     attempt = tmp_path / "run" / "attempt"
-    disturbed = attempt / "weakness-1"
-    disturbed.mkdir(parents=True)
+    further = attempt / "further-1"
+    further.mkdir(parents=True)
     (tmp_path / "run" / "verdicts.jsonl").touch()
-    model = page_model(world())
-    assert 'href="../report.html"' in write_page(attempt, model).read_text()
-    assert 'href="../sweep.html"' in write_page(disturbed, model).read_text()
+    model, renderers = page_model(world()), [Renderer(name="all", overview=("All", "all.html"))]
+    assert 'href="../report.html"' in write_page(attempt, model, renderers).read_text()
+    assert 'href="../all.html">All<' in write_page(further, model, renderers).read_text()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marks import (
     BACKEND_PARAM,
     RANKS_PARAM,
@@ -16,27 +15,25 @@ from pytest_multihost.core.pytest_plugin.marks import (
     read_markers,
     world_axes,
 )
-from pytest_multihost.core.pytest_plugin.options import read_settings
+from pytest_multihost.core.pytest_plugin.option_texts import parse_count
+from pytest_multihost.core.pytest_plugin.options import (
+    BACKENDS,
+    CORE_OPTIONS,
+    LOCAL_DEVICES,
+    RANKS,
+    STARTUP_TIMEOUT,
+    TIMEOUT,
+    with_host_kinds,
+)
+from pytest_multihost.extensions.clock.option import CLOCK_OPTION
 from pytest_multihost.extensions.netns.hosts import NETNS
 
-_NOTHING_SET: Any = SimpleNamespace(
-    getoption=lambda _: None,
-    getini=lambda _: "",
-    rootpath=Path("/project"),
-    hook=SimpleNamespace(pytest_multihost_hosts=lambda: [[NETNS]]),
-)
-DEFAULTS = replace(
-    read_settings(_NOTHING_SET),  # less what the run of these tests was itself given
-    ranks=None,
-    backends=("none",),
-    timeout_s=120.0,
-    startup_timeout_s=60.0,
-)
+DEFAULTS = Settings(options=(*with_host_kinds(CORE_OPTIONS, [NETNS]), CLOCK_OPTION))
 
 
-def want(*marks: pytest.MarkDecorator, **settings: Any) -> MarkerSettings:  # noqa: ANN401
+def want(*marks: pytest.MarkDecorator, run: Settings = DEFAULTS) -> MarkerSettings:
     """Return what marks ask for, innermost first; there must be no problem."""
-    found, problems = read_markers([each.mark for each in marks], replace(DEFAULTS, **settings))
+    found, problems = read_markers([each.mark for each in marks], run)
     assert problems == []
     return found
 
@@ -47,43 +44,51 @@ def problems(*marks: pytest.MarkDecorator) -> list[str]:
 
 
 multihost = pytest.mark.multihost
+OTHERS = (
+    DEFAULTS.having(RANKS, (4,))
+    .having(BACKENDS, ("gloo",))
+    .having(TIMEOUT, 5.0)
+    .having(STARTUP_TIMEOUT, 6.0)
+)
+FOUR_DEVICES = DEFAULTS.having(LOCAL_DEVICES, 4)
+JUMPS = DEFAULTS.having(CLOCK_OPTION, "jump")
 
 
 def test_a_bare_marker_asks_for_two_ranks() -> None:
     """One rank alone can wait for nobody."""
     found = want(multihost)
-    assert (found.ranks, found.backends, found.local_devices) == ((2,), ("none",), 1)
-    assert (found.timeout_s, found.startup_timeout_s) == (120.0, 60.0)
+    assert (found.ranks, found.backends, found.get(LOCAL_DEVICES)) == ((2,), ("none",), 1)
+    assert (found.get(TIMEOUT), found.get(STARTUP_TIMEOUT)) == (120.0, 60.0)
 
 
 def test_defaults_hold_where_the_marker_says_nothing() -> None:
     """From the command line, the environment or the ini file."""
-    found = want(multihost, ranks=(4,), backends=("gloo",), timeout_s=5.0, startup_timeout_s=6.0)
+    found = want(multihost, run=OTHERS)
     assert (found.ranks, found.backends) == ((4,), ("gloo",))
-    assert (found.timeout_s, found.startup_timeout_s) == (5.0, 6.0)
+    assert (found.get(TIMEOUT), found.get(STARTUP_TIMEOUT)) == (5.0, 6.0)
 
 
 def test_the_marker_beats_the_defaults() -> None:
     """Who writes a test knows what it needs."""
     mark = multihost(3, backend="jax", timeout=7, startup_timeout=8, local_devices=2)
-    found = want(mark, ranks=(4,), backends=("gloo",), timeout_s=5.0, startup_timeout_s=6.0)
-    assert (found.ranks, found.backends, found.local_devices) == ((3,), ("jax",), 2)
-    assert (found.timeout_s, found.startup_timeout_s) == (7.0, 8.0)
+    found = want(mark, run=OTHERS)
+    assert (found.ranks, found.backends, found.get(LOCAL_DEVICES)) == ((3,), ("jax",), 2)
+    assert (found.get(TIMEOUT), found.get(STARTUP_TIMEOUT)) == (7.0, 8.0)
 
 
 def test_local_devices_of_the_run_hold_where_the_marker_is_silent() -> None:
     """As in mode `auto`, where there is no marker at all."""
-    assert want(local_devices=4).local_devices == 4
-    assert want(multihost(local_devices=2), local_devices=4).local_devices == 2
+    assert want(run=FOUR_DEVICES).get(LOCAL_DEVICES) == 4
+    assert want(multihost(local_devices=2), run=FOUR_DEVICES).get(LOCAL_DEVICES) == 2
 
 
 def test_a_marker_says_how_time_passes() -> None:
     """Where it is silent, the run does; a marker can take a run's clock back."""
-    assert want(multihost).clock == "real"
-    assert want(multihost, clock="jump").clock == "jump"
-    assert want(multihost(clock="jump")).clock == "jump"
-    assert want(multihost(clock="real"), clock="jump").clock == "real"
-    assert want(multihost(clock=None), multihost(clock="jump")).clock == "real"
+    assert want(multihost).get(CLOCK_OPTION) == "real"
+    assert want(multihost, run=JUMPS).get(CLOCK_OPTION) == "jump"
+    assert want(multihost(clock="jump")).get(CLOCK_OPTION) == "jump"
+    assert want(multihost(clock="real"), run=JUMPS).get(CLOCK_OPTION) == "real"
+    assert want(multihost(clock=None), multihost(clock="jump")).get(CLOCK_OPTION) == "real"
 
 
 def test_variables_are_kept_as_they_are() -> None:
@@ -95,7 +100,7 @@ def test_variables_are_kept_as_they_are() -> None:
 def test_only_a_marker_gives_a_test_a_timeout_of_its_own() -> None:
     """One that is its own is not replaced by what pytest-timeout says for all tests."""
     assert want(multihost(timeout=7)).has_own_timeout
-    assert not want(multihost, timeout_s=7.0).has_own_timeout
+    assert not want(multihost, run=OTHERS).has_own_timeout
 
 
 def test_markers_merge_key_by_key_and_the_innermost_wins() -> None:
@@ -106,7 +111,7 @@ def test_markers_merge_key_by_key_and_the_innermost_wins() -> None:
         multihost(backend="gloo"),
     )
     found = want(function, outer, module)
-    assert (found.ranks, found.timeout_s, found.backends) == ((3,), 9.0, ("gloo",))
+    assert (found.ranks, found.get(TIMEOUT), found.backends) == ((3,), 9.0, ("gloo",))
 
 
 def test_none_takes_an_outer_value_back() -> None:
@@ -201,3 +206,23 @@ def test_an_axis_that_is_parametrized_is_no_problem() -> None:
     _, _, found = world_axes(item(**{RANKS_PARAM: 2}), SEVERAL)
     assert len(found) == 1
     assert "backends" in found[0]
+
+
+SUMS: Option[int] = Option(
+    name="sums",
+    metavar="N",
+    help="",
+    parse=parse_count,
+    default=7,
+    key=MarkerKey(lambda value: None if value == 3 else "must be 3", int),
+)
+WITH_SUMS = Settings(options=(*CORE_OPTIONS, SUMS))
+
+
+def test_an_option_of_an_extension_can_be_a_key_of_the_marker() -> None:
+    """Checked by its own rule, and merged as the core's keys are."""
+    assert want(multihost(ranks=4), multihost(sums=3), run=WITH_SUMS).get(SUMS) == 3
+    assert want(multihost, run=WITH_SUMS).get(SUMS) == 7
+    _, found = read_markers([multihost(sums=4).mark], WITH_SUMS)
+    assert found == ["sums must be 3"]
+    assert problems(multihost(sums=3))[0].startswith("has no key 'sums'; there are: ranks,")

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.pytest_plugin.options import (
-    Settings,
+from pytest_multihost.core.option import Option, Settings
+from pytest_multihost.core.pytest_plugin.option_texts import (
+    parse_count,
     parse_names,
     parse_ranks,
     parse_seconds,
+)
+from pytest_multihost.core.pytest_plugin.options import (
+    BACKENDS,
+    CORE_OPTIONS,
+    LAUNCH,
+    LOCAL_DEVICES,
+    MODE,
+    RANKS,
+    STARTUP_TIMEOUT,
+    TIMEOUT,
+    artifacts_directory,
     read_settings,
 )
-from pytest_multihost.extensions.netns.hosts import NETNS
+from pytest_multihost.extensions.clock.option import CLOCK_OPTION
+
+OPTIONS = (*CORE_OPTIONS, CLOCK_OPTION)
 
 
 class _Configuration:
     """What `read_settings` asks of pytest's configuration."""
 
     rootpath = Path("/project")
-    hook = SimpleNamespace(pytest_multihost_hosts=lambda: [[NETNS]])
 
     def __init__(self, options: dict[str, str], ini: dict[str, Any]) -> None:
         self._options, self._ini = options, ini
@@ -47,40 +59,37 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(options: dict[str, str] | None = None, **ini: Any) -> Settings:  # noqa: ANN401
     """Read settings from a command line and an ini file."""
-    return read_settings(_Configuration(options or {}, ini))  # type: ignore[arg-type]
+    return read_settings(_Configuration(options or {}, ini), OPTIONS)  # type: ignore[arg-type]
+
+
+def directory(settings: Settings) -> Path:
+    """Return the directory of artifacts."""
+    return artifacts_directory(_Configuration({}, {}), settings)  # type: ignore[arg-type]
 
 
 def test_nothing_set_gives_the_documented_defaults() -> None:
     """No number of ranks is one of them: the marker's own default holds."""
     found = read()
-    assert (found.ranks, found.backends, found.timeout_s) == (None, ("none",), 120.0)
-    assert (found.startup_timeout_s, found.is_auto, found.is_required) == (60.0, False, False)
-    assert (found.launch, found.has_ranks_option) == ("auto", False)
-    assert found.clock == "real"
-    assert found.artifacts == Path("/project/.pytest_multihost")
+    assert (found.get(RANKS), found.get(BACKENDS), found.get(TIMEOUT)) == (None, ("none",), 120.0)
+    assert (found.get(STARTUP_TIMEOUT), found.get(MODE)) == (60.0, "marked")
+    assert (found.get(LAUNCH), found.get(CLOCK_OPTION)) == ("auto", "real")
+    assert directory(found) == Path("/project/.pytest_multihost")
 
 
 def test_the_command_line_beats_the_environment_beats_the_ini(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each place only speaks where the one before it is silent."""
-    assert read(timeout="3").timeout_s == 3
+    assert read(timeout="3").get(TIMEOUT) == 3
     monkeypatch.setenv("PYTEST_MULTIHOST_TIMEOUT", "2")
-    assert read(timeout="3").timeout_s == 2
-    assert read({"timeout": "1"}, timeout="3").timeout_s == 1
+    assert read(timeout="3").get(TIMEOUT) == 2
+    assert read({"timeout": "1"}, timeout="3").get(TIMEOUT) == 1
 
 
 def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """CI systems set what is not set to the empty string."""
     monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "")
-    assert read(ranks="4").ranks == (4,)
-
-
-def test_only_the_command_line_asks_for_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ini value stands there for every run, also for those without a multihost test."""
-    monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "4")
-    assert not read(ranks="4").has_ranks_option
-    assert read({"ranks": "4"}).has_ranks_option
+    assert read(ranks="4").get(RANKS) == (4,)
 
 
 def test_every_setting_is_read() -> None:
@@ -92,13 +101,11 @@ def test_every_setting_is_read() -> None:
         startup_timeout="2.5",
         artifacts="../out",
         clock="jump",
-        require=True,
     )
-    assert (found.ranks, found.backends) == ((1, 2), ("gloo", "jax"))
-    assert (found.timeout_s, found.startup_timeout_s) == (1.0, 2.5)
-    assert (found.is_auto, found.is_required) == (True, True)
-    assert (found.launch, found.artifacts) == ("spawn", Path("/project/../out"))
-    assert (found.local_devices, found.clock) == (4, "jump")
+    assert (found.get(RANKS), found.get(BACKENDS)) == ((1, 2), ("gloo", "jax"))
+    assert (found.get(TIMEOUT), found.get(STARTUP_TIMEOUT), found.get(MODE)) == (1.0, 2.5, "auto")
+    assert (found.get(LAUNCH), directory(found)) == ("spawn", Path("/project/../out"))
+    assert (found.get(LOCAL_DEVICES), found.get(CLOCK_OPTION)) == (4, "jump")
 
 
 @pytest.mark.parametrize(
@@ -173,3 +180,14 @@ def test_what_are_no_seconds_is_refused(text: str) -> None:
     """A world without a deadline could hang for ever."""
     with pytest.raises(SettingError, match="positive number of seconds"):
         parse_seconds(text)
+
+
+SUMS: Option[int] = Option(name="sums", metavar="N", help="", parse=parse_count, default=7)
+
+
+def test_an_option_of_an_extension_is_read_as_the_core_s_are() -> None:
+    """It has all sources; where none is set, its default holds."""
+    found = read_settings(_Configuration({"sums": "3"}, {}), [SUMS])  # type: ignore[arg-type]
+    assert found.get(SUMS) == 3
+    assert Settings().get(SUMS) == 7
+    assert Settings().having(SUMS, 4).get(SUMS) == 4

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from pytest_multihost.core.files import PreloadedLibrary
 from pytest_multihost.core.launch.interface import refusals
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.preload import PreloadedLibrary
 from pytest_multihost.core.services import Preload
 from pytest_multihost.extensions.clock.page import LIBRARY
 

@@ -1,4 +1,4 @@
-"""What GitHub Actions is told of sweeps: errors at lines, and a summary that nothing can break."""
+"""What a forge shows of sweeps: errors at lines, and a summary that nothing can break."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from markdown_it import MarkdownIt
 from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report import Checkout
-from pytest_multihost.extensions.sweep.report import (
-    append_sweep_summary,
-    sweep_commands,
-    sweep_summary,
-)
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.extensions.sweep.renderer import RENDERER
+from pytest_multihost.extensions.sweep.report import sweep_annotations, sweep_summary
 from pytest_multihost.extensions.sweep.result import SweepResult
 
-CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
+ROOM = 1_000_000
 ALLOWED = {
     *("h3", "p", "table", "thead", "tbody", "tr", "th", "td"),
     *("details", "summary", "ul", "li"),
@@ -30,43 +27,42 @@ ALLOWED = {
 
 def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
     """With the fault, who waits where, what would mend it, and how to repeat it."""
-    first, second = sweep_commands([SWEEP, SOUND], CHECKOUT)
-    assert first.startswith("::error file=sub/ckpt.py,line=31,title=LEFT WAITING in a sweep of")
+    first, second = sweep_annotations([SWEEP, SOUND])
+    assert (first.places[0].file, first.places[0].line) == ("ckpt.py", 31)
+    assert first.title.startswith("LEFT WAITING in a sweep of")
     for part in (
         "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
-        "%0Arank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
-        "%0Aranks 1-3 waiting at ckpt.py:36",
+        "\nrank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
+        "\nranks 1-3 waiting at ckpt.py:36",
         "See docs/mending.md#agree-on-errors",
         "--multihost-replay 7f3a",
     ):
-        assert part in first
-    assert second.startswith("::error file=sub/ckpt.py,line=60,")
+        assert part in first.text
+    assert (second.places[0].file, second.places[0].line) == ("ckpt.py", 60)
 
 
 def test_what_is_accepted_is_no_error() -> None:
     """The project has said why."""
     accepted = replace(SWEEP.weaknesses[0], accepted="known")
-    assert sweep_commands([replace(SWEEP, weaknesses=(accepted,))], CHECKOUT) == []
+    assert sweep_annotations([replace(SWEEP, weaknesses=(accepted,))]) == []
 
 
-def test_the_error_is_at_another_line_if_the_culprits_is_not_in_the_repository() -> None:
-    """The line where others wait, say; else at none."""
+def test_an_error_has_other_lines_if_the_culprits_is_not_in_the_repository() -> None:
+    """The line where others wait comes last."""
     outside = Place("/opt/venv/lib/x.py", 3, "f")
     passed = replace(FAILS.disturbance.passed, where=outside)
     run = replace(FAILS, culprit=outside, disturbance=replace(FAILS.disturbance, passed=passed))
 
-    def command(waiting: Place) -> str:
-        weakness = replace(SWEEP.weaknesses[0], witness=replace(run, waiting=waiting))
-        [found] = sweep_commands([replace(SWEEP, weaknesses=(weakness,))], CHECKOUT)
-        return found
-
-    assert command(Place("ckpt.py", 36, "save")).startswith("::error file=sub/ckpt.py,line=36,")
-    assert command(outside).startswith("::error title=")
+    weakness = replace(
+        SWEEP.weaknesses[0], witness=replace(run, waiting=Place("ckpt.py", 36, "save"))
+    )
+    [found] = sweep_annotations([replace(SWEEP, weaknesses=(weakness,))])
+    assert [each.file for each in found.places] == [outside.file, outside.file, "ckpt.py"]
 
 
 def test_the_summary_has_a_row_for_each_test_and_details_for_each_weakness() -> None:
     """What was left out is in the row."""
-    text = html.unescape(sweep_summary([SWEEP, SOUND, NOT_SWEPT]))
+    text = html.unescape(sweep_summary([SWEEP, SOUND, NOT_SWEPT], max_bytes=ROOM))
     assert "3 tests swept: 2 weaknesses" in text
     assert "survives 7 of 12 disturbances" in text
     assert "left out 9 disturbances (7 late, 2 differs)" in text
@@ -76,24 +72,22 @@ def test_the_summary_has_a_row_for_each_test_and_details_for_each_weakness() -> 
 
 @pytest.mark.parametrize("word", [*HOSTILE, "a|b [c](http://d) @e\n# f\n::error::g"])
 def test_no_word_of_a_test_gets_out_of_its_place(word: str) -> None:
-    """Neither out of a cell, nor out of a command's line."""
+    """The text of an annotation is escaped by what prints it."""
     place = Place(f"{word}.py", 1, word, word)
     run = replace(FAILS, culprit=place, waiting=place, error=word, token="t")  # noqa: S106
     nasty = replace(SWEEP, nodeid=word, weaknesses=(replace(SWEEP.weaknesses[0], witness=run),))
-    text = sweep_summary([nasty])
+    text = sweep_summary([nasty], max_bytes=ROOM)
     rendered = MarkdownIt("gfm-like", {"linkify": False}).render(text)
     assert set(re.findall(r"<(\w+)", rendered)) <= ALLOWED
     assert rendered.count("<tr>") == 2
-    [command] = sweep_commands([nasty], CHECKOUT)
-    assert "\n" not in command
-    assert "\r" not in command
+    [found] = sweep_annotations([nasty])
+    assert isinstance(found, Annotation)
 
 
 def test_without_a_sweep_there_is_no_summary(tmp_path: Path) -> None:
     """Other steps write to the same file."""
-    path = tmp_path / "summary.md"
-    append_sweep_summary(path, [])
-    assert path.read_text() == ""
+    assert RENDERER.markdown is not None
+    assert RENDERER.markdown(tmp_path, [], ROOM) == ""
 
 
 def test_a_summary_that_does_not_fit_says_so() -> None:

@@ -16,10 +16,19 @@ from pytest_multihost.core.command.rejudged import rebuild
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report.html import write_index, write_sweep_page
-from pytest_multihost.core.report.html.pages import OUTCOMES, matrix, sweep_page
+from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+from pytest_multihost.core.report.html import write_index
+from pytest_multihost.extensions.sweep.html import (
+    OUTCOMES,
+    matrix,
+    sweep_page,
+    write_sweep_page,
+)
+from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.report import write_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
+
+RENDERERS = offered_renderers(new_plugin_manager().hook)
 
 
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
@@ -152,7 +161,10 @@ def test_the_pages_of_a_run_lead_to_each_other(tmp_path: Path) -> None:
     assert f'href="../../{FAILS.directory}/report.html"' in page
     assert 'href="../report.html"' in page
     assert DIFFERS.directory is None
-    assert write_index(folder.parent).exists()
+    assert write_index(folder.parent, [RENDERER]).exists()
+    assert RENDERER.row is not None
+    assert RENDERER.row(folder.parent, {"dir": "test"}).links == (("sweep", "sweep.html"),)
+    assert RENDERER.row(folder.parent, {"dir": "other"}).links == ()
 
 
 def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
@@ -161,6 +173,6 @@ def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "verdicts.jsonl").touch()
     write_sweep(folder, SWEEP)
-    assert folder / "sweep.html" in list(rebuild(tmp_path))
+    assert folder / "sweep.html" in list(rebuild(tmp_path, RENDERERS))
     (folder / "sweep.json").write_text("{}")
-    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path))
+    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path, RENDERERS))

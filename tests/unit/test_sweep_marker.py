@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.core.pytest_plugin.plan import data_functions
+from pytest_multihost.extensions.sweep.marker import data_functions
 
 SOURCE = """
 import contextlib

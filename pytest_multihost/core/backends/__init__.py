@@ -18,12 +18,13 @@ from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO, NCCL
 from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND
 
 __all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "offered_backends"]
 
 
 NONE = Backend(
-    name="none",
+    name=DEFAULT_BACKEND,
     start=lambda _spec: None,
     symptoms=GLOO.symptoms + JAX.symptoms,
     fatal_symptoms=GLOO.fatal_symptoms + JAX.fatal_symptoms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.spec import BackendFacts, RankSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,13 @@ class Backend:
             an error that a rank makes itself.
         fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
         primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
+        may_run_jax: Whether its ranks may be in operations beside their main threads that no
+            recorder sees, as those of a jitted function of jax are. If so, native frames are read
+            before a rank is said not to be in one.
+        connects_by_proxies: Whether its runtime would connect the ranks through the proxies that
+            environment variables name, as gRPC does: scripts then do not see these variables.
+        operation_error: What an operation of torch's raises when it fails, as ``module:Class``;
+            empty: RuntimeError.
         offered_by: The distribution that offers it; shown when an unknown backend is asked for.
     """
 
@@ -46,4 +53,16 @@ class Backend:
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
     primary_leaves_last: bool = False
+    may_run_jax: bool = True
+    connects_by_proxies: bool = False
+    operation_error: str = ""
     offered_by: str = "pytest-multihost-hangs"
+
+    @property
+    def facts(self) -> BackendFacts:
+        """What the spec of a world says about its backend."""
+        return BackendFacts(
+            may_run_jax=self.may_run_jax,
+            connects_by_proxies=self.connects_by_proxies,
+            operation_error=self.operation_error,
+        )

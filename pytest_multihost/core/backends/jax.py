@@ -118,6 +118,7 @@ JAX = Backend(
     preload=_preload,
     devices=lambda: tuple(sys.modules["jax"].local_devices()),  # imported at the start
     primary_leaves_last=True,
+    connects_by_proxies=True,
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
         r"Gloo [\w-]+ failed: Application timeout caused pair closure",

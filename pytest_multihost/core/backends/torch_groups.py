@@ -72,6 +72,7 @@ GLOO = Backend(
     start=_start_gloo,
     preload=_import_torch,
     devices=lambda: (_import_torch().device("cpu"),),
+    may_run_jax=False,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
         r"transport/tcp/\S+ (Timed out waiting|.*Broken pipe|Application timeout)",
@@ -131,6 +132,8 @@ NCCL = Backend(
     preload=_import_torch,
     devices=lambda: (_import_torch().device("cuda", _import_torch().cuda.current_device()),),
     lacking=_lacking,
+    may_run_jax=False,
+    operation_error="torch.distributed:DistBackendError",
     symptoms=(
         *GLOO.symptoms,
         r"ncclRemoteError|NCCL.*(remote process exited|Connection closed by remote peer)",

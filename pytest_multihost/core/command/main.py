@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError, SettingError
-from pytest_multihost.core.model.spec import NO_TIMEOUT_S
+from pytest_multihost.core.model.plugin_source import PluginSource
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 # The command line of the console script; imports nothing of what the commands do.
 
 
-def make_parser(hook: pluggy.HookRelay) -> argparse.ArgumentParser:
-    """Return what reads the command line, with the commands and options of all plugins."""
+def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collection[str]]:
+    """Return what reads the command line, and the names of all commands, those of plugins too."""
     parser = argparse.ArgumentParser(
         prog="multihost", description="Say which rank a hang waits for."
     )
@@ -50,7 +51,7 @@ def make_parser(hook: pluggy.HookRelay) -> argparse.ArgumentParser:
     )
     report.set_defaults(act=_report)
     hook.pytest_multihost_commands(commands=commands)
-    return parser
+    return parser, commands.choices.keys()
 
 
 def explainers_of(hook: pluggy.HookRelay) -> Sequence[Explainer]:
@@ -85,7 +86,7 @@ def _add_run(run: argparse.ArgumentParser, offered: Sequence[Option[object]]) ->
     )
     run.add_argument(
         "--backend",
-        default="none",
+        default=DEFAULT_BACKEND,
         help="what is initialised before the script; default: none, it does so by itself",
     )
     run.add_argument(
@@ -159,6 +160,23 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
+    """Return the hooks of this package's plugins and of those that pytest would have here.
+
+    Where one of these cannot be loaded, that is shown.
+    """
+    from pytest_multihost.core.project_plugins import may_offer, project_plugins
+
+    source = PluginSource(folders=(str(Path.cwd()),))
+    if not may_offer(source):
+        return hook
+    try:
+        return project_plugins(source).hook
+    except SettingError as error:
+        sys.stderr.write(f"{error}\n")
+        return hook
+
+
 # Each function imports what its command needs: a command must not wait for another one's.
 
 
@@ -168,7 +186,12 @@ def main() -> int:
     It has also failed if it has found a weakness or a difference.
     """
     hook = new_plugin_manager().hook
-    options = make_parser(hook).parse_args()
+    parser, names = make_parser(hook)
+    command = next(iter(sys.argv[1:]), "")
+    if command[:1] not in {"", "-"} and command not in names:
+        hook = _with_others(hook)
+        parser, _ = make_parser(hook)
+    options = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
             stream.reconfigure(errors="backslashreplace")

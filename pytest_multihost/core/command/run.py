@@ -34,6 +34,7 @@ from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import (
+    DEFAULT_BACKEND,
     MAX_RANKS,
     NO_TIMEOUT_S,
     WorldSpec,
@@ -56,6 +57,7 @@ from pytest_multihost.core.report.artifacts import (
     package_versions,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
+from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
 from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
@@ -122,7 +124,7 @@ class RunOptions:
     def command(self, size: int) -> list[str]:
         """Return the command line that runs the world of `size` ranks again."""
         args = ["multihost", "run", "--ranks", str(size)]
-        args += ["--backend", self.backend] if self.backend != "none" else []
+        args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
         args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
@@ -212,7 +214,8 @@ class _Command:
     def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
         """Run a world, show what its ranks print and how they end; return the exit code."""
         options = self.options
-        files = _Files(RunFolder(options.folder, new_run_id()), self.scratch / "artifacts", spec)
+        folder, renderers = RunFolder(options.folder, new_run_id()), offered_renderers(self.hook)
+        files = _Files(folder, self.scratch / "artifacts", spec, renderers)
         if options.is_kept or options.log_folder is not None:
             files = files.kept()
         else:
@@ -362,7 +365,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
             each.preload.require()
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
-    find_backend(options.backend, offered_backends(hook))
+    backend = find_backend(options.backend, offered_backends(hook))
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(
         asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
@@ -375,6 +378,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         attempt=1,
         size=size,
         backend=options.backend,
+        backend_facts=backend.facts,
         local_devices=1,
         timeout_s=options.timeout_s or NO_TIMEOUT_S,
         startup_timeout_s=_STARTUP_TIMEOUT_S,
@@ -403,12 +407,14 @@ class _Files:
         folder: The folder of this run, if it is kept.
         directory: Where the files are.
         spec: The world.
+        renderers: What plugins write and show of it.
         is_kept: Whether that is in `folder`.
     """
 
     folder: RunFolder
     directory: Path
     spec: WorldSpec
+    renderers: Sequence[Renderer]
     is_kept: bool = False
 
     def kept(self) -> _Files:
@@ -442,9 +448,7 @@ class _Files:
             OSError: The run's list of verdicts cannot be written.
         """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
-        verdict, problems = write_judged(
-            self.directory, judged, about, offered_renderers(new_plugin_manager().hook)
-        )
+        verdict, problems = write_judged(self.directory, judged, about, self.renderers)
         self.folder.append_verdict(verdict.record())
         for each in problems:
             sys.stderr.write(f"multihost run: {each}\n")

@@ -7,7 +7,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, FaultFacts, Point
@@ -64,6 +64,27 @@ def phase_name(phase: str, subject: Subject) -> str:
     return f"the {subject}" if phase == "call" and subject != "test" else phase
 
 
+DEFAULT_BACKEND: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What a backend says about its worlds, for those who do not know the backends.
+
+    Attributes:
+        may_run_jax: Whether the ranks may be in operations beside their main threads that no
+            recorder sees, as those of a jitted function of jax are.
+        connects_by_proxies: Whether its runtime would connect the ranks through the proxies that
+            environment variables name, as gRPC does.
+        operation_error: What an operation of torch's raises when it fails, as ``module:Class``;
+            empty: RuntimeError.
+    """
+
+    may_run_jax: bool = True
+    connects_by_proxies: bool = False
+    operation_error: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePart:
     """What the spec of a world says of one of its services; nobody but the service reads more.
@@ -99,6 +120,7 @@ class WorldSpec:
         attempt: 1 for the first run of this test in this session, 2 for its first rerun, ...
         size: Number of ranks.
         backend: Name of the backend that forms the process group.
+        backend_facts: What it says about its worlds.
         local_devices: Devices per rank, for backends that make their own (jax).
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
@@ -136,6 +158,7 @@ class WorldSpec:
     hosts: tuple[Host, ...] = ()
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     horizon_s: float | None = None
+    backend_facts: BackendFacts = BackendFacts()
     command: str = ""
     subject: Subject = "test"
 
@@ -143,9 +166,9 @@ class WorldSpec:
     def keeps_proxies(self) -> bool:
         """Whether its ranks see the variables of proxies, through which a script may load data.
 
-        Tests do not, nor those that jax connects for them: gRPC would use the proxies.
+        Tests do not, nor scripts whose backend would connect the ranks through the proxies.
         """
-        return bool(self.command) and self.backend != "jax"
+        return bool(self.command) and not self.backend_facts.connects_by_proxies
 
     @property
     def deadline_text(self) -> str:

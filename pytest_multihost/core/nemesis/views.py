@@ -325,20 +325,20 @@ _OF_JAX = frozenset(
 """Operations of jax's, besides those whose names show it."""
 
 
-def error_class(operation: str, backend: str) -> type[Exception]:
+def error_class(operation: str, backend_error: str) -> type[Exception]:
     """Return what an operation of a runtime raises when it fails.
 
     Args:
         operation: Its name, as its users call it.
-        backend: The world's backend.
+        backend_error: What operations of the world's backend raise, as ``module:Class``; empty:
+            RuntimeError.
     """
-    module, name = "torch.distributed", ""
+    wanted = "" if operation.startswith("world.") else backend_error
     if operation in _OF_JAX or operation.startswith(("jax.", "key_value_")):
-        module, name = "jax.errors", "JaxRuntimeError"
+        wanted = "jax.errors:JaxRuntimeError"
     elif operation.startswith("store.") or operation == "TCPStore":
-        name = "DistStoreError"
-    elif backend == "nccl" and not operation.startswith("world."):
-        name = "DistBackendError"
+        wanted = "torch.distributed:DistStoreError"
+    module, _, name = wanted.partition(":")
     found = getattr(sys.modules.get(module), name, RuntimeError) if name else RuntimeError
     return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
 
@@ -346,7 +346,7 @@ def error_class(operation: str, backend: str) -> type[Exception]:
 def _fail(strike: Strike) -> NoReturn:
     __tracebackhide__ = True
     if strike.passed.point == "collective":
-        error = error_class(strike.passed.name, strike.place.world.backend)
+        error = error_class(strike.passed.name, strike.place.world.backend_facts.operation_error)
         raise error(f"{strike.passed.name}: planned by {strike.fault!r}")
     number = error_number(strike.fault.params.get("error", FIELD_ERRORS[strike.passed.call]))
     raise OSError(number, os.strerror(number), strike.passed.name)

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.spec import MAX_RANKS, Early
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.acceptances import ACCEPTED
 from pytest_multihost.core.pytest_plugin.marker_values import (
@@ -58,7 +58,7 @@ BACKENDS: Option[tuple[str, ...]] = Option(
     metavar="NAME[,...]",
     help="Backend of each multihost test whose marker names none",
     parse=parse_names,
-    default=("none",),
+    default=(DEFAULT_BACKEND,),
     key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of names"), each_once),
 )
 """Names of backends; several parametrize."""

@@ -140,6 +140,7 @@ def _plan_item(
         attempt=0,
         size=size,
         backend=backend.name,
+        backend_facts=backend.facts,
         local_devices=marked.get(LOCAL_DEVICES),
         timeout_s=marked.get(TIMEOUT),
         startup_timeout_s=marked.get(STARTUP_TIMEOUT),

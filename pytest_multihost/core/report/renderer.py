@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.verdict import JsonVerdict, Verdict
+from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.annotation import Annotation
 
 
@@ -64,7 +64,7 @@ class Renderer:
     name: str
     write: Callable[[Path, Judgement], object] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    section: Callable[[Verdict], PageSection | None] | None = None
+    section: Callable[[JsonVerdict], PageSection | None] | None = None
     row: Callable[[Path, JsonVerdict], RowPart] | None = None
     overview: tuple[str, str] | None = None
     rebuild: Callable[[Path], Iterator[Path | MultihostError]] | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_multihost.core.model.json_values import JsonError, from_json
-from pytest_multihost.core.model.verdict import JsonVerdict, Verdict
+from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.html import render_part
@@ -70,9 +70,9 @@ def _open(verdict: JsonVerdict) -> tuple[Hazard, ...]:
         return ()
 
 
-def page_section(verdict: Verdict) -> PageSection | None:
+def page_section(verdict: JsonVerdict) -> PageSection | None:
     """Return the section of report.html; None where there is no hazard."""
-    hazards = _open(verdict.record())
+    hazards = _open(verdict)
     if not hazards:
         return None
     html = render_part(_TEMPLATES, "section.html.j2", hazards=hazards)

@@ -7,3 +7,20 @@ on several machines, `waits` says which operation the frames of a thread show. `
 what was seen, again and again until a job stops moving if asked for.
 `parser` and `command` are ``multihost attach``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from pytest_multihost.hookspecs import Commands
+
+
+@hookimpl
+def pytest_multihost_commands(commands: Commands) -> None:
+    """Add ``multihost attach``."""
+    from pytest_multihost.extensions.live.parser import add_attach
+
+    add_attach(commands)

@@ -13,3 +13,113 @@ sweeps. A sweep calls, in this order, what follows; all of it is pure:
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
   accepts.
 """
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_multihost.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_multihost.core.model.spec import WorldSpec
+    from pytest_multihost.core.option import Option, Settings
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+    from pytest_multihost.core.report.renderer import Renderer
+
+SIGNATURE = (
+    "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
+    " multihost test again and again, each time with one disturbance, to find the hang that it"
+    " hides. `families`: some of {families}; `budget`: seconds; `decisions`,"
+    " `values`: functions, as 'module:function', that return another truth value or NaN on one"
+    " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
+)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hook of sweeps."""
+    from pytest_multihost.extensions.sweep import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@hookimpl
+def pytest_multihost_options() -> Sequence[Option[Any]]:
+    """Offer `--multihost-sweep` and `--multihost-sweep-budget`."""
+    from pytest_multihost.extensions.sweep.options import BUDGET, FAMILIES
+
+    return [FAMILIES, BUDGET]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare `--multihost-sweep-continue`."""
+    group = parser.getgroup("multihost", "worlds of ranks")
+    text = "Go on with sweeps that were interrupted or had no time left"
+    group.addoption("--multihost-sweep-continue", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    from pytest_multihost.extensions.sweep.family import ALL_FAMILIES
+
+    config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(ALL_FAMILIES)))
+
+
+@hookimpl(tryfirst=True)  # before other processes are waited for
+def pytest_multihost_collected(session: pytest.Session) -> None:
+    """Check that what is marked to be swept runs as a world."""
+    from pytest_multihost.extensions.sweep.marker import check_markers
+
+    check_markers(session.items)
+
+
+@hookimpl
+def pytest_multihost_plan(item: pytest.Item, settings: Settings) -> Sequence[str]:
+    """Read the marker of a test."""
+    from pytest_multihost.extensions.sweep.marker import plan_sweep_of
+
+    return plan_sweep_of(item, settings)
+
+
+@hookimpl(wrapper=True)
+def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
+    """Begin to start the lanes, and have the undisturbed run record its points."""
+    from pytest_multihost.extensions.sweep.marker import REQUEST
+
+    request, spec = item.stash.get(REQUEST, None), (yield)
+    if request is None:
+        return spec
+    from pytest_multihost.extensions.sweep.run import sweeps_of
+
+    sweeps_of(item.config).prepare()
+    return replace(
+        spec,
+        tells_points=True,
+        told_calls=(*spec.told_calls, *request.decisions, *request.values),
+        told_batches=(*spec.told_batches, *request.batches),
+    )
+
+
+@hookimpl
+def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
+    """Sweep a test whose undisturbed run is over."""
+    from pytest_multihost.extensions.sweep.marker import REQUEST
+
+    request = item.stash.get(REQUEST, None)
+    if request is None:
+        return None
+    from pytest_multihost.extensions.sweep.run import sweeps_of
+
+    return sweeps_of(item.config).explore(request, attempt)
+
+
+@hookimpl
+def pytest_multihost_renderers() -> Sequence[Renderer]:
+    """Show sweeps in pages, annotations and summaries."""
+    from pytest_multihost.extensions.sweep.renderer import RENDERER
+
+    return [RENDERER]

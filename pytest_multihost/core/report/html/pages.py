@@ -126,6 +126,7 @@ def attempt_page(
         renderers: What extensions show.
     """
     timeline = timeline_data(page)
+    verdict = page.verdict.record()
     of_pages = [each.section for each in renderers if each.section is not None]
     return render(
         "attempt.html.j2",
@@ -135,7 +136,7 @@ def attempt_page(
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
         sections=sections,
-        extra=[found for each in of_pages if (found := each(page.verdict)) is not None],
+        extra=[found for each in of_pages if (found := each(verdict)) is not None],
         extra_files={name: text for each in renderers for name, text in each.files.items()},
         left_out=timeline["left_out"],
         timeline_json=script_json(timeline),
