@@ -1,7 +1,7 @@
 """Programs that run into timeouts of libraries, and note the error and after how long it came.
 
 They are run by `benchmarks/clock.py` in real time and with a clock that jumps, and by
-tests/backends/test_clock.py with the latter alone.
+tests/extensions/clock/test_clock_of_runtimes.py with the latter alone.
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ from pytest_multihost.core.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.extensions.clock.page import find_clock_library
-from pytest_multihost.extensions.clock.service import CLOCK
 from pytest_multihost.testing import make_event, make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)
@@ -177,30 +175,6 @@ def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     need = launch_requirements({"LD_PRELOAD": "/mine.so"}, facts_of("slow_io"), "auto")
     assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
-
-
-@pytest.mark.skipif(find_library() is None, reason=why_missing())
-def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
-    """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
-    need = launch_requirements({}, facts_of("slow_io"), "auto", preloads=(CLOCK.preload,))
-    libraries = need.variables["LD_PRELOAD"].split(":")
-    assert libraries[:2] == [str(find_library()), str(find_clock_library())]
-    assert need.reasons == ["slow_io", "clock=jump"]
-    assert launch_requirements({}, {}, "auto", preloads=(CLOCK.preload,)).reasons == ["clock=jump"]
-    assert launch_requirements({}, {}, "auto").variables == {}
-
-
-def test_what_cannot_have_a_clock_that_jumps_is_refused() -> None:
-    """With the reason and what to do."""
-    [problem] = CLOCK.preload.problems("fork")
-    assert problem.startswith("clock='jump'")
-    assert "leave out --multihost-launch=fork" in problem
-
-
-@pytest.mark.parametrize("launch", ["auto", "server", "spawn"])
-def test_a_clock_may_jump_wherever_an_interpreter_is_started(launch: str) -> None:
-    """The library of the clock is loaded when the interpreter starts."""
-    assert CLOCK.preload.problems(launch) == []
 
 
 @pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])

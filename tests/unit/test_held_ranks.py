@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold
+from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold, HoldEnded
+from pytest_multihost.core.model.messages import FaultPerformed
 from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.services import Turn
 from pytest_multihost.core.services.held_ranks import (
     MAX_S,
     POLLS_S,
@@ -17,6 +19,7 @@ from pytest_multihost.core.services.held_ranks import (
     Release,
     Watched,
     have_looked,
+    held_ranks_service,
     is_unchanged,
 )
 
@@ -207,3 +210,34 @@ def test_too_short_a_time_shows_nothing() -> None:
     watched = Watched(0.0, 0, {0: POLLS})
     assert watched.add({0: POLLS})
     assert watched.verdict(POLLS_S - STEP_S, 0, {0: turned(POLLS, 9)}) is None
+
+
+def turn(now: float, *left: int) -> Turn:
+    """Return a turn of the engine; some ranks have left the test's body."""
+    seen = facts(*left)
+    return Turn(now=now, facts=seen, deadline_s=50.0, horizon_s=DEADLINE_S, is_last=True)
+
+
+def test_as_a_service_it_tells_the_rank_to_go_on_and_the_history_why() -> None:
+    """And influences the others' waits until the rank has said that it goes on."""
+    held = HeldRanks()
+    service = held_ranks_service(held)
+    assert not service.is_acting(0.0)
+    service.after(begun(1), facts())
+    assert service.is_acting(1.0)
+    [action] = service.due(turn(1.0, 0, 2))
+    assert action.events == ((1, HoldEnded(0, "others have left")),)
+    assert action.to_ranks == ((1, FaultPerformed(0, "")),)
+    action.perform(1.0)
+    assert (service.due(turn(1.1, 0, 2)), service.is_acting(1.1)) == ([], True)
+    service.after(ended(1), facts())
+    assert not service.is_acting(1.2)
+
+
+@pytest.mark.parametrize(("now", "left", "is_certain"), [(1.0, (0, 2), False), (900.0, (), True)])
+def test_only_the_end_of_the_longest_time_is_certain(
+    now: float, left: tuple[int, ...], is_certain: bool
+) -> None:
+    """What others do may change at the last moment."""
+    [action] = held_ranks_service(holding(begun(1))).due(turn(now, *left))
+    assert action.is_certain is is_certain

@@ -28,6 +28,7 @@ from pytest_multihost.core.model.operation import (
 from pytest_multihost.core.model.result import (
     Activity,
     RankSnapshot,
+    ServiceRecord,
     WorldResult,
     WorldSnapshot,
 )
@@ -50,7 +51,6 @@ from pytest_multihost.core.report.html.sections import DETECTED_BY, PageModel, r
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
 from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
-from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
@@ -225,16 +225,13 @@ def test_the_first_divergence_is_a_section_of_its_own() -> None:
     )
 
 
-def test_a_clock_that_jumps_is_a_section_of_its_own() -> None:
-    """How far it has jumped, and for how long and why it did not; a real one has no section."""
-    doubts = (ClockDoubt("rank 0: <main> waits for a pipe", 1.0, 5.0, 3.25),)
-    jumped = world()
-    record = ClockRecord(12, 1799.9, doubts).of_world(jumped.started_s, jumped.ended_s)
-    jumped = replace(jumped, records={"clock": record})
-    words = " ".join(Elements(shown(jumped)).words.split())
-    assert "jumped 1799.9 s in 12 jumps" in words
-    assert "real time for 3.2 s: rank 0: <main> waits for a pipe" in words
-    assert "All times on this page are the world's" in words
+def test_a_service_that_has_done_something_has_a_section_of_its_own() -> None:
+    """With what it says of itself; another has none."""
+    record = ServiceRecord({}, ("jumped 1799.9 s", "because of <main>"), "Times are the world's.")
+    records = {"clock": record, "quiet": ServiceRecord({})}
+    words = " ".join(Elements(shown(replace(world(), records=records))).words.split())
+    assert "Clock Times are the world's. jumped 1799.9 s because of <main>" in words
+    assert "Quiet" not in words
     assert "Clock" not in Elements(shown(world())).words
 
 

@@ -258,7 +258,7 @@ class Points:
         if not kind.tells_itself:
             begun()
         ended = {"resume": True} if "pause" in detail else {}
-        if kind.lasts and "network" not in detail:  # the server ends those
+        if kind.lasts and not kind.service:  # the service ends those, for all ranks at once
             self.healing.callback(send, "ended", ended)
         self._thread.is_performing = True
         try:

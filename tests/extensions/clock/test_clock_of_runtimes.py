@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
-PROGRAMS = Path(__file__).parents[1] / "clock" / "timeouts.py"
+PROGRAMS = Path(__file__).parents[2] / "clock" / "timeouts.py"
 
 LEAST_S = 5.0
 """Each program waits for longer than this."""

@@ -1,0 +1,52 @@
+"""What the library of the clock takes of a launch, and of the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
+from pytest_multihost.core.nemesis.slow_io import SLOW_IO
+from pytest_multihost.core.preload import PreloadedLibrary
+from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
+from pytest_multihost.core.services import Preload
+from pytest_multihost.extensions.clock.page import LIBRARY, find_clock_library
+
+PRELOAD = Preload(library=LIBRARY, setting="clock='jump'", instead="clock='real'")
+
+
+def test_a_machine_without_the_library_of_the_clock_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is missing, and that a real clock needs nothing; one that has it is told nothing."""
+    monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "there is no C compiler")
+    with pytest.raises(LaunchError) as found:
+        PRELOAD.require()
+    assert found.value.seen == "There is no C compiler."
+    assert "clock='real'" in found.value.remedy
+    monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "")
+    PRELOAD.require()
+
+
+@pytest.mark.skipif(find_library() is None, reason=why_missing())
+def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
+    """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
+    need = launch_requirements({}, {SLOW_IO.name: SLOW_IO.facts}, "auto", preloads=(PRELOAD,))
+    libraries = need.variables["LD_PRELOAD"].split(":")
+    assert libraries[:2] == [str(find_library()), str(find_clock_library())]
+    assert need.reasons == ["slow_io", "clock=jump"]
+    assert launch_requirements({}, {}, "auto", preloads=(PRELOAD,)).reasons == ["clock=jump"]
+    assert launch_requirements({}, {}, "auto").variables == {}
+
+
+def test_what_cannot_have_a_clock_that_jumps_is_refused() -> None:
+    """With the reason and what to do."""
+    [problem] = PRELOAD.problems("fork")
+    assert problem.startswith("clock='jump'")
+    assert "leave out --multihost-launch=fork" in problem
+
+
+@pytest.mark.parametrize("launch", ["auto", "server", "spawn"])
+def test_a_clock_may_jump_wherever_an_interpreter_is_started(launch: str) -> None:
+    """The library of the clock is loaded when the interpreter starts."""
+    assert PRELOAD.problems(launch) == []
