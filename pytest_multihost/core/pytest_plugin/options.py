@@ -15,7 +15,6 @@ import pytest
 
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.spec import MAX_RANKS, ONE, ClockMode, Early, Hosts
-from pytest_multihost.core.pytest_plugin.acceptances import ACCEPTED
 from pytest_multihost.core.pytest_plugin.marker_values import (
     check_hosts,
     each_once,
@@ -158,6 +157,17 @@ ARTIFACTS: Option[Path] = Option(
     default=Path(".pytest_multihost"),
 )
 """Relative to pytest's rootdir; see `artifacts_directory`."""
+
+ACCEPTED_NAME = "multihost-accepted.toml"
+"""The file of what the project accepts, in pytest's rootdir, where no other one is named."""
+
+ACCEPTED: Option[Path | None] = Option(
+    name="sweep_accept",  # the name is older than other uses of the file
+    metavar="FILE",
+    help=f"Weaknesses that are accepted (default: {ACCEPTED_NAME})",
+    parse=Path,
+    default=None,
+)
 
 CORE_OPTIONS: tuple[Option[Any], ...] = (
     RANKS,
