@@ -33,10 +33,11 @@ SWITCH = """
 import dataclasses, json, os, time
 from pathlib import Path
 import pytest
-from pytest_multihost.core.pytest_plugin import attempt
-from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin.run import RUN
+from pytest_multihost.extensions.hazards import look as module
+from pytest_multihost.extensions.hazards.options import MODE
 
-look, looked_s = attempt.look_for_hazards, []
+look, looked_s = module.look_for_hazards, []
 
 def timed(*given):
     began_s = time.thread_time()
@@ -44,16 +45,17 @@ def timed(*given):
     looked_s.append(time.thread_time() - began_s)
     return found
 
-attempt.look_for_hazards = timed
+module.look_for_hazards = timed
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
     if "PYTEST_MULTIHOST_SERVER" in os.environ:  # a rank
         return (yield)
-    tally, number = item.config.stash[TALLY], item.callspec.params["each"]
+    run, number = item.config.stash[RUN], item.callspec.params["each"]
     way = ("off", "warn", "warn", "off")[number % 4]
-    hazards = dataclasses.replace(tally.settings.hazards, mode=way)
-    tally.settings = dataclasses.replace(tally.settings, hazards=hazards)
+    plan = run.plans[item.nodeid]
+    settings = plan.settings.having(MODE, way)
+    run.plans = {**run.plans, item.nodeid: dataclasses.replace(plan, settings=settings)}
     looked_s.clear()
     began_s = time.process_time()
     done = yield

@@ -26,7 +26,7 @@ from pytest_multihost.core.nemesis.validation import (
     parse_fault,
     resolve_faults,
 )
-from pytest_multihost.core.pytest_plugin.options import (
+from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_names,
     parse_ranks,
     parse_seconds,

@@ -6,7 +6,7 @@ others by a service of the world, outside of the rank.
 
 `validation` also reads faults from text, and checks them; `slow_io` cleans up what ranks leave.
 `interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the
-functions that points name; `object_store` and `object_store_server` are an S3 endpoint.
+functions that points name.
 """
 
 from pytest_multihost.core.nemesis.kind import FaultKind, Strike

@@ -2,11 +2,12 @@
 
 It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A test goes through
 `marks` and `options` to a `plan`, through `launchers` to a server (`server_process`), through
-`attempt` to a world, its verdict, its hazards and its artifacts, and through `item` to pytest's own
-report. `run` keeps what lasts from one attempt to the next.
+`attempt` to a world, its verdict, what follows from it (`analysis`) and its artifacts, and through
+`item` to pytest's own report. `run` keeps what lasts from one attempt to the next.
 
-`sweep` runs passing tests with disturbances.
+`option` is what an option is, `option_texts` and `marker_values` are how its values are read;
+`acceptances` reads the file of what the project accepts. `live_display` is what is shown while a
+world runs.
 
-`fixtures` are those of ranks, `tally` counts and ends the run; `attach` joins processes that a
-launcher has started.
+`fixtures` are those of ranks, `tally` counts and ends the run.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,18 +11,8 @@ import pytest
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
-from pytest_multihost.core.option import Option, Settings
-
-ACCEPTED_NAME = "multihost-accepted.toml"
-"""The file, in pytest's rootdir, where no other one is named."""
-
-ACCEPTED: Option[Path | None] = Option(
-    name="sweep_accept",  # the name is older than other uses of the file
-    metavar="FILE",
-    help=f"Weaknesses that are accepted (default: {ACCEPTED_NAME})",
-    parse=Path,
-    default=None,
-)
+from pytest_multihost.core.option import Settings
+from pytest_multihost.core.pytest_plugin.options import ACCEPTED, ACCEPTED_NAME
 
 _EXAMPLE = """Each entry has the form
 [[accepted]]
@@ -41,8 +32,6 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
     Raises:
         pytest.UsageError: It cannot be read, or an entry is wrong; names it.
     """
-    import tomllib
-
     named = settings.get(ACCEPTED)
     path = root / (named or ACCEPTED_NAME)
     if named is None and not path.exists():

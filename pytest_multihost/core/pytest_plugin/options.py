@@ -17,7 +17,6 @@ from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
-from pytest_multihost.core.pytest_plugin.acceptances import ACCEPTED
 from pytest_multihost.core.pytest_plugin.marker_values import (
     each_once,
     is_count,
@@ -149,6 +148,17 @@ ARTIFACTS: Option[Path] = Option(
     default=Path(".pytest_multihost"),
 )
 """Relative to pytest's rootdir; see `artifacts_directory`."""
+
+ACCEPTED_NAME = "multihost-accepted.toml"
+"""The file of what the project accepts, in pytest's rootdir, where no other one is named."""
+
+ACCEPTED: Option[Path | None] = Option(
+    name="sweep_accept",  # the name is older than other uses of the file
+    metavar="FILE",
+    help=f"Weaknesses that are accepted (default: {ACCEPTED_NAME})",
+    parse=Path,
+    default=None,
+)
 
 CORE_OPTIONS: tuple[Option[Any], ...] = (
     RANKS,

@@ -19,8 +19,8 @@ from pytest_multihost.extensions.hazards.model import (
     Launch,
     Passed,
     PlaceOf,
-    Rule,
 )
+from pytest_multihost.extensions.hazards.names import Rule
 from pytest_multihost.extensions.hazards.rules import Found, Records, programs
 from pytest_multihost.extensions.hazards.unguarded import TextOf, unguarded
 

@@ -14,7 +14,8 @@ from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
 from pytest_multihost.core.report.layout import Section
 from pytest_multihost.core.slots import slots_path
 from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
-from pytest_multihost.extensions.hazards.model import HazardMode, Hazards, Rule
+from pytest_multihost.extensions.hazards.model import Hazards
+from pytest_multihost.extensions.hazards.names import HazardMode, Rule
 from pytest_multihost.extensions.hazards.record import of_test, plain_calls, read_record
 from pytest_multihost.extensions.hazards.report import hazard_headline, hazards_section
 

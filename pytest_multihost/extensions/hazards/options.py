@@ -7,7 +7,7 @@ from typing import get_args
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import one_of
-from pytest_multihost.extensions.hazards.model import DEFAULT_RULES, HazardMode, Rule
+from pytest_multihost.extensions.hazards.names import DEFAULT_RULES, HazardMode, Rule
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:

@@ -15,7 +15,8 @@ from pytest_multihost.core.model.operation import (
     GroupKey,
     group_by_value,
 )
-from pytest_multihost.extensions.hazards.model import Launch, Passed, RankRecord, Rule
+from pytest_multihost.extensions.hazards.model import Launch, Passed, RankRecord
+from pytest_multihost.extensions.hazards.names import Rule
 
 Records = Mapping[int, RankRecord]
 """What each rank has launched, by rank."""

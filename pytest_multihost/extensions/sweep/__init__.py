@@ -72,9 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @hookimpl(tryfirst=True)  # before other processes are waited for
 def pytest_multihost_collected(session: pytest.Session) -> None:
     """Check that what is marked to be swept runs as a world."""
-    from pytest_multihost.extensions.sweep.marker import check_markers
+    marked = [item for item in session.items if item.get_closest_marker("multihost_sweep")]
+    if marked:
+        from pytest_multihost.extensions.sweep.marker import check_markers
 
-    check_markers(session.items)
+        check_markers(marked)
 
 
 @hookimpl
