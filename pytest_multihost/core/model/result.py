@@ -238,6 +238,16 @@ class WorldResult:
         """Return the final content of a rank's slot page; empty if it had none."""
         return next((each for each in self.operations if each.rank == rank), Operations(rank))
 
+    def operations_of(self, rank: int) -> list[Operation]:
+        """Return a rank's known operations: its records, and those only seen in snapshots.
+
+        An operation that was seen open may have ended before it was recorded.
+        """
+        recorded = [each for page in self.operations if page.rank == rank for each in page.recent]
+        seen = self.last_seen[rank].operations if rank in self.last_seen else ()
+        known = {(each.name, each.since_s, each.group_key) for each in recorded}
+        return recorded + [e for e in seen if (e.name, e.since_s, e.group_key) not in known]
+
 
 def utc_text(at: datetime | None = None) -> str:
     """Return an instant in UTC as all records have it, "2026-01-31T23:59:58Z".

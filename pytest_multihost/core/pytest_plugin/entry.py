@@ -10,7 +10,7 @@ those of an interpreter that was started by a controller (`server_process`). Ins
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +27,7 @@ from pytest_multihost.core.pytest_plugin.marks import (
     parametrize,
 )
 from pytest_multihost.core.pytest_plugin.options import (
+    CORE_OPTIONS,
     OFFERED,
     OfferedOptions,
     add_options,
@@ -38,7 +39,9 @@ from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, sum
 from pytest_multihost.core.registry import register_extensions
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.option import Settings
+    from pytest_multihost.core.launch import Launcher
+    from pytest_multihost.core.model.spec import WorldSpec
+    from pytest_multihost.core.option import Option, Settings
 import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
@@ -165,6 +168,27 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG0
     tally = node.config.stash[TALLY]
     for name, value in getattr(node, "workeroutput", {}).get("multihost", {}).items():
         setattr(tally, name, getattr(tally, name) + value)
+
+
+# Our own hooks, as far as they are about pytest. `core.built_in` has the others.
+
+
+@pytest.hookimpl(tryfirst=True)  # first in the help
+def pytest_multihost_options() -> Sequence[Option[Any]]:
+    """Offer the core's options."""
+    return CORE_OPTIONS
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_multihost_prepare(spec: WorldSpec) -> WorldSpec:
+    """Return the spec that extensions change."""
+    return spec
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_multihost_launch(launcher: Launcher) -> Launcher:
+    """Return the launcher that extensions change."""
+    return launcher
 
 
 def _check_package() -> None:

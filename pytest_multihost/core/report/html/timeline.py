@@ -24,7 +24,6 @@ from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome import describe_exit
 from pytest_multihost.core.report.html.render import display_text
 from pytest_multihost.core.report.html.sections import PageModel, rank_groups
-from pytest_multihost.extensions.trace.trace import operations_of
 
 Json = dict[str, object]
 
@@ -47,7 +46,7 @@ def timeline_data(page: PageModel) -> Json:
     by_rank = {
         rank: [
             each
-            for each in sorted(operations_of(rank, result), key=lambda each: each.since_s)
+            for each in sorted(result.operations_of(rank), key=lambda each: each.since_s)
             if each.source == "recorder" or each.scope != HARNESS_SCOPE
         ]
         for rank in range(result.spec.size)
