@@ -278,7 +278,7 @@ class LeftOut:
     """Disturbances that were planned and not run.
 
     Attributes:
-        reason: ``budget``, ``known``, ``shard``, ...: all are in docs/sweep-json.md.
+        reason: ``budget``, ``known``, ``machine``, ...: all are in docs/sweep-json.md.
         family: Their family.
         count: How many.
     """
@@ -296,7 +296,7 @@ class SweepResult:
         status: ``failed`` if there is a weakness that is not accepted.
         reason: Why the test was not swept, or what ended the sweep; None otherwise.
         points: How many points each rank passed, by kind of point.
-        shard: Which part of the plan was run, and of how many; None for all of it.
+        shard: Always None; earlier versions could run one part of the plan, and wrote which.
         lanes: How many worlds ran at a time.
         started_at: UTC, when the sweep began; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.

@@ -50,8 +50,6 @@ SWEEP_SIGNATURE = (
     " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
 )
 
-_SHARD = re.compile("([0-9]{1,6})/([0-9]{1,6})")
-
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
@@ -60,14 +58,12 @@ class SweepSettings:
     Attributes:
         families: Sweep every multihost test with these; empty: only tests with the marker.
         budget_s: Seconds for each test.
-        shard: Which part of each plan to run, and of how many; None for all of it.
         accepted: The file of accepted weaknesses; None: the usual one, if it is there.
         is_continued: Whether earlier sweeps are to go on.
     """
 
     families: tuple[Family, ...] = ()
     budget_s: float = 60.0
-    shard: tuple[int, int] | None = None
     accepted: Path | None = None
     is_continued: bool = False
 
@@ -108,19 +104,6 @@ def parse_families(text: str) -> tuple[Family, ...]:
     return found
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """Read "2/4".
-
-    Raises:
-        SettingError: It is no part of a whole.
-    """
-    found = _SHARD.fullmatch(text)
-    k, n = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= k <= n:
-        raise SettingError(f"must be K/N, such as 2/4 for the second of four, not {shown(text)}")
-    return k, n
-
-
 def has_acceptances(root: Path, settings: SweepSettings) -> bool:
     """Return whether there is a file of what the project accepts, or one is named."""
     return settings.accepted is not None or (root / ACCEPTED_NAME).exists()
@@ -149,7 +132,6 @@ _OPTIONS = {
     "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
     "sweep": ("FAMILIES", "Disturb passing tests in turn; of: late,fails,differs,errors,killed"),
     "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
-    "sweep_shard": ("K/N", "Run the K-th of N parts of each sweep"),
     "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
     "hazards": ("off|warn|fail", "What to do where a passing test shows what can hang elsewhere"),
     "hazard_rules": ("RULE[,...]|all", f"Hazards to look for (default: {','.join(DEFAULT_RULES)})"),
@@ -288,7 +270,6 @@ def read_settings(config: pytest.Config) -> Settings:
         sweep=SweepSettings(
             families=read("sweep", parse_families) or (),
             budget_s=read("sweep_budget", parse_seconds) or 60.0,
-            shard=read("sweep_shard", parse_shard),
             accepted=read("sweep_accept", config.rootpath.joinpath),
             is_continued=config.getoption("multihost_sweep_continue"),
         ),

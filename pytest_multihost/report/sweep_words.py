@@ -320,7 +320,6 @@ _LEFT_OUT = {
     "known": "because other runs have shown that they would show nothing new",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
-    "shard": "because other shards run them",
     "doubtful": "because nothing was proven, and in a world alone nothing occurred",
 }
 

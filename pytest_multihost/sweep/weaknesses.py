@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.model.spec import Family
@@ -52,18 +52,6 @@ def find_weaknesses(
         again = [each for each in repeats if each.disturbance == run.disturbance]
         return len(again), sum(shows_again(each, run) for each in again)
 
-    return reduce_runs(runs, counted)
-
-
-def reduce_runs(
-    runs: Sequence[DisturbedRun], counted: Callable[[DisturbedRun], Counts]
-) -> tuple[Weakness, ...]:
-    """Return what runs show.
-
-    Args:
-        runs: One run of each disturbance.
-        counted: Returns how often a run was repeated, and how often it showed the same again.
-    """
     shown: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(runs):
         if run.outcome in WEAK:

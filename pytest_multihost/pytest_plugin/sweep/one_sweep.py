@@ -318,7 +318,7 @@ def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
 
 
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
-    """Return the last sweep of the same test with the same world and part of the plan.
+    """Return the last sweep of the same test with the same world.
 
     Args:
         artifacts: The artifacts directory.
@@ -333,4 +333,4 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
 
 
 def _world(result: SweepResult) -> tuple[object, ...]:
-    return result.nodeid, result.backend, result.world_size, result.seed, result.shard
+    return result.nodeid, result.backend, result.world_size, result.seed

@@ -51,7 +51,7 @@ from pytest_multihost.pytest_private import (
 from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
 from pytest_multihost.report.text import ERASE, overlay
-from pytest_multihost.sweep import apply_acceptances, plan_sweep, shard_of
+from pytest_multihost.sweep import apply_acceptances, plan_sweep
 
 # The line on the terminal while a test is swept.
 
@@ -167,7 +167,6 @@ class Sweeps:
         assert plan.sweep is not None  # noqa: S101 - for the type checker
         self.broken = None
         result = _blank_result(plan.sweep, attempt, self.folder.run_id)
-        result = replace(result, shard=self.tally.settings.sweep.shard)
         reason = _why_not(plan, attempt)
         if reason is not None:
             result = replace(result, status="not swept", reason=reason)
@@ -254,13 +253,9 @@ class Sweeps:
         )
 
     def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
-        """Return what is to be run: this shard's part, without what earlier sweeps have run."""
+        """Return what is to be run, without what earlier sweeps have run."""
         todo = list(result.plan.disturbances)
         sweep = OneSweep(deque())
-        if result.shard is not None:
-            mine = shard_of(result.plan, *result.shard)
-            sweep.leave_out("shard", (each for each in todo if each not in mine))
-            todo = list(mine)
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
         if self.tally.settings.sweep.is_continued:
