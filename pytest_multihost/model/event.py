@@ -323,8 +323,6 @@ class PointsRecorded:
         passed: The numbers of the sites passed, in order.
         beyond: At the end: how many more it has passed, which were only counted.
         is_all: Whether it records no more.
-        unused: At the end: of ``clock`` and ``hashes``, what the test's code certainly does not
-            look at.
     """
 
     kind: ClassVar = "record"
@@ -332,7 +330,6 @@ class PointsRecorded:
     passed: tuple[int, ...] = ()
     beyond: int = 0
     is_all: bool = False
-    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,21 +71,6 @@ def frames_of_points(history: Iterable[Event]) -> Mapping[int, tuple[tuple[Frame
     }
 
 
-def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
-    """Return what the code of no rank looks at, of ``clock`` and ``hashes``.
-
-    Args:
-        history: The events of a world that was told to record points.
-        size: Its ranks; one that has not said what it uses may use all.
-    """
-    told = {
-        event.rank: frozenset(event.body.unused)
-        for event in history
-        if isinstance(event.body, PointsRecorded) and event.body.is_all
-    }
-    return frozenset.intersection(*told.values()) if len(told) == size else frozenset()
-
-
 def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
     """Return how many points ranks have passed that they did not record: there were too many."""
     found = Counter[int]()

@@ -16,7 +16,6 @@ from pytest_multihost.model.stack import Frame, relative_to
 from pytest_multihost.model.sweep import STORE_READS
 from pytest_multihost.rank.recorder import Recorder, SourceRef
 from pytest_multihost.rank.recorder.calls import callers, error_path, user_frames
-from pytest_multihost.rank.used_code import UsedCode
 
 # Which operations are over for a rank only once every rank of the world has entered them.
 #
@@ -101,7 +100,6 @@ class PointRecord:
         has_faults: Whether the world has any: then it may hang, and all that was passed before is
             sent at each operation. That takes 10 us, which would be much in an undisturbed run.
         tells_callers: Whether what is passed at one line is told apart by who has called.
-        used: The user's code that was seen to pass points.
     """
 
     recorder: Recorder
@@ -116,7 +114,6 @@ class PointRecord:
     _left: int = MAX_POINTS
     _beyond: int = 0
     _due_s: float = 0.0
-    used: UsedCode = field(default_factory=UsedCode)
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
 
@@ -185,7 +182,6 @@ class PointRecord:
             frame = self._relative(frame)
         is_inner = is_inside and point == "collective"
         can_fail = point in ("io", "call") or name in STORE_READS
-        self.used.see(caller)
         self._new.append(
             PointSite(
                 Point(point, name, call=call),
@@ -220,5 +216,4 @@ class PointRecord:
                 new, self._new = tuple(self._new), []
             if passed or is_all:
                 beyond = self._beyond if is_all else 0
-                unused = self.used.unused() if is_all else ()
-                self.send(PointsRecorded(new, passed, beyond, is_all, unused))
+                self.send(PointsRecorded(new, passed, beyond, is_all))

@@ -250,13 +250,13 @@ SKEW_S = 7200.0
 
 
 def choices_of_differences(
-    role: Role, decisions: Sequence[str], values: Sequence[str], unused: frozenset[str]
+    role: Role, decisions: Sequence[str], values: Sequence[str]
 ) -> Iterator[Choice]:
     """Yield what a rank of a role sees otherwise than the others."""
     for turn, rank in enumerate(role.disturbed):
         points = role.of_rank(rank)
         yield from _other_files(points, turn, role.sharing)
-        if points and "clock" not in unused:
+        if points:
             yield from _clocks(points, turn)
         yield from _data([each for each in points if each.point.point == "batch"], turn)
         yield from _calls(rank, points, turn, decisions, values)

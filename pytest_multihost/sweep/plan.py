@@ -72,7 +72,6 @@ def plan_sweep(
     size: int,
     decisions: Sequence[str] = (),
     values: Sequence[str] = (),
-    unused: frozenset[str] = frozenset(),
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
@@ -82,7 +81,6 @@ def plan_sweep(
         size: Ranks of the world.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
-        unused: What the test's code does not look at, of ``clock`` and ``hashes``.
 
     Returns:
         The plan; its disturbances are in the order in which they are to be run.
@@ -98,11 +96,11 @@ def plan_sweep(
             elif family == "fails":
                 found = choices_of_failures(role)
             elif family == "differs":
-                found = choices_of_differences(role, decisions, values, unused)
+                found = choices_of_differences(role, decisions, values)
             else:
                 found = choices_on_request(role, family)
             chosen += [(each, ranks) for each in found]
-    if "differs" in families and "hashes" not in unused:
+    if "differs" in families:
         last = next((e for e in reversed(points.get(roles[-1][0], ())) if is_of_the_test(e)), None)
         hashes = choices_of_hashes(last) if last is not None else ()
         chosen += [(each, roles[-1]) for each in hashes]

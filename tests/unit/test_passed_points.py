@@ -16,7 +16,6 @@ from pytest_multihost.outcome.points import (
     frames_of_points,
     recorded_points,
     unrecorded_points,
-    unused_by_all,
 )
 from pytest_multihost.rank.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.rank.recorder import Recorder
@@ -282,19 +281,6 @@ def test_what_another_thread_is_in_does_not_make_an_operation_meet_all() -> None
     inner = PointSite(op("all_gather"), is_main=False, is_inner=True, meets_all=True)
     found = recorded(PointSite(op("broadcast_object_list")), inner, passed=(0, 1))
     assert [each.meets_all for each in found] == [False]
-
-
-def test_what_no_rank_looks_at_is_unused() -> None:
-    """One that does not say so may look at it."""
-
-    def told(rank: int, *unused: str) -> Event:
-        return Event(1.0, rank, PointsRecorded(is_all=True, unused=unused))
-
-    both, clock = told(0, "clock", "hashes"), told(1, "clock")
-    assert unused_by_all([both, clock], size=2) == {"clock"}
-    assert unused_by_all([both, told(1)], size=2) == frozenset()
-    assert unused_by_all([both], size=2) == frozenset()
-    assert unused_by_all([], size=2) == frozenset()
 
 
 def test_a_call_on_a_file_is_recorded_with_the_way_of_an_error() -> None:

@@ -28,7 +28,7 @@ from pytest_multihost.model.sweep import (
     SweepStatus,
 )
 from pytest_multihost.nemesis import FaultKind
-from pytest_multihost.outcome.points import recorded_points, unused_by_all
+from pytest_multihost.outcome.points import recorded_points
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, overwrite
 from pytest_multihost.pytest_plugin.launchers import (
     Launchers,
@@ -192,7 +192,6 @@ class Sweeps:
             size=size,
             decisions=request.decisions,
             values=request.values,
-            unused=unused_by_all(world.history, size),
         )
         if attempt.hazards is not None:  # first: they are known to be wrong somewhere
             last = max((each.class_ for each in planned.disturbances), default=0)
