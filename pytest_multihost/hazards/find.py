@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from pytest_multihost.hazards import rules
-from pytest_multihost.hazards.rules import Found, Records, programs
-from pytest_multihost.hazards.unguarded import TextOf, unguarded
+from pytest_multihost.hazards.rules import Found, Records
 from pytest_multihost.model.fault import START, Fault, Point
 from pytest_multihost.model.hazard import (
     Hazard,
@@ -16,7 +14,6 @@ from pytest_multihost.model.hazard import (
     HazardSide,
     HazardStep,
     Launch,
-    Passed,
     PlaceOf,
 )
 from pytest_multihost.model.operation import group_by_value, group_name, rank_set
@@ -29,29 +26,17 @@ _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
     "threads": rules.threads,
     "unwaited": rules.unwaited,
     "skipped": rules.skipped,
-    "racing": rules.racing,
-    "programs": programs,
-    "buffered": rules.buffered,
 }
 
 _WHEN: Mapping[Rule, str] = {
     "order": "NCCL before 2.26 can hang here at any time; since 2.26, with"
     " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here.",
-    "racing": "NCCL before 2.26 can hang here at any time; since 2.26, with"
-    " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here, unless one of"
-    " the groups is on the CPU.",
     "threads": "It hangs when the threads of another rank come in the other order: nothing orders"
     " the two calls, and the operations of the group do not match then.",
     "unwaited": "It hangs, or uses a buffer that is still in use, when the operation is not yet"
     " complete as its buffer is freed, its group is destroyed or its rank leaves.",
     "skipped": "With NCCL it hangs at the next synchronisation of the device: the operation ends on"
     " no rank before all have entered it.",
-    "programs": "On GPUs a process can stay in the first start of a program until the others have"
-    " started it, too: it hangs when they wait in another one, or in a barrier.",
-    "unguarded": "When the call fails there, its rank never enters the operation: the others wait"
-    " until a launcher, a timeout or somebody ends them.",
-    "buffered": "With NCCL it hangs when the messages do not fit its buffers: what two ranks send"
-    " each other outside of a batch runs in the order of its launches.",
 }
 
 
@@ -61,7 +46,6 @@ def find_hazards(
     *,
     size: int,
     place_of: PlaceOf,
-    text_of: TextOf = lambda _: "",
 ) -> Hazards:
     """Return what rules find in the record of a run that has passed.
 
@@ -70,14 +54,9 @@ def find_hazards(
         wanted: The rules to apply.
         size: Ranks of the world.
         place_of: Makes places of lines.
-        text_of: Reads the program's files.
     """
-    known: dict[Rule, Callable[[Records], Iterator[Found]]] = {
-        **_RULES,
-        "unguarded": partial(unguarded, text_of=text_of),
-    }
-    applied = tuple(rule for rule in wanted if rule in known)
-    found = [each for rule in applied for each in known[rule](records)]
+    applied = tuple(rule for rule in wanted if rule in _RULES)
+    found = [each for rule in applied for each in _RULES[rule](records)]
     alike = group_by_value((_lines(each), each) for each in found)
     hazards = tuple(_hazard(each, size, place_of) for each in alike.values())
     truncated = tuple(rank for rank, each in sorted(records.items()) if each.is_truncated)
@@ -90,9 +69,7 @@ def _lines(found: Found) -> tuple[object, ...]:
     return found.rule, *sorted(map(_line, steps))
 
 
-def _line(step: Launch | Passed) -> tuple[str, str]:
-    if isinstance(step, Passed):
-        return step.point.point.call or step.point.point.name, str(step.point.where)
+def _line(step: Launch) -> tuple[str, str]:
     return step.operation.name, str(step.frame)
 
 
@@ -108,17 +85,12 @@ def _hazard(alike: Sequence[Found], size: int, place_of: PlaceOf) -> Hazard:
     )
 
 
-def _side(rank: int, steps: Sequence[Launch | Passed], size: int, place_of: PlaceOf) -> HazardSide:
+def _side(rank: int, steps: Sequence[Launch], size: int, place_of: PlaceOf) -> HazardSide:
     found = tuple(_step(each, size, place_of) for each in steps)
     return HazardSide(rank, found or (HazardStep("nothing of the kind", None, None),))
 
 
-def _step(step: Launch | Passed, size: int, place_of: PlaceOf) -> HazardStep:
-    if isinstance(step, Passed):
-        point = step.point.point
-        text = f"{point.call} of {point.name}" if point.call else point.name
-        where = place_of(step.frames[0]) if step.frames else None
-        return HazardStep(text, None, where, point.nth, point)
+def _step(step: Launch, size: int, place_of: PlaceOf) -> HazardStep:
     operation = step.operation
     return HazardStep(
         operation.describe(size),
@@ -134,22 +106,15 @@ def _summary(alike: Sequence[Found], size: int) -> str:
     group = group_name(first.group, size) if first.group else ""
     name, _ = _line(first.sides[0][1][0])
     match first.rule:
-        case "order" | "racing":
+        case "order":
             return f"{ranks} launch operations of their groups in different orders"
-        case "programs":
-            return f"{ranks} start programs, or meet at barriers, in different orders"
         case "threads":
             return f"two threads of {ranks} are in operations of the {group} at a time"
         case "unwaited":
             return f"{ranks} never waited for {name}"
-        case "unguarded":
-            alone = rank_set(each.sides[0][0] for each in alike)
-            return f"a failed {name} keeps {alone} from what the {group} waits in"
         case "skipped":
             (ahead, _), (behind, _) = first.sides
             return f"rank {behind} did not enter what rank {ahead} has launched in the {group}"
-        case _:
-            return f"{ranks} both send before they receive"
 
 
 # Match hazards with those that a project accepts.
@@ -183,10 +148,6 @@ def _accepts(acceptance: Acceptance, hazard: Hazard) -> bool:
 # What to do to a test so that a hazard of its becomes a hang on this machine.
 
 
-_IN_STREAMS = ("order", "racing", "buffered", "programs")
-"""Rules about what a device does in the order of the launches, or where processes connect."""
-
-
 def disturbances_of(hazards: Hazards, *, size: int, class_: int = 0) -> tuple[Disturbance, ...]:
     """Return the disturbances that try hazards: what hangs then is a finding with a token.
 
@@ -205,7 +166,7 @@ def disturbances_of(hazards: Hazards, *, size: int, class_: int = 0) -> tuple[Di
 
 def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
     """Yield faults that may make a hazard hang."""
-    if hazard.rule in _IN_STREAMS:
+    if hazard.rule == "order":
         yield Fault("stream_order", tuple(range(size)), START, {})
     if hazard.rule == "threads":  # the thread that came first comes last on this rank
         [side] = hazard.sides
@@ -213,10 +174,6 @@ def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
         if operation is not None:
             at = Point("collective", operation.name, side.steps[0].nth)
             yield Fault("hold", (side.rank,), at, {"until": "others-wait"})
-    if hazard.rule == "unguarded":
-        side = hazard.sides[0]
-        if (point := side.steps[0].point) is not None:
-            yield Fault("fails", (side.rank,), point, {})
 
 
 def _ranks(fault: Fault) -> tuple[int, ...]:

@@ -299,7 +299,6 @@ class PointSite:
         makes: Whether the call may make or empty the file.
         meets_all: Whether it is over only once every rank of the world has entered it.
         error_path: The way of an exception that is raised there.
-        frames: The user's lines from there out to the test, innermost first.
     """
 
     omits_defaults: ClassVar = True
@@ -311,7 +310,6 @@ class PointSite:
     makes: bool = False
     meets_all: bool = False
     error_path: ErrorPath = UNKNOWN_PATH
-    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from pytest_multihost.model.fault import Point
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.spec import Rule
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import OperationName, Place
 
 
@@ -38,19 +37,6 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """A point that a rank has passed: a call that can fail, or an operation.
-
-    Attributes:
-        point: The point.
-        frames: The user's lines from there out to the test, innermost first.
-    """
-
-    point: RecordedPoint
-    frames: tuple[Frame, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
@@ -58,18 +44,11 @@ class RankRecord:
         rank: The rank.
         launches: Its operations.
         is_truncated: Whether there were more than are kept.
-        main_thread: Native id of its main thread; 0 if unknown.
-        programs: The jax programs that its main thread has started from Python, in order: the last
-            start at each line.
-        passed: The points that it has passed, in order; empty if they were not recorded.
     """
 
     rank: int
     launches: tuple[Launch, ...] = ()
     is_truncated: bool = False
-    main_thread: int = 0
-    programs: tuple[Launch, ...] = ()
-    passed: tuple[Passed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +60,7 @@ class HazardStep:
         operation: The operation; None if it is none.
         where: The user's line; None if the user's code is not on the stack.
         nth: Which of the rank's operations of this name it is, as `at.collective` counts them.
-        point: Of a call that can fail, where a fault can make it fail.
+        point: Always None.
     """
 
     text: str

@@ -35,10 +35,6 @@ Rule = Literal[
     "threads",  # two threads of a rank are inside calls of one group at a time
     "unwaited",  # nobody waits for an asynchronous operation
     "skipped",  # a member of a group did not enter the last collective of the others
-    "racing",  # two threads launch collectives of two groups, on two ranks in different orders
-    "unguarded",  # a call that can fail on some ranks only, and then nobody tells the others
-    "programs",  # two processes start jax programs, or meet at barriers, in different orders
-    "buffered",  # transfers of two ranks that end only because they take no turns
 ]
 """What hazards are looked for; docs/hazards.md describes each."""
 
@@ -168,7 +164,6 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank records every point to which a fault can be bound.
-        tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
@@ -192,7 +187,6 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
-    tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False

@@ -191,11 +191,6 @@ class HazardSettings:
         """Whether they are looked for."""
         return self.mode != "off"
 
-    @property
-    def needs_points(self) -> bool:
-        """Whether ranks have to record the points that they pass."""
-        return self.is_on and "unguarded" in self.rules
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

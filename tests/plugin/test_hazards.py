@@ -69,10 +69,12 @@ def test_only_the_rules_that_were_asked_for_are_applied(run_worlds: RunWorlds) -
     assert hazards(worlds) == {"rules": ["order"], "found": [], "truncated": []}
 
 
-def test_an_unknown_rule_is_refused(run_worlds: RunWorlds) -> None:
-    """With the names of those that exist."""
-    worlds = run_worlds(UNWAITED, "--multihost-hazard-rules=ordre")
-    worlds.run.stderr.fnmatch_lines(["*rules are order, *not 'ordre'*"])
+@pytest.mark.parametrize("rule", ["ordre", "unguarded"])
+def test_an_unknown_rule_is_refused(run_worlds: RunWorlds, rule: str) -> None:
+    """With the names of those that exist; an earlier version had the second one."""
+    worlds = run_worlds(UNWAITED, f"--multihost-hazard-rules={rule}")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    worlds.run.stderr.fnmatch_lines([f"*rules are order, threads, unwaited, skipped*not '{rule}'*"])
 
 
 def test_an_accepted_hazard_is_silent(run_worlds: RunWorlds, pytester: pytest.Pytester) -> None:
