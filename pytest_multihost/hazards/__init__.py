@@ -3,12 +3,32 @@
 gloo on CPU forgives what NCCL punishes. Matching of collectives has no wildcards, so that one run
 shows what others would do.
 
-* `rules` has the rules about collectives, works and transfers, each a function from the record to
-  what it has found.
-* `find` applies rules, words what they have found, marks what a project accepts, and says what a
-  sweep can do so that it hangs.
+* `rule` says what a rule is. Each rule has a file of its own - `order`, `threads`, `unwaited` and
+  `skipped` - and is named in `RULES`. `records` has the parts of a record that several rules need.
+* `find` applies rules, and words what they find; `accept` marks what a project accepts; `disturb`
+  says what a sweep can do so that a hazard hangs.
 """
 
-from pytest_multihost.hazards.find import accept_hazards, disturbances_of, find_hazards
+from collections.abc import Mapping
 
-__all__ = ["accept_hazards", "disturbances_of", "find_hazards"]
+from pytest_multihost.hazards.accept import accept_hazards
+from pytest_multihost.hazards.disturb import disturbances_of
+from pytest_multihost.hazards.find import find_hazards
+from pytest_multihost.hazards.order import ORDER
+from pytest_multihost.hazards.rule import Found, HazardRule, Occurrences
+from pytest_multihost.hazards.skipped import SKIPPED
+from pytest_multihost.hazards.threads import THREADS
+from pytest_multihost.hazards.unwaited import UNWAITED
+
+__all__ = [
+    "RULES",
+    "Found",
+    "HazardRule",
+    "Occurrences",
+    "accept_hazards",
+    "disturbances_of",
+    "find_hazards",
+]
+
+RULES: Mapping[str, HazardRule] = {rule.name: rule for rule in (ORDER, THREADS, UNWAITED, SKIPPED)}
+"""The rules by name, in the order in which their hazards are reported."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from pytest_multihost.model.fault import Point
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.spec import Rule
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import OperationName, Place
 
@@ -87,7 +86,7 @@ class Hazard:
     """A way in which a program that has passed can hang.
 
     Attributes:
-        rule: Which rule has found it.
+        rule: The name of the rule that has found it.
         summary: What was seen, in one sentence.
         when: When it hangs, in one sentence.
         sides: What the ranks did.
@@ -95,7 +94,7 @@ class Hazard:
         accepted: Why the project accepts it; None if it does not.
     """
 
-    rule: Rule
+    rule: str
     summary: str
     when: str
     sides: tuple[HazardSide, ...]
@@ -123,12 +122,12 @@ class Hazards:
     """What was looked for in a run that has passed, and found.
 
     Attributes:
-        rules: The rules that were applied.
+        rules: The names of the rules that were applied.
         found: What they have found.
         truncated: Ranks with more operations than are kept: later ones were not judged.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[str, ...]
     found: tuple[Hazard, ...] = ()
     truncated: tuple[int, ...] = ()
 

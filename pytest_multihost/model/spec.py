@@ -30,19 +30,8 @@ BRIDGE_ADDRESS = str(NETWORK[-2])
 """The address of the bridge that connects them."""
 
 
-Rule = Literal[
-    "order",  # two ranks launch collectives of two groups in different orders
-    "threads",  # two threads of a rank are inside calls of one group at a time
-    "unwaited",  # nobody waits for an asynchronous operation
-    "skipped",  # a member of a group did not enter the last collective of the others
-]
-"""What hazards are looked for; docs/hazards.md describes each."""
-
 HazardMode = Literal["off", "warn", "fail"]
 """What to do about hazards: nothing, a warning each, or to fail the test."""
-
-DEFAULT_RULES: Final[tuple[Rule, ...]] = ("order", "threads", "unwaited", "skipped")
-"""The rules that have shown no false alarm."""
 
 Family = Literal[
     "late",  # the rank is held there until all others wait for it

@@ -19,13 +19,13 @@ from typing import ClassVar
 import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
-from pytest_multihost.hazards import accept_hazards, find_hazards
+from pytest_multihost.hazards import RULES, HazardRule, accept_hazards, find_hazards
 from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.model.errors import MultihostHazardWarning
 from pytest_multihost.model.hazard import Hazards, RankRecord
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.spec import Rule, WorldSpec
+from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.outcome import RankFacts
@@ -64,7 +64,7 @@ from pytest_multihost.watched_world import FindBlockingRanks, WatchedWorld, Worl
 
 
 def look_for_hazards(
-    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
+    judged: Judgement, scratch: Path, rules: Sequence[HazardRule], accepted: Sequence[Acceptance]
 ) -> Hazards | None:
     """Return the hazards of a world; None if it was disturbed, or has not passed.
 
@@ -79,9 +79,10 @@ def look_for_hazards(
         return None
     go_s = judged.result.go_s or 0.0
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
-    calls = {plain_calls(page, since_s=go_s) for page in pages}
-    if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
-        return Hazards(tuple(rules))
+    if not any(rule.judges_plain_runs for rule in rules):
+        calls = {plain_calls(page, since_s=go_s) for page in pages}
+        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
+            return Hazards(tuple(rule.name for rule in rules))
     records = {
         rank: _of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)
     }
@@ -292,7 +293,7 @@ def run_attempt(
     judged = replace(judged, finding=require_fired(finding, result))
     hazards = None
     if spec.keeps_operations and plan.expected is None:
-        rules = tally.settings.hazards.rules
+        rules = [RULES[name] for name in tally.settings.hazards.rules]
         hazards = look_for_hazards(judged, scratch, rules, accepted)
     attempt = CompletedAttempt(judged, directory, watchdog.warned, hazards=hazards)
     _write_artifacts(attempt, plan, folder, tally)

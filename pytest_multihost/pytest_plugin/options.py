@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ from typing import TypeVar, get_args
 
 import pytest
 
+from pytest_multihost.hazards import RULES
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
 from pytest_multihost.model.spec import (
     DEFAULT_FAMILIES,
-    DEFAULT_RULES,
     MAX_RANKS,
     MAX_SEED,
     ONE,
@@ -29,13 +29,14 @@ from pytest_multihost.model.spec import (
     Family,
     HazardMode,
     Hosts,
-    Rule,
 )
 
 # What the options say about sweeps.
 #
 # Read in every run of pytest; what sweeps is imported only where a test is to be swept.
 
+
+DEFAULT_RULES = tuple(name for name, rule in RULES.items() if rule.is_default)
 
 ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -180,11 +181,11 @@ class HazardSettings:
 
     Attributes:
         mode: What to do about them.
-        rules: The rules to apply.
+        rules: The names of the rules to apply.
     """
 
     mode: HazardMode = "warn"
-    rules: tuple[Rule, ...] = DEFAULT_RULES
+    rules: tuple[str, ...] = DEFAULT_RULES
 
     @property
     def is_on(self) -> bool:
@@ -348,17 +349,20 @@ def parse_names(text: str) -> tuple[str, ...]:
     return parts
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str, known: Collection[str] = RULES) -> tuple[str, ...]:
     """Read "order,threads", or "all".
+
+    Args:
+        text: The names of rules.
+        known: The names that there are.
 
     Raises:
         SettingError: There is no such rule.
     """
-    rules: tuple[Rule, ...] = get_args(Rule)
     parts = {part.strip() for part in text.split(",")}
-    if text != "all" and (unknown := parts - set(rules)):
-        raise SettingError(f"rules are {', '.join(rules)}, or all, not {shown(min(unknown))}")
-    return tuple(rule for rule in rules if text == "all" or rule in parts)
+    if text != "all" and (unknown := parts - set(known)):
+        raise SettingError(f"rules are {', '.join(known)}, or all, not {shown(min(unknown))}")
+    return tuple(name for name in known if text == "all" or name in parts)
 
 
 def parse_seconds(text: str) -> float:

@@ -7,12 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
-from pytest_multihost.hazards.rules import order, skipped, threads, unwaited
-from pytest_multihost.model.hazard import Launch, RankRecord
+from pytest_multihost.hazards import (
+    RULES,
+    Found,
+    HazardRule,
+    accept_hazards,
+    disturbances_of,
+    find_hazards,
+)
+from pytest_multihost.model.fault import START, Fault
+from pytest_multihost.model.hazard import Hazards, Launch, RankRecord
 from pytest_multihost.model.operation import Operation, Scope
 from pytest_multihost.model.stack import Frame, SourceContext
 from pytest_multihost.model.sweep import Acceptance
+
+order, threads, unwaited, skipped = (rule.find for rule in RULES.values())
 
 PAIR, TRIO = (0, 1), (0, 1, 2)
 SENT = {"send": "transfer", "recv": "transfer"}
@@ -323,10 +332,12 @@ def test_a_receive_from_anybody_may_be_the_one_that_is_missing() -> None:
 # what is told
 
 
-def found_in(rows: Rows, *, rules: Sequence[str] = ("order", "unwaited")) -> object:
+CONTEXT = SourceContext("/root", lambda _, line: f"line {line}")
+
+
+def found_in(rows: Rows, *, rules: Sequence[str] = ("order", "unwaited")) -> Hazards:
     """Return what rules find."""
-    context = SourceContext("/root", lambda _, line: f"line {line}")
-    return find_hazards(rows, rules, size=3, place_of=context.place)  # type: ignore[arg-type]
+    return find_hazards(rows, [RULES[name] for name in rules], size=3, place_of=CONTEXT.place)
 
 
 def test_the_same_lines_are_told_once_with_how_often_they_were_seen() -> None:
@@ -334,7 +345,7 @@ def test_the_same_lines_are_told_once_with_how_often_they_were_seen() -> None:
     row = Recorded(0)
     for _ in range(5):
         row.launch(waited=None, line=7)
-    [hazard] = found_in(records(row)).found  # type: ignore[attr-defined]
+    [hazard] = found_in(records(row)).found
     assert hazard.count == 5
     assert "seen 5 times" in hazard.text
     assert "train.py:7" in hazard.text
@@ -344,7 +355,7 @@ def test_a_hazard_is_accepted_by_its_rule_and_lines() -> None:
     """In the file that has the accepted weaknesses of sweeps."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
     entry = Acceptance(test="t", culprit="train.py:line 7", reason="known", hazard="unwaited")
-    accepted = accept_hazards(hazards, [entry], nodeid="t")  # type: ignore[arg-type]
+    accepted = accept_hazards(hazards, [entry], nodeid="t")
     assert accepted.found[0].accepted == "known"
     assert accepted.open == ()
 
@@ -358,7 +369,7 @@ def test_an_entry_for_something_else_accepts_no_hazard(change: Mapping[str, str]
     """Each part of it must fit."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
     entry = Acceptance(test="t", culprit="train.py:line 7", reason="known", hazard="unwaited")
-    accepted = accept_hazards(hazards, [replace(entry, **change)], nodeid="t")  # type: ignore[arg-type]
+    accepted = accept_hazards(hazards, [replace(entry, **change)], nodeid="t")
     assert len(accepted.open) == 1
 
 
@@ -371,7 +382,7 @@ def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
         lambda rank: rank.launch(line=3).launch(group=TRIO, line=4),
         lambda rank: rank.launch(group=TRIO, line=8).launch(line=7),
     )
-    [tried] = disturbances_of(found_in(opposite), size=3)  # type: ignore[arg-type]
+    [tried] = disturbances_of(found_in(opposite), RULES, size=3)
     assert (tried.family, tried.fault.kind, tried.role) == ("hazards", "stream_order", (0, 1, 2))
 
 
@@ -380,7 +391,7 @@ def test_of_two_threads_the_first_one_is_held() -> None:
     row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)
     launches = tuple(replace(each, nth=4) for each in row.launches)
     found = found_in({1: RankRecord(1, launches)}, rules=("threads",))
-    [tried] = disturbances_of(found, size=2)  # type: ignore[arg-type]
+    [tried] = disturbances_of(found, RULES, size=2)
     assert (tried.fault.kind, tried.fault.ranks) == ("hold", (1,))
     assert (tried.fault.at.name, tried.fault.at.nth) == ("all_reduce", 4)
 
@@ -388,4 +399,43 @@ def test_of_two_threads_the_first_one_is_held() -> None:
 def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
     """Nobody can make a work hang that nobody waits for."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
-    assert disturbances_of(hazards, size=2) == ()  # type: ignore[arg-type]
+    assert disturbances_of(hazards, RULES, size=2) == ()
+
+
+# a rule of one's own
+
+
+def _broadcasts(rows: Rows) -> list[Found]:
+    return [
+        Found(((rank, (each,)),), each.operation.group)
+        for rank, record in rows.items()
+        for each in record.launches
+        if each.operation.name == "broadcast"
+    ]
+
+
+def _freeze(_: object, size: int) -> list[Fault]:
+    return [Fault("freeze", (size - 1,), START, {"seconds": 1.0})]
+
+
+def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
+    """What it finds, how that is reported, when it hangs and what a sweep tries."""
+    rule = HazardRule(
+        name="casts",
+        find=_broadcasts,
+        summarize=lambda seen: f"{seen.ranks} used {seen.operation} in the {seen.group}",
+        when="It hangs on Sundays.",
+        disturb=_freeze,
+    )
+    rows = records(*(Recorded(rank).launch("broadcast", line=7) for rank in PAIR))
+    hazards = find_hazards(rows, [RULES["order"], rule], size=2, place_of=CONTEXT.place)
+    [hazard] = hazards.found
+    assert hazards.rules == ("order", "casts")
+    assert hazard.text.splitlines() == [
+        "casts: ranks 0,1 used broadcast in the world group",
+        "  rank 0: broadcast #1 (world group) at /job/train.py:7",
+        "  seen 2 times in this run",
+        "  It hangs on Sundays.",
+    ]
+    [tried] = disturbances_of(hazards, {rule.name: rule}, size=2)
+    assert (tried.fault.kind, tried.fault.ranks) == ("freeze", (1,))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.hazards import disturbances_of
+from pytest_multihost.hazards import RULES, disturbances_of
 from pytest_multihost.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError
@@ -195,7 +195,7 @@ class Sweeps:
         )
         if attempt.hazards is not None:  # first: they are known to be wrong somewhere
             last = max((each.class_ for each in planned.disturbances), default=0)
-            tried = disturbances_of(attempt.hazards, size=size, class_=last + 1)
+            tried = disturbances_of(attempt.hazards, RULES, size=size, class_=last + 1)
             planned = replace(planned, disturbances=(*tried, *planned.disturbances))
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))

@@ -1,0 +1,38 @@
+"""The disturbances that try hazards: a hazard that hangs on this machine is a weakness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_multihost.hazards.rule import HazardRule
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.hazard import Hazard, Hazards
+from pytest_multihost.model.sweep import Disturbance, RecordedPoint
+
+
+def disturbances_of(
+    hazards: Hazards, rules: Mapping[str, HazardRule], *, size: int, class_: int = 0
+) -> tuple[Disturbance, ...]:
+    """Return the disturbances that try hazards: what hangs then is a finding with a token.
+
+    Args:
+        hazards: What a run has shown. A hazard that the project accepts is not tried.
+        rules: The rules that have found them, by name.
+        size: Ranks of the world.
+        class_: Number of the class that these disturbances are in.
+    """
+    found = {
+        fault: Disturbance("hazards", fault, _ranks(fault), _passed(fault, hazard), class_)
+        for hazard in hazards.open
+        for fault in rules[hazard.rule].disturb(hazard, size)
+    }
+    return tuple(found.values())
+
+
+def _ranks(fault: Fault) -> tuple[int, ...]:
+    return fault.ranks if isinstance(fault.ranks, tuple) else ()
+
+
+def _passed(fault: Fault, hazard: Hazard) -> RecordedPoint:
+    where = next(iter(hazard.places), None)
+    return RecordedPoint(_ranks(fault)[0], fault.at, 0, where=where)
