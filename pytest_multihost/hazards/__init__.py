@@ -9,7 +9,7 @@ shows what others would do.
   says what a sweep can do so that a hazard hangs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pytest_multihost.hazards.accept import accept_hazards
 from pytest_multihost.hazards.disturb import disturbances_of
@@ -26,9 +26,17 @@ __all__ = [
     "HazardRule",
     "Occurrences",
     "accept_hazards",
+    "chosen_rules",
     "disturbances_of",
     "find_hazards",
 ]
 
 RULES: Mapping[str, HazardRule] = {rule.name: rule for rule in (ORDER, THREADS, UNWAITED, SKIPPED)}
 """The rules by name, in the order in which their hazards are reported."""
+
+
+def chosen_rules(names: Collection[str]) -> tuple[HazardRule, ...]:
+    """Return the rules with these names; without any, those that are applied by default."""
+    return tuple(
+        rule for name, rule in RULES.items() if (name in names if names else rule.is_default)
+    )

@@ -19,14 +19,17 @@ def disturbances_of(
         hazards: What a run has shown. A hazard that the project accepts is not tried.
         rules: The rules that have found them, by name.
         size: Ranks of the world.
-        class_: Number of the class that these disturbances are in.
+        class_: Number of the class of the first one: each is a class of its own.
     """
     found = {
-        fault: Disturbance("hazards", fault, _ranks(fault), _passed(fault, hazard), class_)
+        fault: hazard
         for hazard in hazards.open
         for fault in rules[hazard.rule].disturb(hazard, size)
     }
-    return tuple(found.values())
+    return tuple(
+        Disturbance("hazards", fault, _ranks(fault), _passed(fault, hazard), number)
+        for number, (fault, hazard) in enumerate(found.items(), class_)
+    )
 
 
 def _ranks(fault: Fault) -> tuple[int, ...]:

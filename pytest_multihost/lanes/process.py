@@ -27,7 +27,7 @@ from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt
 from pytest_multihost.report.html import write_judged
-from pytest_multihost.sweep import judge_run
+from pytest_multihost.sweep.judge import judge_run
 from pytest_multihost.watched_world import WatchedWorld
 
 # Controller to lane parent

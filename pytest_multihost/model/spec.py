@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import Fault, Point
@@ -32,18 +32,6 @@ BRIDGE_ADDRESS = str(NETWORK[-2])
 
 HazardMode = Literal["off", "warn", "fail"]
 """What to do about hazards: nothing, a warning each, or to fail the test."""
-
-Family = Literal[
-    "late",  # the rank is held there until all others wait for it
-    "fails",  # the call fails: a file cannot be read, a disk is full
-    "differs",  # the rank sees other data than the others do
-    "errors",  # an operation of the runtime raises; only on request
-    "killed",  # the process dies; only on request: launchers end the others
-    "hazards",  # what the undisturbed run shows of hangs elsewhere is tried: docs/hazards.md
-]
-"""What a disturbance does."""
-
-DEFAULT_FAMILIES: Final[tuple[Family, ...]] = ("late", "fails", "differs")
 
 
 @dataclass(frozen=True, slots=True)

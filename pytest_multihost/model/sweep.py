@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from pytest_multihost.model.fault import UNKNOWN_PATH, ErrorPath, Fault, Point
-from pytest_multihost.model.spec import DEFAULT_FAMILIES, Family
 from pytest_multihost.model.verdict import OperationName, Place
 
 SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
@@ -76,7 +75,7 @@ class Disturbance:
     """One fault at one point of one rank.
 
     Attributes:
-        family: What it does.
+        family: The name of its family.
         fault: The fault; its `ranks` is one number.
         role: The ranks that pass the same points: disturbing any of them should show the same.
         passed: The point, as it was passed in the undisturbed run.
@@ -84,7 +83,7 @@ class Disturbance:
         alike: Other lines at which its class is passed; not each is tried.
     """
 
-    family: Family
+    family: str
     fault: Fault
     role: tuple[int, ...]
     passed: RecordedPoint
@@ -279,7 +278,7 @@ class LeftOut:
     """
 
     reason: str
-    family: Family
+    family: str
     count: int
 
 
@@ -306,7 +305,7 @@ class SweepResult:
     seed: int
     status: SweepStatus
     reason: str | None = None
-    families: tuple[Family, ...] = DEFAULT_FAMILIES
+    families: tuple[str, ...] = ()
     points: Mapping[str, tuple[int, ...]]
     plan: SweepPlan
     runs: tuple[DisturbedRun, ...] = ()

@@ -19,7 +19,7 @@ from typing import ClassVar
 import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
-from pytest_multihost.hazards import RULES, HazardRule, accept_hazards, find_hazards
+from pytest_multihost.hazards import HazardRule, accept_hazards, chosen_rules, find_hazards
 from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.model.errors import MultihostHazardWarning
@@ -293,7 +293,7 @@ def run_attempt(
     judged = replace(judged, finding=require_fired(finding, result))
     hazards = None
     if spec.keeps_operations and plan.expected is None:
-        rules = [RULES[name] for name in tally.settings.hazards.rules]
+        rules = chosen_rules(tally.settings.hazards.rules)
         hazards = look_for_hazards(judged, scratch, rules, accepted)
     attempt = CompletedAttempt(judged, directory, watchdog.warned, hazards=hazards)
     _write_artifacts(attempt, plan, folder, tally)

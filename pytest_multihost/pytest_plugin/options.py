@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,29 +16,23 @@ from typing import TypeVar, get_args
 
 import pytest
 
-from pytest_multihost.hazards import RULES
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
 from pytest_multihost.model.spec import (
-    DEFAULT_FAMILIES,
     MAX_RANKS,
     MAX_SEED,
     ONE,
     ClockMode,
     Early,
-    Family,
     HazardMode,
     Hosts,
 )
+from pytest_multihost.sweep.families import DEFAULT_FAMILIES, FAMILIES
 
 # What the options say about sweeps.
 #
 # Read in every run of pytest; what sweeps is imported only where a test is to be swept.
 
-
-DEFAULT_RULES = tuple(name for name, rule in RULES.items() if rule.is_default)
-
-ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 
 ACCEPTED_NAME = "multihost-accepted.toml"
 """The file of accepted weaknesses, in pytest's rootdir, where no other one is named."""
@@ -46,7 +40,7 @@ ACCEPTED_NAME = "multihost-accepted.toml"
 SWEEP_SIGNATURE = (
     "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
     " multihost test again and again, each time with one disturbance, to find the hang that it"
-    f" hides. `families`: some of {', '.join(ALL_FAMILIES)}; `budget`: seconds; `decisions`,"
+    f" hides. `families`: some of {', '.join(FAMILIES)}; `budget`: seconds; `decisions`,"
     " `values`: functions, as 'module:function', that return another truth value or NaN on one"
     " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
 )
@@ -63,7 +57,7 @@ class SweepSettings:
         is_continued: Whether earlier sweeps are to go on.
     """
 
-    families: tuple[Family, ...] = ()
+    families: tuple[str, ...] = ()
     budget_s: float = 60.0
     accepted: Path | None = None
     is_continued: bool = False
@@ -81,24 +75,24 @@ class SweepRequest:
         batches: Data loaders, as ``module:name``, beside those of torch and grain.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[str, ...]
     budget_s: float
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     batches: tuple[str, ...] = ()
 
 
-def parse_families(text: str) -> tuple[Family, ...]:
+def parse_families(text: str) -> tuple[str, ...]:
     """Read "late,fails".
 
     Raises:
         SettingError: There is no such family.
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    found = tuple(each for each in ALL_FAMILIES if each in parts)
+    found = tuple(each for each in FAMILIES if each in parts)
     if len(found) < len(parts):
         raise SettingError(
-            f"families of disturbances are {', '.join(ALL_FAMILIES)}, not {shown(text)}",
+            f"families of disturbances are {', '.join(FAMILIES)}, not {shown(text)}",
             remedy=f"Say --multihost-sweep={','.join(DEFAULT_FAMILIES)}; the names of files go"
             " before an option that stands without a value.",
         )
@@ -116,6 +110,7 @@ _RANKS = re.compile("[0-9]{1,9}")
 
 _IMAGE = "pytest-multihost-hangs"
 _ARTIFACTS = ".pytest_multihost"
+_FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
 _OPTIONS = {
     "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
@@ -131,11 +126,11 @@ _OPTIONS = {
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
     "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
     "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
-    "sweep": ("FAMILIES", "Disturb passing tests in turn; of: late,fails,differs,errors,killed"),
+    "sweep": ("FAMILIES", f"Disturb passing tests in turn; of: {_FAMILIES}"),
     "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
     "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
     "hazards": ("off|warn|fail", "What to do where a passing test shows what can hang elsewhere"),
-    "hazard_rules": ("RULE[,...]|all", f"Hazards to look for (default: {','.join(DEFAULT_RULES)})"),
+    "hazard_rules": ("RULE[,...]|all", "Rules to look for hazards by (default: the certain ones)"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
 by the part that these share: the placeholder for the value, and the help text."""
@@ -181,11 +176,11 @@ class HazardSettings:
 
     Attributes:
         mode: What to do about them.
-        rules: The names of the rules to apply.
+        rules: The names of the rules to apply; none: those that are applied by default.
     """
 
     mode: HazardMode = "warn"
-    rules: tuple[str, ...] = DEFAULT_RULES
+    rules: tuple[str, ...] = ()
 
     @property
     def is_on(self) -> bool:
@@ -271,7 +266,7 @@ def read_settings(config: pytest.Config) -> Settings:
         ),
         hazards=HazardSettings(
             mode=read("hazards", _one_of(*get_args(HazardMode))) or "warn",
-            rules=read("hazard_rules", parse_rules) or DEFAULT_RULES,
+            rules=read("hazard_rules", parse_rules) or (),
         ),
     )
     if problems:
@@ -349,20 +344,18 @@ def parse_names(text: str) -> tuple[str, ...]:
     return parts
 
 
-def parse_rules(text: str, known: Collection[str] = RULES) -> tuple[str, ...]:
+def parse_rules(text: str) -> tuple[str, ...]:
     """Read "order,threads", or "all".
-
-    Args:
-        text: The names of rules.
-        known: The names that there are.
 
     Raises:
         SettingError: There is no such rule.
     """
+    from pytest_multihost.hazards import RULES  # here, because most runs name no rules
+
     parts = {part.strip() for part in text.split(",")}
-    if text != "all" and (unknown := parts - set(known)):
-        raise SettingError(f"rules are {', '.join(known)}, or all, not {shown(min(unknown))}")
-    return tuple(name for name in known if text == "all" or name in parts)
+    if text != "all" and (unknown := parts - RULES.keys()):
+        raise SettingError(f"rules are {', '.join(RULES)}, or all, not {shown(min(unknown))}")
+    return tuple(name for name in RULES if text == "all" or name in parts)
 
 
 def parse_seconds(text: str) -> float:

@@ -12,6 +12,7 @@ from pytest_multihost.hazards import (
     Found,
     HazardRule,
     accept_hazards,
+    chosen_rules,
     disturbances_of,
     find_hazards,
 )
@@ -439,3 +440,11 @@ def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
     ]
     [tried] = disturbances_of(hazards, {rule.name: rule}, size=2)
     assert (tried.fault.kind, tried.fault.ranks) == ("freeze", (1,))
+
+
+def test_a_rule_is_applied_by_default_only_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else only where it is named."""
+    rule = HazardRule(name="casts", find=_broadcasts, summarize=str, when="Never.")
+    monkeypatch.setitem(RULES, "casts", rule)  # type: ignore[arg-type] # a dict
+    assert rule not in chosen_rules(())
+    assert chosen_rules(("casts",)) == (rule,)

@@ -17,7 +17,7 @@ from pytest_multihost.model.sweep import (
     SweepPlan,
 )
 from pytest_multihost.model.verdict import Place
-from pytest_multihost.sweep import order_rest, plan_sweep
+from pytest_multihost.sweep.plan import order_rest, plan_sweep
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 
@@ -497,7 +497,7 @@ def test_what_fails_after_the_last_operation_comes_last() -> None:
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    """Shards of it are made in different processes."""
+    """A sweep that is continued plans again, and must find what it has run."""
     assert plan_sweep(many(30), size=4) == plan_sweep(many(30), size=4)
 
 

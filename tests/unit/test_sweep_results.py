@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.spec import Family
 from pytest_multihost.model.sweep import (
     Acceptance,
     Disturbance,
@@ -17,7 +16,7 @@ from pytest_multihost.model.sweep import (
     UnsteadyRun,
 )
 from pytest_multihost.model.verdict import OperationName, Place
-from pytest_multihost.sweep import (
+from pytest_multihost.sweep.weaknesses import (
     apply_acceptances,
     find_weaknesses,
     next_repeat,
@@ -28,7 +27,7 @@ SAVE = Place("src/ckpt.py", 20, "Saver.save", "path.write_text(text)")
 BARRIER = Place("src/ckpt.py", 40, "Saver.save", "dist.barrier()")
 
 
-def disturbance(number: int = 1, *, family: Family = "fails", **params: Any) -> Disturbance:  # noqa: ANN401
+def disturbance(number: int = 1, *, family: str = "fails", **params: Any) -> Disturbance:  # noqa: ANN401
     """Return one of many disturbances."""
     kind = {"late": "hold", "differs": "short_data", "fails": "fails"}.get(family, family)
     point = Point("io", f"*/f{number}", call="write", onwards=params.pop("onwards", False))
@@ -36,7 +35,7 @@ def disturbance(number: int = 1, *, family: Family = "fails", **params: Any) -> 
     return Disturbance(family, Fault(kind, (0,), point, params), (0,), passed, 0)
 
 
-def weak(number: int = 1, *, family: Family = "fails", **more: Any) -> DisturbedRun:  # noqa: ANN401
+def weak(number: int = 1, *, family: str = "fails", **more: Any) -> DisturbedRun:  # noqa: ANN401
     """Return a run that shows a weakness."""
     disturbed = more.pop("disturbance", None) or disturbance(number, family=family)
     operation = OperationName("barrier", number, (0, 1))

@@ -31,7 +31,8 @@ from pytest_multihost.model.sweep import (
 )
 from pytest_multihost.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
 from pytest_multihost.report.sweep import SWEEP_NAME, read_sweep
-from pytest_multihost.sweep import find_weaknesses, next_repeat, order_rest
+from pytest_multihost.sweep.plan import order_rest
+from pytest_multihost.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
 """Why a world is run."""
@@ -94,7 +95,7 @@ class OneSweep:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was planned and not run."""
         return tuple(
-            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
 

@@ -51,7 +51,8 @@ from pytest_multihost.pytest_private import (
 from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
 from pytest_multihost.report.text import ERASE, overlay
-from pytest_multihost.sweep import apply_acceptances, plan_sweep
+from pytest_multihost.sweep.plan import plan_sweep
+from pytest_multihost.sweep.weaknesses import apply_acceptances
 
 # The line on the terminal while a test is swept.
 
@@ -188,7 +189,7 @@ class Sweeps:
         points = recorded_points(world.history, attempt.judged.context.place)
         planned = plan_sweep(
             points,
-            [each for each in result.families if each != "hazards"],
+            result.families,
             size=size,
             decisions=request.decisions,
             values=request.values,
