@@ -67,7 +67,11 @@ FACES_OF_THEIR_OWN = {
         "report.text",
         "slots.rank_files",
         "slots.readers",
-        "sweep.classes",
+        "sweep.families.family",
+        "sweep.judge",
+        "sweep.mendings",
+        "sweep.plan",
+        "sweep.weaknesses",
         "watch.clock_jumps",
         "watch.kernel.stack_words",
         "watch.probes.deep_probe",
@@ -105,6 +109,20 @@ def test_loading_the_plugin_imports_no_runtime() -> None:
     assert "pytest" in found
     assert not found & HEAVY
     assert "jinja2" not in found
+
+
+def test_loading_the_plugin_imports_no_rule_and_nothing_that_sweeps() -> None:
+    """Its options name the families of disturbances; what plans them is for those who sweep."""
+    program = "import sys, pytest_multihost.core.pytest_plugin.entry; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    rooms = ("pytest_multihost.extensions.sweep", "pytest_multihost.extensions.hazards")
+    found = {name for name in done.stdout.split() if name.startswith(rooms)}
+    assert found == {
+        "pytest_multihost.extensions.sweep",
+        "pytest_multihost.extensions.sweep.families",
+    }
 
 
 def test_a_folder_holds_few_enough_modules_to_know_them_all() -> None:

@@ -13,12 +13,11 @@ from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.spec import Family
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.sweep import Disturbance, DisturbedRun, RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep import judge_run
+from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.testing import (
     exited,
     make_dump,
@@ -172,7 +171,7 @@ def judged(
     **more: Any,  # noqa: ANN401
 ) -> DisturbedRun:
     """Return what a world has shown; the arguments are those of `world`."""
-    family: Family = "late" if fault.kind == "hold" else "fails"
+    family: str = "late" if fault.kind == "hold" else "fails"
     disturbance = Disturbance(family, fault, (0,), PASSED, 0)
     context = SourceContext("/t", lambda _file, line: f"line {line}")
     result = world(fault, *errors, **more)

@@ -17,7 +17,7 @@ from pytest_multihost.core.model.sweep import (
     SweepPlan,
 )
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep import order_rest, plan_sweep
+from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 
@@ -251,14 +251,6 @@ def test_one_rank_of_a_role_is_enough_unless_one_may_be_another_than_the_rest(
     points = [io("a"), Point("collective", name), io("b")]
     plan = plan_sweep(alike(4, *points), ["differs"], size=4)
     assert {each.fault.ranks for each in of_kind(plan, "clock_skew")} == ranks
-
-
-@pytest.mark.parametrize(("what", "kind"), [("clock", "clock_skew"), ("hashes", "hash_seed")])
-def test_what_the_code_does_not_look_at_is_left_as_it_is(what: str, kind: str) -> None:
-    """It could change nothing; what is not known to be unused is disturbed."""
-    plan = plan_sweep(primary_saves(), ["differs"], size=3, unused=frozenset({what}))
-    other = plan_sweep(primary_saves(), ["differs"], size=3)
-    assert {*kinds(other)} - {*kinds(plan)} == {kind}
 
 
 def test_the_clock_changes_in_the_middle() -> None:
@@ -505,7 +497,7 @@ def test_what_fails_after_the_last_operation_comes_last() -> None:
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    """Shards of it are made in different processes."""
+    """A sweep that is continued plans again, and must find what it has run."""
     assert plan_sweep(many(30), size=4) == plan_sweep(many(30), size=4)
 
 

@@ -56,11 +56,6 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
     )
-    merge = commands.add_parser("sweep-merge", help="join the results of shards of sweeps")
-    merge.add_argument(
-        "directories", type=Path, nargs="+", metavar="DIR", help="with sweep.json anywhere below"
-    )
-    merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
     return parser
 
 
@@ -185,8 +180,6 @@ def main() -> int:
                 return _attach(options)
             case "open":
                 return _open(options.directory, shows_only=options.path)
-            case "sweep-merge":
-                return _sweep_merge(options)
             case _:
                 return _report(options.directory)
     except (MultihostError, OSError) as error:
@@ -220,12 +213,6 @@ def _attach(options: argparse.Namespace) -> int:
     from pytest_multihost.extensions.live.command import attach
 
     return attach(options)
-
-
-def _sweep_merge(options: argparse.Namespace) -> int:
-    from pytest_multihost.core.command.rejudged import sweep_merge
-
-    return sweep_merge(options.directories, options.into)
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, Point
@@ -36,35 +36,8 @@ BRIDGE_ADDRESS = str(NETWORK[-2])
 """The address of the bridge that connects them."""
 
 
-Rule = Literal[
-    "order",  # two ranks launch collectives of two groups in different orders
-    "threads",  # two threads of a rank are inside calls of one group at a time
-    "unwaited",  # nobody waits for an asynchronous operation
-    "skipped",  # a member of a group did not enter the last collective of the others
-    "racing",  # two threads launch collectives of two groups, on two ranks in different orders
-    "unguarded",  # a call that can fail on some ranks only, and then nobody tells the others
-    "programs",  # two processes start jax programs, or meet at barriers, in different orders
-    "buffered",  # transfers of two ranks that end only because they take no turns
-]
-"""What hazards are looked for; docs/hazards.md describes each."""
-
 HazardMode = Literal["off", "warn", "fail"]
 """What to do about hazards: nothing, a warning each, or to fail the test."""
-
-DEFAULT_RULES: Final[tuple[Rule, ...]] = ("order", "threads", "unwaited", "skipped")
-"""The rules that have shown no false alarm."""
-
-Family = Literal[
-    "late",  # the rank is held there until all others wait for it
-    "fails",  # the call fails: a file cannot be read, a disk is full
-    "differs",  # the rank sees other data than the others do
-    "errors",  # an operation of the runtime raises; only on request
-    "killed",  # the process dies; only on request: launchers end the others
-    "hazards",  # what the undisturbed run shows of hangs elsewhere is tried: docs/hazards.md
-]
-"""What a disturbance does."""
-
-DEFAULT_FAMILIES: Final[tuple[Family, ...]] = ("late", "fails", "differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +147,6 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank records every point to which a fault can be bound.
-        tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
@@ -198,7 +170,6 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
-    tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import shutil
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,18 +21,13 @@ import pytest
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.errors import MultihostHazardWarning
-from pytest_multihost.core.model.hazard import Hazards, Passed, RankRecord
+from pytest_multihost.core.model.hazard import Hazards, RankRecord
 from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.spec import Rule, WorldSpec
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.sweep import Acceptance, SweepResult
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.points import (
-    frames_of_points,
-    recorded_points,
-    require_fired,
-    unrecorded_points,
-)
+from pytest_multihost.core.outcome.points import require_fired
 from pytest_multihost.core.pytest_plugin.plan import Plan, apply_expectation
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally
 from pytest_multihost.core.pytest_private import (
@@ -60,17 +54,22 @@ from pytest_multihost.core.report.html import (
 )
 from pytest_multihost.core.report.text import ERASE, overlay
 from pytest_multihost.core.slots import slots_path
-from pytest_multihost.core.slots.readers import plain_calls, read_programs, read_record
+from pytest_multihost.core.slots.readers import plain_calls, read_record
 from pytest_multihost.core.watched_world import FindBlockingRanks, WatchedWorld, WorldProgress
 from pytest_multihost.extensions.engines.pytest_plugin import peers_of
-from pytest_multihost.extensions.hazards import accept_hazards, find_hazards
+from pytest_multihost.extensions.hazards import (
+    HazardRule,
+    accept_hazards,
+    chosen_rules,
+    find_hazards,
+)
 from pytest_multihost.extensions.netns import HOSTS_FOLDER
 
 # Read what the ranks of a world that has passed have recorded, and look for hazards in it.
 
 
 def look_for_hazards(
-    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
+    judged: Judgement, scratch: Path, rules: Sequence[HazardRule], accepted: Sequence[Acceptance]
 ) -> Hazards | None:
     """Return the hazards of a world; None if it was disturbed, or has not passed.
 
@@ -85,50 +84,15 @@ def look_for_hazards(
         return None
     go_s = judged.result.go_s or 0.0
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
-    if "unguarded" not in rules:
+    if not any(rule.judges_plain_runs for rule in rules):
         calls = {plain_calls(page, since_s=go_s) for page in pages}
         if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
-            return Hazards(tuple(rules))
-    passed = _passed(judged) if "unguarded" in rules else {}
-    pids = {each.facts.rank: each.facts.pid or 0 for each in judged.finding.ranks}
+            return Hazards(tuple(rule.name for rule in rules))
     records = {
-        rank: replace(
-            _of_test(read_record(page, rank=rank), go_s),
-            main_thread=pids.get(rank, 0),  # its native id is that of the process
-            programs=read_programs(page, rank=rank, near_s=go_s) if "programs" in rules else (),
-            passed=passed.get(rank, ()),
-        )
-        for rank, page in enumerate(pages)
+        rank: _of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)
     }
-    root = Path(judged.context.root)
-    found = find_hazards(
-        records,
-        rules,
-        size=spec.size,
-        place_of=judged.context.place,
-        text_of=lambda file: "".join(linecache.getlines(str(root / file))),
-    )
+    found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
     return accept_hazards(found, accepted, nodeid=spec.nodeid)
-
-
-def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
-    """Return the points that ranks have passed and that are the test's, with their lines."""
-    from pytest_multihost.extensions.sweep.classes import (
-        is_of_the_test,  # for one rule, which is no default
-    )
-
-    history = judged.result.history
-    if unrecorded_points(history):
-        return {}
-    points, frames = recorded_points(history), frames_of_points(history)
-    return {
-        rank: tuple(
-            Passed(each, lines)
-            for each, lines in zip(passed, frames[rank], strict=True)
-            if is_of_the_test(each)
-        )
-        for rank, passed in points.items()
-    }
 
 
 def _of_test(record: RankRecord, go_s: float) -> RankRecord:
@@ -334,7 +298,7 @@ def run_attempt(
     judged = replace(judged, finding=require_fired(finding, result))
     hazards = None
     if spec.keeps_operations and plan.expected is None:
-        rules = tally.settings.hazards.rules
+        rules = chosen_rules(tally.settings.hazards.rules)
         hazards = look_for_hazards(judged, scratch, rules, accepted)
     attempt = CompletedAttempt(judged, directory, watchdog.warned, hazards=hazards)
     _write_artifacts(attempt, plan, folder, tally)

@@ -19,25 +19,20 @@ import pytest
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS
 from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
-    DEFAULT_RULES,
     MAX_RANKS,
     MAX_SEED,
     ONE,
     ClockMode,
     Early,
-    Family,
     HazardMode,
     Hosts,
-    Rule,
 )
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 
 # What the options say about sweeps.
 #
 # Read in every run of pytest; what sweeps is imported only where a test is to be swept.
 
-
-ALL_FAMILIES: tuple[Family, ...] = get_args(Family)
 
 ACCEPTED_NAME = "multihost-accepted.toml"
 """The file of accepted weaknesses, in pytest's rootdir, where no other one is named."""
@@ -45,12 +40,10 @@ ACCEPTED_NAME = "multihost-accepted.toml"
 SWEEP_SIGNATURE = (
     "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
     " multihost test again and again, each time with one disturbance, to find the hang that it"
-    f" hides. `families`: some of {', '.join(ALL_FAMILIES)}; `budget`: seconds; `decisions`,"
+    f" hides. `families`: some of {', '.join(FAMILIES)}; `budget`: seconds; `decisions`,"
     " `values`: functions, as 'module:function', that return another truth value or NaN on one"
     " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
 )
-
-_SHARD = re.compile("([0-9]{1,6})/([0-9]{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +53,12 @@ class SweepSettings:
     Attributes:
         families: Sweep every multihost test with these; empty: only tests with the marker.
         budget_s: Seconds for each test.
-        shard: Which part of each plan to run, and of how many; None for all of it.
         accepted: The file of accepted weaknesses; None: the usual one, if it is there.
         is_continued: Whether earlier sweeps are to go on.
     """
 
-    families: tuple[Family, ...] = ()
+    families: tuple[str, ...] = ()
     budget_s: float = 60.0
-    shard: tuple[int, int] | None = None
     accepted: Path | None = None
     is_continued: bool = False
 
@@ -84,41 +75,28 @@ class SweepRequest:
         batches: Data loaders, as ``module:name``, beside those of torch and grain.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[str, ...]
     budget_s: float
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     batches: tuple[str, ...] = ()
 
 
-def parse_families(text: str) -> tuple[Family, ...]:
+def parse_families(text: str) -> tuple[str, ...]:
     """Read "late,fails".
 
     Raises:
         SettingError: There is no such family.
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    found = tuple(each for each in ALL_FAMILIES if each in parts)
+    found = tuple(each for each in FAMILIES if each in parts)
     if len(found) < len(parts):
         raise SettingError(
-            f"families of disturbances are {', '.join(ALL_FAMILIES)}, not {shown(text)}",
+            f"families of disturbances are {', '.join(FAMILIES)}, not {shown(text)}",
             remedy=f"Say --multihost-sweep={','.join(DEFAULT_FAMILIES)}; the names of files go"
             " before an option that stands without a value.",
         )
     return found
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """Read "2/4".
-
-    Raises:
-        SettingError: It is no part of a whole.
-    """
-    found = _SHARD.fullmatch(text)
-    k, n = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= k <= n:
-        raise SettingError(f"must be K/N, such as 2/4 for the second of four, not {shown(text)}")
-    return k, n
 
 
 def has_acceptances(root: Path, settings: SweepSettings) -> bool:
@@ -132,6 +110,7 @@ _RANKS = re.compile("[0-9]{1,9}")
 
 _IMAGE = "pytest-multihost-hangs"
 _ARTIFACTS = ".pytest_multihost"
+_FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
 _OPTIONS = {
     "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
@@ -147,12 +126,11 @@ _OPTIONS = {
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
     "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
     "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
-    "sweep": ("FAMILIES", "Disturb passing tests in turn; of: late,fails,differs,errors,killed"),
+    "sweep": ("FAMILIES", f"Disturb passing tests in turn; of: {_FAMILIES}"),
     "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
-    "sweep_shard": ("K/N", "Run the K-th of N parts of each sweep"),
     "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
     "hazards": ("off|warn|fail", "What to do where a passing test shows what can hang elsewhere"),
-    "hazard_rules": ("RULE[,...]|all", f"Hazards to look for (default: {','.join(DEFAULT_RULES)})"),
+    "hazard_rules": ("RULE[,...]|all", "Rules to look for hazards by (default: the certain ones)"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
 by the part that these share: the placeholder for the value, and the help text."""
@@ -198,21 +176,16 @@ class HazardSettings:
 
     Attributes:
         mode: What to do about them.
-        rules: The rules to apply.
+        rules: The names of the rules to apply; none: those that are applied by default.
     """
 
     mode: HazardMode = "warn"
-    rules: tuple[Rule, ...] = DEFAULT_RULES
+    rules: tuple[str, ...] = ()
 
     @property
     def is_on(self) -> bool:
         """Whether they are looked for."""
         return self.mode != "off"
-
-    @property
-    def needs_points(self) -> bool:
-        """Whether ranks have to record the points that they pass."""
-        return self.is_on and "unguarded" in self.rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +261,12 @@ def read_settings(config: pytest.Config) -> Settings:
         sweep=SweepSettings(
             families=read("sweep", parse_families) or (),
             budget_s=read("sweep_budget", parse_seconds) or 60.0,
-            shard=read("sweep_shard", parse_shard),
             accepted=read("sweep_accept", config.rootpath.joinpath),
             is_continued=config.getoption("multihost_sweep_continue"),
         ),
         hazards=HazardSettings(
             mode=read("hazards", _one_of(*get_args(HazardMode))) or "warn",
-            rules=read("hazard_rules", parse_rules) or DEFAULT_RULES,
+            rules=read("hazard_rules", parse_rules) or (),
         ),
     )
     if problems:
@@ -372,17 +344,18 @@ def parse_names(text: str) -> tuple[str, ...]:
     return parts
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[str, ...]:
     """Read "order,threads", or "all".
 
     Raises:
         SettingError: There is no such rule.
     """
-    rules: tuple[Rule, ...] = get_args(Rule)
+    from pytest_multihost.extensions.hazards import RULES  # here, because most runs name no rules
+
     parts = {part.strip() for part in text.split(",")}
-    if text != "all" and (unknown := parts - set(rules)):
-        raise SettingError(f"rules are {', '.join(rules)}, or all, not {shown(min(unknown))}")
-    return tuple(rule for rule in rules if text == "all" or rule in parts)
+    if text != "all" and (unknown := parts - RULES.keys()):
+        raise SettingError(f"rules are {', '.join(RULES)}, or all, not {shown(min(unknown))}")
+    return tuple(name for name in RULES if text == "all" or name in parts)
 
 
 def parse_seconds(text: str) -> float:

@@ -20,7 +20,6 @@ from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.operation import group_by_value, rank_set
 from pytest_multihost.core.model.spec import (
-    DEFAULT_FAMILIES,
     ClockMode,
     Replay,
     WorldSpec,
@@ -49,12 +48,12 @@ from pytest_multihost.core.pytest_plugin.marks import (
     world_axes,
 )
 from pytest_multihost.core.pytest_plugin.options import (
-    ALL_FAMILIES,
     Settings,
     SweepRequest,
     SweepSettings,
 )
 from pytest_multihost.core.pytest_plugin.server_process import offered_backends, plain_nodeid
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""
@@ -376,7 +375,7 @@ def read_sweep_request(
     if problems:
         return None, problems
     wanted = as_tuple(given.get("families")) or settings.families or DEFAULT_FAMILIES
-    families = tuple(each for each in ALL_FAMILIES if each in wanted)
+    families = tuple(each for each in FAMILIES if each in wanted)
     return SweepRequest(
         families=families,
         budget_s=float(given.get("budget") or settings.budget_s),
@@ -407,7 +406,7 @@ def data_functions(module: ModuleType) -> Iterator[str]:
 
 
 def _are_families(value: object) -> bool:
-    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
+    return bool(as_tuple(value)) and all(each in FAMILIES for each in as_tuple(value))
 
 
 def _are_functions(value: object) -> bool:
@@ -425,7 +424,7 @@ def _are_loaders(value: object) -> bool:
 _FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
 
 _SWEEP_CHECKS: Mapping[str, Check] = {
-    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "families": must_be(_are_families, f"some of {', '.join(FAMILIES)}"),
     "decisions": _FUNCTIONS,
     "values": _FUNCTIONS,
     "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),

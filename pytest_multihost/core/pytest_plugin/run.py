@@ -198,10 +198,7 @@ class Run:
             attempt=self._attempts[item.nodeid],
             timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
             sites=sites_for(plan.world.size, peers),
-            tells_points=self.config.getoption("multihost_points")
-            or plan.sweep is not None
-            or self.tally.settings.hazards.needs_points,
-            tells_callers=self.tally.settings.hazards.needs_points,
+            tells_points=self.config.getoption("multihost_points") or plan.sweep is not None,
             keeps_operations=self.tally.settings.hazards.is_on,
             told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
             told_batches=plan.sweep.batches if plan.sweep else (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,14 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from pytest_multihost.core.model.hazard import Launch, RankRecord
-from pytest_multihost.core.model.operation import (
-    PROGRAM_START,
-    CallSite,
-    GroupKey,
-    History,
-    Operation,
-    read_start_number,
-)
+from pytest_multihost.core.model.operation import CallSite, GroupKey, History
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.slots.page import (
     ARCHIVED,
@@ -54,16 +46,12 @@ __all__ = [
     "history_path",
     "plain_calls",
     "read_histories",
-    "read_programs",
     "read_record",
 ]
 
 
 # Reads all operations of a rank: those that its slot page still has, and its archive.
 
-
-_PROGRAM = json.dumps("program ")[:-1].encode()
-"""How the scope of a program begins in the text of a group."""
 
 _LAUNCH = slice(15, 19)
 """Of a record: thread, file, line and function of the call that launched the operation."""
@@ -94,34 +82,6 @@ def read_record(page: Path, *, rank: int) -> RankRecord:
     return RankRecord(rank, launches, is_truncated=is_full or is_lost)
 
 
-def read_programs(page: Path, *, rank: int, near_s: float) -> tuple[Launch, ...]:
-    """Return the jax programs that a rank's main thread has started, as far as Python saw it.
-
-    Args:
-        page: Its slot page.
-        rank: The rank.
-        near_s: A time within a day of the rank's life.
-    """
-    entered = read_slots(page, rank=rank).entered
-    found = []
-    for (group, ordinal, scope), count in entered.items():
-        if scope.kind == "program" and count:
-            file, _, line = scope.name.rpartition(":")
-            since_s, is_main = read_start_number(count, near_s)
-            operation = Operation(
-                name=PROGRAM_START,
-                kind="collective",
-                group=group,
-                ordinal=ordinal,
-                scope=scope,
-                sequence=1,
-                since_s=since_s,
-            )
-            launch = Launch(rank, count, int(is_main), Frame(file, int(line), ""), operation)
-            found += [launch] * is_main
-    return tuple(sorted(found, key=lambda each: each.number))
-
-
 def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | None:
     """Return the groups and sequences of a rank's operations, if there is nothing else to tell.
 
@@ -134,7 +94,7 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
         since_s: Operations that began earlier are left out.
     """
     data = read_page(page)
-    if data is None or archive_path(page).exists() or _PROGRAM in data:
+    if data is None or archive_path(page).exists():
         return None
     since_ns = since_s * 1e9
     used = [each for each in _used(data[RECORDS_AT:SINK_AT]) if each[0] >= since_ns]

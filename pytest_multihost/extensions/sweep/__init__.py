@@ -1,33 +1,14 @@
 """Plans the disturbances of a sweep, and judges what they brought about; pure.
 
-The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. A sweep calls, in
-this order:
+The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. `families` lists
+what a sweep can do to a rank; every run of pytest imports that, and so this module imports nothing.
+A sweep calls, in this order:
 
-* `plan` makes the plan from the points of the undisturbed run, and cuts it into shards: `classes`
-  finds points that are alike, and ranks that pass the same points, `sharing` files that several
-  ranks use, what certainly comes after what, and what whoever holds a lock does. `choices` says
-  what to do where, `lateness` where to hold a rank. `order_rest` leaves out what would only show
-  again what is known.
+* `plan` makes the plan from the points of the undisturbed run: `classes` finds points that are
+  alike, and ranks that pass the same points, `sharing` files that several ranks use, what certainly
+  comes after what, and what whoever holds a lock does. From these the families make `choices`.
+  `order_rest` skips what would only show again what is known.
 * `judge` says what a disturbance has brought about.
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
-  accepts.
+  accepts. `mendings` are the patterns that remove weaknesses.
 """
-
-from pytest_multihost.extensions.sweep.judge import judge_run
-from pytest_multihost.extensions.sweep.plan import merge_results, order_rest, plan_sweep, shard_of
-from pytest_multihost.extensions.sweep.weaknesses import (
-    apply_acceptances,
-    find_weaknesses,
-    next_repeat,
-)
-
-__all__ = [
-    "apply_acceptances",
-    "find_weaknesses",
-    "judge_run",
-    "merge_results",
-    "next_repeat",
-    "order_rest",
-    "plan_sweep",
-    "shard_of",
-]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
@@ -18,6 +17,8 @@ from pytest_multihost.core.model.sweep import (
     Weakness,
 )
 from pytest_multihost.core.model.verdict import OperationName
+from pytest_multihost.extensions.sweep.families import FAMILIES
+from pytest_multihost.extensions.sweep.mendings import BROADCAST_DECISIONS, Mending
 
 OUTCOMES: Mapping[RunOutcome, str] = {
     "left waiting": "ranks waited for one that had failed",
@@ -66,30 +67,14 @@ def point_text(point: Point) -> str:
             return "start"
 
 
-_SENTENCES = {
-    "clock_skew": "{who}'s clock was {seconds} s {way}, {then}",
-    "delay": "{who} was delayed by {seconds} s {at}",
-    "empty_data": "{who} got no data from {name}",
-    "fails": "{who}'s {what} failed with {error} ({often})",
-    "hash_seed": "{who} hashed strings differently",
-    "hold": "{who} was held {at} until all others waited{least}",
-    "kill": "{who} was killed {at}",
-    "raise_at": "{who}'s {what} raised {error}",
-    "returns": "{who}'s {what} returned {value}",
-    "short_data": "{who}'s data ended before {what}",
-    "shuffled_listing": "{who} listed {path} in another order, {then}",
-    "stream_order": "operations of {who} ran in the order of their launch, as in NCCL's streams",
-    "stale_files": "{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
-}
-"""What each kind of fault does, without a full stop."""
-
-
 def disturbance_text(disturbance: Disturbance) -> str:
     """Return what was done to which rank: "rank 0's rename of */tmp failed with EIO (once)"."""
     fault = disturbance.fault
     who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
-    if fault.kind not in _SENTENCES:
+    family = FAMILIES.get(disturbance.family)
+    sentence = family.load().sentences.get(fault.kind) if family is not None else None
+    if sentence is None:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
     what, params = point_text(fault.at), fault.params
@@ -98,7 +83,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
         usual = "its own error" if fault.kind == "fails" else "RuntimeError"
-    return _SENTENCES[fault.kind].format(
+    return sentence.format(
         who=who,
         what=what,
         name=fault.at.name,
@@ -151,89 +136,10 @@ def _end(run: DisturbedRun) -> str:
     return f", which {'has' if len(run.culprits) == 1 else 'have'} failed"
 
 
-# How to mend it
-
-
-@dataclass(frozen=True, slots=True)
-class Mending:
-    """A pattern that removes a sort of weakness.
-
-    Attributes:
-        anchor: Its section of docs/mending.md.
-        advice: One sentence.
-    """
-
-    anchor: str
-    advice: str
-
-    @property
-    def page(self) -> str:
-        """Where it is described, with an example."""
-        return f"docs/mending.md#{self.anchor}"
-
-
-MENDINGS = {
-    each.anchor: each
-    for each in (
-        Mending(
-            "agree-on-errors",
-            "Let all ranks exchange whether they failed before they wait, so that each one raises.",
-        ),
-        Mending(
-            "broadcast-decisions",
-            "Let one rank decide and broadcast the decision, so that all take the same branch.",
-        ),
-        Mending(
-            "sort-listings",
-            "Sort the listing, or let one rank list and broadcast the result.",
-        ),
-        Mending(
-            "join-uneven-inputs",
-            "Agree before each step whether every rank has data, so that all stop together.",
-        ),
-        Mending(
-            "wait-by-an-operation",
-            "Wait for another rank's file with a barrier or broadcast, then look for it once.",
-        ),
-        Mending(
-            "launch-in-one-order",
-            "Launch in an order that is the same on all ranks, and from one thread for each group.",
-        ),
-        Mending(
-            "lost-ranks",
-            "Run under a launcher that ends all ranks when one dies; no code of the others can.",
-        ),
-    )
-}
-
-_BY_KIND = {
-    "clock_skew": "broadcast-decisions",
-    "empty_data": "join-uneven-inputs",
-    "fails": "agree-on-errors",
-    "hash_seed": "broadcast-decisions",
-    "kill": "lost-ranks",
-    "raise_at": "agree-on-errors",
-    "returns": "broadcast-decisions",
-    "short_data": "join-uneven-inputs",
-    "shuffled_listing": "sort-listings",
-    "stale_files": "wait-by-an-operation",
-    "stream_order": "launch-in-one-order",
-}
-
-_QUESTIONS = ("stat", "listdir")
-"""Calls whose error many programs take for an answer: os.path.exists returns False."""
-
-
 def mending(run: DisturbedRun) -> Mending:
     """Return what would mend the weakness that a run shows."""
-    fault = run.disturbance.fault
-    is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
-    if is_answer:
-        return MENDINGS["broadcast-decisions"]
-    if run.disturbance.family == "hazards" and fault.kind == "hold":  # of one of two threads
-        return MENDINGS["launch-in-one-order"]
-    late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
-    return MENDINGS[_BY_KIND.get(fault.kind, late)]
+    family = FAMILIES.get(run.disturbance.family)
+    return family.load().mend(run) if family is not None else BROADCAST_DECISIONS
 
 
 # The whole sweep
@@ -320,7 +226,6 @@ _LEFT_OUT = {
     "known": "because other runs have shown that they would show nothing new",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
-    "shard": "because other shards run them",
     "doubtful": "because nothing was proven, and in a world alone nothing occurred",
 }
 

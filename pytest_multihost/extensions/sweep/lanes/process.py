@@ -28,7 +28,7 @@ from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.artifacts import Attempt
 from pytest_multihost.core.report.html import write_judged
 from pytest_multihost.core.watched_world import WatchedWorld
-from pytest_multihost.extensions.sweep import judge_run
+from pytest_multihost.extensions.sweep.judge import judge_run
 
 # Controller to lane parent
 

@@ -30,8 +30,9 @@ from pytest_multihost.core.model.sweep import (
     Weakness,
 )
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
-from pytest_multihost.extensions.sweep import find_weaknesses, next_repeat, order_rest
+from pytest_multihost.extensions.sweep.plan import order_rest
 from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
 """Why a world is run."""
@@ -94,7 +95,7 @@ class OneSweep:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was planned and not run."""
         return tuple(
-            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
 
@@ -318,7 +319,7 @@ def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
 
 
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
-    """Return the last sweep of the same test with the same world and part of the plan.
+    """Return the last sweep of the same test with the same world.
 
     Args:
         artifacts: The artifacts directory.
@@ -333,4 +334,4 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
 
 
 def _world(result: SweepResult) -> tuple[object, ...]:
-    return result.nodeid, result.backend, result.world_size, result.seed, result.shard
+    return result.nodeid, result.backend, result.world_size, result.seed

@@ -26,7 +26,7 @@ from pytest_multihost.core.model.sweep import (
     SweepStatus,
 )
 from pytest_multihost.core.nemesis import FaultKind
-from pytest_multihost.core.outcome.points import recorded_points, unused_by_all
+from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, overwrite
 from pytest_multihost.core.pytest_plugin.launchers import (
     Launchers,
@@ -42,9 +42,9 @@ from pytest_multihost.core.pytest_private import (
 )
 from pytest_multihost.core.report.artifacts import RunFolder, package_versions
 from pytest_multihost.core.report.text import ERASE, overlay
-from pytest_multihost.extensions.hazards import disturbances_of
-from pytest_multihost.extensions.sweep import apply_acceptances, plan_sweep, shard_of
+from pytest_multihost.extensions.hazards import RULES, disturbances_of
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
+from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.report import sweep_progress, write_sweep
 from pytest_multihost.extensions.sweep.run.one_sweep import (
     OneSweep,
@@ -52,6 +52,7 @@ from pytest_multihost.extensions.sweep.run.one_sweep import (
     counts_by_kind,
     earlier_result,
 )
+from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
 
 # The line on the terminal while a test is swept.
 
@@ -167,7 +168,6 @@ class Sweeps:
         assert plan.sweep is not None  # noqa: S101 - for the type checker
         self.broken = None
         result = _blank_result(plan.sweep, attempt, self.folder.run_id)
-        result = replace(result, shard=self.tally.settings.sweep.shard)
         reason = _why_not(plan, attempt)
         if reason is not None:
             result = replace(result, status="not swept", reason=reason)
@@ -189,15 +189,14 @@ class Sweeps:
         points = recorded_points(world.history, attempt.judged.context.place)
         planned = plan_sweep(
             points,
-            [each for each in result.families if each != "hazards"],
+            result.families,
             size=size,
             decisions=request.decisions,
             values=request.values,
-            unused=unused_by_all(world.history, size),
         )
         if attempt.hazards is not None:  # first: they are known to be wrong somewhere
             last = max((each.class_ for each in planned.disturbances), default=0)
-            tried = disturbances_of(attempt.hazards, size=size, class_=last + 1)
+            tried = disturbances_of(attempt.hazards, RULES, size=size, class_=last + 1)
             planned = replace(planned, disturbances=(*tried, *planned.disturbances))
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
@@ -254,13 +253,9 @@ class Sweeps:
         )
 
     def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
-        """Return what is to be run: this shard's part, without what earlier sweeps have run."""
+        """Return what is to be run, without what earlier sweeps have run."""
         todo = list(result.plan.disturbances)
         sweep = OneSweep(deque())
-        if result.shard is not None:
-            mine = shard_of(result.plan, *result.shard)
-            sweep.leave_out("shard", (each for each in todo if each not in mine))
-            todo = list(mine)
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
         if self.tally.settings.sweep.is_continued:
