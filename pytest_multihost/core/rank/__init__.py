@@ -7,7 +7,7 @@ its exceptions; `agent` is a rank that runs a test, `script` one that runs a scr
 `after_fork` resets inherited state and prepares hypothesis, tqdm and coverage.py, `environment`
 sets the variables, `points` performs faults and names files alike in all runs, `wrap_calls` wraps
 what is called there. `point_record` records what is passed, with which operations all ranks meet
-in and what the test's code does not look at (`used_code`).
+in.
 `world` is the test's interface, with its clock; `recorder` records operations.
 """
 

@@ -22,7 +22,7 @@ from typing import Any
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.core.model.recorded_point import ASKS
-from pytest_multihost.core.model.stack import Frame, is_library, is_ours
+from pytest_multihost.core.model.stack import is_library, is_ours
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Function
 
@@ -167,7 +167,6 @@ def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
-_NAMES_OF_CALLS = frozenset(name for _, name in _CALLS)
 _FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
 _covered: dict[tuple[CodeType, int], bool] = {}
 
@@ -249,27 +248,6 @@ def error_path(frame: FrameType | None) -> ErrorPath:
             entered.append(frame.f_code.co_qualname)
         frame = frame.f_back
     return ErrorPath(tuple(entered), UNHANDLED)
-
-
-def user_frames(frame: FrameType | None) -> Iterator[Frame]:
-    """Yield where the user's functions are, innermost first, up to pytest's call of the test."""
-    while frame is not None and not _is_call_of_test(frame.f_code):
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            yield Frame(code.co_filename, frame.f_lineno or 0, code.co_name)
-        frame = frame.f_back
-
-
-def callers(frame: FrameType | None) -> tuple[int, ...]:
-    """Return numbers for the instructions that all frames are at, up to pytest's call of the test.
-
-    They are equal for two calls that come from the same places, as long as their code lives.
-    """
-    found: list[int] = []
-    while frame is not None and frame.f_code.co_name not in _NAMES_OF_CALLS:
-        found += (id(frame.f_code), frame.f_lasti)
-        frame = frame.f_back
-    return tuple(found)
 
 
 def _entry(frame: FrameType) -> FrameType:

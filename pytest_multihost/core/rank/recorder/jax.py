@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,13 +27,11 @@ from types import ModuleType
 from typing import Any
 
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
-from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     RUNTIME_SCOPE,
     Scope,
     program_scope,
-    start_number,
 )
 from pytest_multihost.core.rank.recorder.calls import fails_test, replace_code
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder, after_import
@@ -92,7 +89,7 @@ class _JaxRecorder:
     recorder: Recorder
     thread: _Thread = field(default_factory=_Thread)
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
-    last_start: int = 0
+    starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def calls(self) -> dict[str, dict[str, Describe]]:
         """Return what is wrapped, by module, and how its calls are described.
@@ -215,9 +212,7 @@ class _JaxRecorder:
         processes = _processes(program)
         if len(processes) > 1 and self._is_of_this_world(_state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
-            is_main = self.recorder.thread.native_id == os.getpid()
-            self.last_start = start_number(now(), self.last_start, is_main=is_main)
-            page.reach(page.group(tuple(sorted(processes)), 0, scope), self.last_start)
+            page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
             if fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
                 return self._begin_start
         return None

@@ -89,7 +89,7 @@ class OneSweep:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was planned and not run."""
         return tuple(
-            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
 
@@ -267,7 +267,7 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
 
 
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
-    """Return the last sweep of the same test with the same world and part of the plan.
+    """Return the last sweep of the same test with the same world.
 
     Args:
         artifacts: The artifacts directory.
@@ -282,4 +282,4 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
 
 
 def _world(result: SweepResult) -> tuple[object, ...]:
-    return result.nodeid, result.backend, result.world_size, result.seed, result.shard
+    return result.nodeid, result.backend, result.world_size, result.seed
