@@ -47,6 +47,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import relative_to
 from pytest_multihost.core.model.verdict import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.core.outcome import RankFacts, describe_exit, fold_history
+from pytest_multihost.core.report.known_operations import operations_of
 
 SCHEMA = "pytest-multihost-hangs/trace/1"
 
@@ -196,17 +197,6 @@ def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
                 yield world.us(event.at_s), phase
             case Done():  # the rank exits when released, later than its own "shutdown"
                 yield world.us(event.at_s), "shutdown"
-
-
-def operations_of(rank: int, result: WorldResult) -> list[Operation]:
-    """Return a rank's known operations: its records, and those only seen in snapshots.
-
-    An operation that was seen open may have ended before it was recorded.
-    """
-    recorded = [each for page in result.operations if page.rank == rank for each in page.recent]
-    seen = result.last_seen[rank].operations if rank in result.last_seen else ()
-    known = {(each.name, each.since_s, each.group_key) for each in recorded}
-    return recorded + [e for e in seen if (e.name, e.since_s, e.group_key) not in known]
 
 
 def _operation_interval(operation: Operation, facts: RankFacts, world: _World) -> _Interval:

@@ -24,7 +24,7 @@ from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome import describe_exit
 from pytest_multihost.core.report.html.render import display_text
 from pytest_multihost.core.report.html.sections import PageModel, rank_groups
-from pytest_multihost.extensions.trace.trace import operations_of
+from pytest_multihost.core.report.known_operations import operations_of
 
 Json = dict[str, object]
 
