@@ -1,7 +1,6 @@
 """Hosts that differ in their loopback address: no rights are needed to make them."""
 
-from pytest_multihost.core.host_kind import HostKind
-from pytest_multihost.core.model.spec import Host
+from pytest_multihost.hookspecs import Host, HostKind
 
 
 def hosts_of(size, ranks_each):
