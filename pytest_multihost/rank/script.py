@@ -6,15 +6,14 @@ all ranks are over. Those that still wait for it would see a lost connection ins
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import runpy
 import sys
-import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend
+from pytest_multihost.cpython_private import clear_exit_handlers, wait_for_threads
 from pytest_multihost.launch.job_spec import RankJob, ScriptRun, open_channel, take_job
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import Done, Parked, PhaseEntered, Ready, now
@@ -43,14 +42,14 @@ def main() -> None:
     backend = find_backend(spec.world.backend, BUILT_IN_BACKENDS)
     start_backend(spec, channel, backend)
     # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
-    atexit._clear()  # noqa: SLF001 - as in after_fork
+    clear_exit_handlers()
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)
         points = _begin(spec, link, backend, root)
     try:
         kept = _run_script(run)
-        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as Python itself waits for threads
+        wait_for_threads()
     except BaseException as error:  # noqa: BLE001 - whatever the script raises
         _tell(error, channel, root)
     else:

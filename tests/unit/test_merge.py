@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_multihost.cpython_private import parse_faulthandler
 from pytest_multihost.model.stack import Dump, Frame, StackGroup, ThreadStack, group_by_main_stack
 from pytest_multihost.testing import make_dump
-from pytest_multihost.watch.probes.dump import parse_faulthandler
 
 PY311 = """\
 Thread 0x00007f4c6ffff6c0 (most recent call first):
