@@ -13,7 +13,6 @@ fixtures are torn down.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 import threading
@@ -68,6 +67,7 @@ from pytest_multihost.core.rank.stages import (
     start_rank,
 )
 from pytest_multihost.core.rank.world import World, clock_of, set_world
+from pytest_multihost.cpython_private import clear_exit_handlers, pool_threads
 
 __all__ = [
     "FindItem",
@@ -206,8 +206,7 @@ def _join_threads() -> None:
     pytest takes this long from the end of the last test to its last check. Idle threads of an
     executor do not end.
     """
-    pools = sys.modules.get("concurrent.futures.thread")
-    idle = getattr(pools, "_threads_queues", ())
+    idle = pool_threads()
     until_s = now() + _JOIN_S
     for thread in threading.enumerate():
         if not (thread.daemon or thread in idle or thread is threading.main_thread()):
@@ -287,7 +286,7 @@ def run_test_and_exit(
 
     with sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
-        atexit._clear()  # noqa: SLF001 - as in after_fork
+        clear_exit_handlers()
         set_world(World(spec, backend, channel, current_recorder(), clock_of(spec)))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import sys
 import tempfile
 import threading
 import weakref
@@ -48,6 +47,7 @@ from pytest_multihost.core.rank.recorder import (
     report_native_files,
 )
 from pytest_multihost.core.rank.wrap_calls import count_batches, wrap_calls
+from pytest_multihost.cpython_private import get_frame
 
 # Name files without what differs between runs: temporary folders, process ids, run ids, times.
 
@@ -328,7 +328,7 @@ _READERS_OF_CODE = frozenset(
 
 def _is_not_the_tests() -> bool:
     """Return whether a file is touched by pytest, by this package, or to read source code."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    frame = get_frame(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]

@@ -6,11 +6,9 @@ all ranks are over. Those that still wait for it would see a lost connection ins
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import runpy
 import sys
-import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +30,7 @@ from pytest_multihost.core.rank.stages import (
     trimmed_traceback,
 )
 from pytest_multihost.core.rank.world import World, clock_of, set_world
+from pytest_multihost.cpython_private import clear_exit_handlers, wait_for_threads
 
 
 def main() -> None:
@@ -43,14 +42,14 @@ def main() -> None:
     backend = find_backend(spec.world.backend, BUILT_IN_BACKENDS)
     start_backend(spec, channel, backend)
     # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
-    atexit._clear()  # noqa: SLF001 - as in after_fork
+    clear_exit_handlers()
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)
         points = _begin(spec, link, backend, root)
     try:
         kept = _run_script(run)
-        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as Python itself waits for threads
+        wait_for_threads()
     except BaseException as error:  # noqa: BLE001 - whatever the script raises
         _tell(error, channel, root)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import sys
 import traceback
@@ -39,6 +38,7 @@ from pytest_multihost.core.rank.after_fork import reset_after_fork, save_coverag
 from pytest_multihost.core.rank.points import delay_start
 from pytest_multihost.core.rank.recorder import start_recording
 from pytest_multihost.core.rank.world import join_clock
+from pytest_multihost.cpython_private import run_exit_handlers
 
 # Exceptions of a rank as values for the controller.
 #
@@ -216,7 +216,7 @@ def leave(link: ControllerLink) -> NoReturn:
     """
     link.await_gate("exit")
     try:
-        atexit._run_exitfuncs()  # noqa: SLF001 - as in after_fork
+        run_exit_handlers()
         save_coverage()
     finally:
         for stream in (sys.stdout, sys.stderr):

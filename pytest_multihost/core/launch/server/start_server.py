@@ -40,6 +40,7 @@ from pytest_multihost.core.model.errors import UnsoundForkError
 from pytest_multihost.core.model.fault import hash_seed_of
 from pytest_multihost.core.model.messages import Failed, Unsound
 from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.jax_private import may_have_backend
 
 # Whether the controller may be forked.
 #
@@ -74,8 +75,7 @@ def fork_problems() -> list[str]:
 def _runtime_problems() -> list[str]:
     """Look for initialised runtimes, importing none: one that is not imported is not up."""
     problems = []
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
+    if may_have_backend():
         problems.append(
             "jax has initialised its backend (a module-level jnp array or jax.devices()?)"
         )
