@@ -22,6 +22,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_multihost.core.jax_private import START_PROGRAM_FRAME
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.operation import (
     CALLEE_SCOPE,
@@ -234,9 +235,6 @@ def _is_inside(found: Descriptor) -> bool:
 
 # Stacks
 
-_STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
-"""File and function in which jax starts a program from Python."""
-
 
 def with_stacks(
     snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
@@ -274,7 +272,8 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
     ]
     # If the stack shows that a program is being started, it is the last one. Else it is one of the
     # programs started from the user's line in the stack; if there are none, any program.
-    if any(each.function == _STARTS[1] and each.file.endswith(_STARTS[0]) for each in frames):
+    file, function = START_PROGRAM_FRAME
+    if any(each.function == function and each.file.endswith(file) for each in frames):
         programs = [max(programs, key=lambda each: each[0])] if programs else []
     user = innermost_user_frame(frames)
     scope = program_scope(user.file, user.line) if user is not None else None

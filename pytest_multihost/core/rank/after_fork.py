@@ -9,13 +9,10 @@ reset by `rank.agent.lifecycle`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import functools
-import gc
 import io
-import multiprocessing.process
 import os
 import random
 import signal
@@ -25,6 +22,11 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from pytest_multihost.core.cpython_private import (
+    clear_exit_handlers,
+    keep_sockets_in,
+    unfinished_tasks,
+)
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
@@ -45,7 +47,7 @@ def reset_after_fork(spec: RankSpec) -> None:
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
+    clear_exit_handlers()
     _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
@@ -64,13 +66,11 @@ def reset_after_fork(spec: RankSpec) -> None:
 def _keep_sockets(directory: Path) -> None:
     """Have multiprocessing keep its sockets in a directory that is removed with the world.
 
-    It makes one in /tmp otherwise, and removes it at exit, which a rank that is killed never
-    reaches. Its names have 18 characters; the address of a socket may have 107, see unix(7).
+    Its names have 18 characters; the address of a socket may have 107, see unix(7).
     """
     if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
         directory.mkdir(exist_ok=True)
-        this: Any = multiprocessing.process.current_process()
-        this._config["tempdir"] = str(directory)  # noqa: SLF001 - no public way to say so
+        keep_sockets_in(directory)
 
 
 def _redirect_streams(log: Path) -> None:
@@ -143,15 +143,7 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
 
     def dump(_: int, __: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
-            tasks: Any = sys.modules.get("asyncio.tasks")
-            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks. 3.14 has
-            # them in lists of its threads, which cannot be read; the garbage collector knows all.
-            known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(
-                tasks, "_all_tasks", ()
-            )
-            if tasks is not None and sys.version_info >= (3, 14):
-                known = {*known, *(e for e in gc.get_objects() if issubclass(type(e), tasks.Task))}
-            found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
+            found = unfinished_tasks()[:_MAX_TASKS]
             lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
             text = "".join(f"{line}\n" for line in lines or ["no tasks"])
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -13,7 +13,6 @@ fixtures are torn down.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 import threading
@@ -27,6 +26,7 @@ from warnings import WarningMessage
 import pytest
 
 from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import clear_exit_handlers, pool_threads
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import (
     Done,
@@ -206,8 +206,7 @@ def _join_threads() -> None:
     pytest takes this long from the end of the last test to its last check. Idle threads of an
     executor do not end.
     """
-    pools = sys.modules.get("concurrent.futures.thread")
-    idle = getattr(pools, "_threads_queues", ())
+    idle = pool_threads()
     until_s = now() + _JOIN_S
     for thread in threading.enumerate():
         if not (thread.daemon or thread in idle or thread is threading.main_thread()):
@@ -287,7 +286,7 @@ def run_test_and_exit(
 
     with sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
-        atexit._clear()  # noqa: SLF001 - as in after_fork
+        clear_exit_handlers()
         set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)

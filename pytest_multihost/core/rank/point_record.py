@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic  # by name: the test may replace it in its module
 from types import FrameType
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.collectives import BY_NAME, of_function
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
@@ -123,7 +123,7 @@ class PointRecord:
         makes: bool = False,
     ) -> None:
         """Record a passage, by the thread that calls this."""
-        thread, caller = self.recorder.thread, sys._getframe(1)  # noqa: SLF001 - as in Recorder
+        thread, caller = self.recorder.thread, get_frame(1)
         source = self.recorder.user_source(2)
         who = callers(caller) if self.tells_callers else ()
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
@@ -147,7 +147,7 @@ class PointRecord:
         """
         thread = self.recorder.thread
         is_main, depth = thread.native_id == self._main_thread, thread.depth
-        who = callers(sys._getframe(1)) if self.tells_callers else ()  # noqa: SLF001 - as above
+        who = callers(get_frame(1)) if self.tells_callers else ()
         short = (name, source, is_main, depth, who)
         site = self._operations.get(short)
         if site is None:
@@ -158,7 +158,7 @@ class PointRecord:
             with self._lock:
                 site = self._sites.get(key)
                 if site is None:
-                    site = self._add_site(key, sys._getframe(1))  # noqa: SLF001 - as above
+                    site = self._add_site(key, get_frame(1))
                 self._operations[short] = site
         self._pass(site, is_operation=True)
 

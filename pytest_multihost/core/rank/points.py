@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import sys
 import tempfile
 import threading
 import weakref
@@ -22,6 +21,7 @@ from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
 from pytest_multihost.core.model.fault import (
     IO_CALLS,
@@ -330,7 +330,7 @@ _READERS_OF_CODE = frozenset(
 
 def _is_not_the_tests() -> bool:
     """Return whether a file is touched by pytest, by this package, or to read source code."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    frame = get_frame(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import sys
 import traceback
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import run_exit_handlers
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import WorldBrokenError
 from pytest_multihost.core.model.event import (
@@ -216,7 +216,7 @@ def leave(link: ControllerLink) -> NoReturn:
     """
     link.await_gate("exit")
     try:
-        atexit._run_exitfuncs()  # noqa: SLF001 - as in after_fork
+        run_exit_handlers()
         save_coverage()
     finally:
         for stream in (sys.stdout, sys.stderr):

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_multihost.core.jax_private import may_have_backend
 from pytest_multihost.core.launch.interface import ANSWER_S, RunRank, remedy_against
 from pytest_multihost.core.launch.interpreter import become_interpreter, spawn_interpreter
 from pytest_multihost.core.launch.job_spec import (
@@ -73,8 +74,7 @@ def fork_problems() -> list[str]:
 def _runtime_problems() -> list[str]:
     """Look for initialised runtimes, importing none: one that is not imported is not up."""
     problems = []
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
+    if may_have_backend():
         problems.append(
             "jax has initialised its backend (a module-level jnp array or jax.devices()?)"
         )

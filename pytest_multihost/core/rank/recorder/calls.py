@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import dis
 import inspect
 import itertools
-import linecache
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache, partial, update_wrapper
+from functools import partial, update_wrapper
 from hashlib import blake2s
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from pytest_multihost.core.cpython_private import handler_of, is_covered
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.core.model.recorded_point import ASKS
@@ -160,15 +157,13 @@ def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -
 # What an exception that leaves a call meets on its way: it fails the test, or may be handled.
 #
 # An exception goes from frame to frame. What each does about it is in the exception table of its
-# code (CPython's InternalDocs/exception_handling.md): the instructions that a `try` or a `with`
-# covers.
+# code: the instructions that a `try` or a `with` covers.
 
 
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
 _NAMES_OF_CALLS = frozenset(name for _, name in _CALLS)
-_FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
 _covered: dict[tuple[CodeType, int], bool] = {}
 
 
@@ -191,33 +186,11 @@ def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
         if not code.co_filename.startswith(own):
             key = code, frame.f_lasti
             if key not in _covered:
-                _covered[key] = _is_covered(*key)
+                _covered[key] = is_covered(*key)
             if _covered[key]:
                 return False
         frame = frame.f_back
     return False
-
-
-def _is_covered(code: CodeType, offset: int) -> bool:
-    """Return whether a handler is there for an instruction, given by its offset in bytes."""
-    return any(start <= offset < end for start, end, _ in _table(code))
-
-
-@lru_cache(maxsize=4096)
-def _table(code: CodeType) -> tuple[tuple[int, int, int], ...]:
-    """Return which instructions each handler covers, and where it begins, as offsets in bytes.
-
-    A number in the table has six bits in each byte, the highest first; bit 6 says that it goes on.
-    Instructions are counted in units of two bytes.
-    """
-    numbers, number = list[int](), 0
-    for byte in code.co_exceptiontable:
-        number = number << 6 | byte & 63
-        if not byte & 64:
-            numbers.append(2 * number)
-            number = 0
-    entries = zip(*(numbers[index::_FIELDS] for index in range(3)), strict=True)
-    return tuple((start, start + count, target) for start, count, target in entries)
 
 
 # Which way an exception takes
@@ -240,7 +213,7 @@ def error_path(frame: FrameType | None) -> ErrorPath:
     entered: list[str] = []
     while frame is not None and not _is_call_of_test(frame.f_code):
         code = frame.f_code
-        handler = None if is_ours(code.co_filename) else _handler(code, frame.f_lasti)
+        handler = None if is_ours(code.co_filename) else handler_of(code, frame.f_lasti)
         if handler is not None:
             if not is_library(code.co_filename) or code.co_name in ASKS:
                 outside = _text(_positions(frame.f_back))
@@ -296,45 +269,3 @@ def _positions(frame: FrameType | None) -> Iterator[tuple[str, int, int]]:
 
 def _text(positions: Iterator[tuple[str, int, int]]) -> str:
     return blake2s(repr([*positions]).encode(), digest_size=6).hexdigest()
-
-
-_CLEANUP = tuple(dis.opmap.get(each) for each in ("COPY", "POP_EXCEPT", "RERAISE"))
-_LEAVING = tuple(dis.opmap.get(each) for each in ("PUSH_EXC_INFO", "WITH_EXCEPT_START"))
-_OPENING = frozenset({"open", "scandir"})
-"""Names of functions whose results, as managers of a `with`, only close themselves."""
-
-
-@lru_cache(maxsize=4096)
-def _handler(code: CodeType, offset: int) -> int | None:
-    """Return where the handler of an instruction begins that may end an exception."""
-    for _ in range(len(_table(code))):
-        target = next((each for start, end, each in _table(code) if start <= offset < end), None)
-        if target is None or not (_begins(code, target, _CLEANUP) or _closes(code, target)):
-            return target
-        offset = target  # it raises again
-    return None
-
-
-def _begins(code: CodeType, offset: int, operations: tuple[int | None, ...]) -> bool:
-    found = code.co_code[offset : offset + 2 * len(operations) : 2]
-    return tuple(found) == operations
-
-
-def _closes(code: CodeType, target: int) -> bool:
-    """Return whether a handler is that of a `with` whose manager is a file that it opens."""
-    if not _begins(code, target, _LEAVING):
-        return False
-    unit = min(start for start, _, each in _table(code) if each == target) // 2 - 1
-    if code.co_code[2 * unit] == dis.opmap.get("BEFORE_WITH"):  # of the whole statement
-        unit -= 1
-    first, last, begin, end = next(islice(code.co_positions(), unit, None), (None,) * 4)
-    if first is None or first != last or begin is None or end is None:
-        return False
-    line = linecache.getline(code.co_filename, first).encode()
-    try:
-        manager = ast.parse(line[begin:end].decode(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return False
-    function = manager.func if isinstance(manager, ast.Call) else None
-    name = getattr(function, "attr", getattr(function, "id", ""))
-    return name in _OPENING

@@ -20,6 +20,7 @@ from pytest_multihost.core.nemesis.interpose import is_observing, reported
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.recorder import Recorder, after_import
 from pytest_multihost.core.rank.recorder.torch_groups import Function
+from pytest_multihost.core.torch_private import archive_writer_class
 
 # Record that a rank tries again and again for the lock of a file that another process holds.
 #
@@ -195,7 +196,7 @@ def report_files(serialization: ModuleType) -> None:
     Args:
         serialization: The module `torch.serialization`.
     """
-    writer: Any = serialization._open_zipfile_writer_file  # noqa: SLF001 - there is no public one
+    writer = archive_writer_class(serialization)
     opening, closing = writer.__init__, writer.__exit__
 
     def __init__(self: object, name: str, *args: object) -> None:  # noqa: N807 - as the original

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, OperationKind, Scope
 from pytest_multihost.core.model.stack import Frame, is_library
@@ -205,7 +206,7 @@ class Recorder:
         address, because its hash takes up to a microsecond; a line by its instruction, because
         `f_lineno` takes as long. Each frame passed costs, too: Python makes an object of it.
         """
-        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001 - inspect is 100 times slower
+        frame: FrameType | None = get_frame(depth)
         library_files, sources = self._library_files, self._sources
         while frame is not None:
             code = frame.f_code

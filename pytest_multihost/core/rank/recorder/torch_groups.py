@@ -126,7 +126,7 @@ class Groups:
     @property
     def default(self) -> ProcessGroup:
         """The default group of torch, or None."""
-        return self.module._world.default_pg  # noqa: SLF001 - no public way
+        return self.module.group.WORLD
 
     @property
     def is_of_world(self) -> bool:
