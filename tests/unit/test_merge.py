@@ -11,7 +11,7 @@ from pytest_multihost.core.model.stack import (
     ThreadStack,
     group_by_main_stack,
 )
-from pytest_multihost.core.watch.probes.dump import parse_faulthandler
+from pytest_multihost.core.watch.probes.faulthandler_text import parse_faulthandler
 from pytest_multihost.testing import make_dump
 
 PY311 = """\
