@@ -27,7 +27,7 @@ from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
 from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms, judge
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.threads import has_gloo_timeout
+from pytest_multihost.core.proof.runtime_threads import has_gloo_timeout
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_multihost.core.model.process import Process
-from pytest_multihost.core.proof.threads import is_runtime_thread
+from pytest_multihost.core.proof.runtime_threads import is_runtime_thread
 from pytest_multihost.core.watch.kernel.memory import MemoryMapping
 from pytest_multihost.core.watch.kernel.proc_files import entries, link, read
 

@@ -6,7 +6,8 @@ import os
 import re
 
 from pytest_multihost.core.model.process import NEVER, Where
-from pytest_multihost.core.proof.threads import FUTEXES, SystemCall, is_interpreter
+from pytest_multihost.core.proof.runtime_threads import is_interpreter
+from pytest_multihost.core.proof.system_calls import FUTEXES, SystemCall
 from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
 

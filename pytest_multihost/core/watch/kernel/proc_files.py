@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.operation import Scope
-from pytest_multihost.core.proof.threads import CALLS, SystemCall
+from pytest_multihost.core.proof.system_calls import CALLS, SystemCall
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CALLS = CALLS.get(os.uname().machine, {})

@@ -11,14 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.model.process import NEVER, Process, Thread
-from pytest_multihost.core.proof.threads import (
-    DEAD,
-    FUTEXES,
-    SOCKETS,
-    STREAMS,
-    SystemCall,
-    read_stack,
-)
+from pytest_multihost.core.proof.runtime_threads import read_stack
+from pytest_multihost.core.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
+from pytest_multihost.core.proof.threads import DEAD
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.elf import symbol_table

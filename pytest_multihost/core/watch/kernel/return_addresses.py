@@ -5,7 +5,7 @@ thread's. So a word counts as a return address only if it points into code, and 
 place it points to are a call instruction: a return address lies behind the instruction that has
 called. Pointers to functions, and numbers that happen to point into code, pass that test in a few
 cases of a thousand. What comes out may name a place that is not returned to any more, but misses
-none that is. `proof/runtime_threads.py` says what that is good for.
+none that is. `core/proof/runtime_threads.py` says what that is good for.
 """
 
 from __future__ import annotations
