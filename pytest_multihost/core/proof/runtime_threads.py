@@ -8,9 +8,9 @@ own if its stack returns only to code of the runtime and of the system - no inte
 library.
 
 Every unwinder would stop the thread, so each word of the stack that could be a return address is
-taken for one (`core/watch/kernel/return_addresses.py` finds them). Some of these words are remains of
-ended frames. Such a word can make a runtime's thread look like another thread, which only prevents
-a proof. The opposite error, which would make a proof wrong, cannot happen.
+taken for one (`core/watch/kernel/return_addresses.py` finds them). Some of these words are remains
+of ended frames. Such a word can make a runtime's thread look like another thread, which only
+prevents a proof. The opposite error, which would make a proof wrong, cannot happen.
 
 There is one exception, the idle workers of tensorstore's thread pool: they reuse the stacks of
 threads that have ended, full of Python's return addresses, and would block a proof for a minute

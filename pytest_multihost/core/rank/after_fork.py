@@ -29,7 +29,7 @@ from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.core.rank.recorder import after_import
-from pytest_multihost.core.slots.rank_files import dump_signal
+from pytest_multihost.core.slots.stacks import dump_signal
 
 _MAX_DIRECTORY_BYTES = 85
 

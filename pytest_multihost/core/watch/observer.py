@@ -16,7 +16,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.slots import read_open_operations, read_slots, slots_path
-from pytest_multihost.core.slots.readers import read_waiting
+from pytest_multihost.core.slots.waiting import read_waiting
 from pytest_multihost.core.watch.kernel import (
     MACHINE_TIME,
     HarnessProcesses,

@@ -49,7 +49,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.slots import slots_path
-from pytest_multihost.core.slots.readers import history_path
+from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
 from pytest_multihost.core.watch.probes import request_dump
 from pytest_multihost.core.watched_world import harness_processes

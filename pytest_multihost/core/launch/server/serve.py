@@ -66,7 +66,7 @@ from pytest_multihost.core.model.messages import (
     WorldForked,
 )
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
-from pytest_multihost.core.slots.rank_files import RankLogs
+from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
-from pytest_multihost.core.slots.rank_files import py_spy_command
+from pytest_multihost.core.slots.stacks import py_spy_command
 
 SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
