@@ -58,7 +58,7 @@ from pytest_multihost.core.model.result import Ending, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.outcome import RankFacts, advance, describe_exit
-from pytest_multihost.core.outcome.points import (
+from pytest_multihost.core.outcome.active_faults import (
     active_fault_events,
     continued_by_plan,
     has_pending_actions,

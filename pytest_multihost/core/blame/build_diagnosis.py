@@ -44,7 +44,8 @@ from pytest_multihost.core.model.verdict import (
     sentence,
 )
 from pytest_multihost.core.outcome import Finding, describe_exit
-from pytest_multihost.core.outcome.points import fault_notes, frozen_for_good, unfired_faults
+from pytest_multihost.core.outcome.active_faults import frozen_for_good
+from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
 
 DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "proof": "proof",
