@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_multihost.core.blame.inferred import with_stacks
+from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
 from pytest_multihost.core.launch.wire import Frame
 from pytest_multihost.core.model.errors import LaunchError

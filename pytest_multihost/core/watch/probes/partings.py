@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_multihost.core.blame.divergence import find_partings
+from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.model.operation import History, Parting
 from pytest_multihost.core.slots import FlightMailbox, slots_path
 from pytest_multihost.core.slots.history import read_histories
