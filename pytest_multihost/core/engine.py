@@ -29,7 +29,7 @@ from pathlib import Path
 
 from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import (
     Done,
