@@ -36,8 +36,10 @@ from pytest_multihost.core.model.operation import (
     program_scope,
     start_number,
 )
-from pytest_multihost.core.rank.recorder.calls import fails_test, replace_code
-from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder, after_import
+from pytest_multihost.core.rank.recorder.calls import replace_code
+from pytest_multihost.core.rank.recorder.exception_paths import fails_test
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 JaxObject = Any
 """An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
