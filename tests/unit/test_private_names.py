@@ -26,7 +26,7 @@ ELSEWHERE = {
         "jax/_src/distributed.py",
     },
     # What other tools keep for themselves: no module of CPython, jax, torch or pytest.
-    "core/rank/after_fork.py": {
+    "core/rank/neighbours.py": {
         *("_choose_filename", "_data", "_suffix"),
         *("_hypothesis_internal_use_seed", "_hypothesis_internal_use_settings"),
     },
@@ -111,7 +111,7 @@ def test_no_access_to_a_private_name_is_excused_elsewhere() -> None:
         for path in ROOM.rglob("*.py")
         if "SLF001" in path.read_text(encoding="utf-8") and "fixes" not in path.parts
     }
-    assert excused == {"core/rank/after_fork.py", "hookspecs.py"}
+    assert excused == {"core/rank/neighbours.py", "hookspecs.py"}
 
 
 def test_the_exceptions_are_needed() -> None:

@@ -153,9 +153,6 @@ def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | N
     return trouble if trouble is not None and is_symptom else result.last_snapshot
 
 
-# The condition of a rank
-
-
 def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
     facts = finding.facts
     if finding.outcome == "crashed":
@@ -196,9 +193,6 @@ def _is_restless(seen: RankSnapshot | None) -> bool:
     is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
     starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
     return is_short and len(starts) >= _RUNS
-
-
-# What a rank waits in
 
 
 def _pending(
@@ -255,9 +249,6 @@ def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, 
     """Return the operations that a rank left by an exception which is not a symptom."""
     failed = (each for each in last.recent if each.failed and each.error)
     return tuple(each for each in failed if not symptoms.is_in_error(each.error))
-
-
-# One count for all ranks of a group
 
 
 def with_histories(

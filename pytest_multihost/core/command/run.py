@@ -22,13 +22,13 @@ from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
+from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
     ScriptRun,
     ServerJob,
 )
-from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
@@ -44,7 +44,7 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
-from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables

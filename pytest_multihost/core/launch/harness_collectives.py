@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.event import ExchangeEntered
 from pytest_multihost.core.model.messages import (
     CollectiveBroken,

@@ -19,7 +19,7 @@ from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.options import EARLY

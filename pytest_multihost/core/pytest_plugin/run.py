@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.files import REMEDY
-from pytest_multihost.core.launch.reaper import (
+from pytest_multihost.core.launch.ending_signals import (
     ignore_further_signals,
     interrupt_on_signals,
     restore_signals,

@@ -53,17 +53,15 @@ from pytest_multihost.core.pytest_private import (
     stop_capturing,
     xfail_in_force,
 )
-from pytest_multihost.core.rank.after_fork import share_hypothesis_examples
+from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
-    format_exception,
     leave,
-    raised_error,
     send_interrupted,
     sending_errors,
-    shortened,
     start_backend,
     start_rank,
 )

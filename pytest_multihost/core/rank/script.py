@@ -23,6 +23,7 @@ from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready,
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
@@ -31,7 +32,6 @@ from pytest_multihost.core.rank.stages import (
     sending_errors,
     start_backend,
     start_rank,
-    trimmed_traceback,
 )
 from pytest_multihost.core.rank.world import World, set_world
 from pytest_multihost.core.registry import new_plugin_manager

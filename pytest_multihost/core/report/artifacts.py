@@ -39,7 +39,12 @@ from pytest_multihost.core.model.spec import token
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms
-from pytest_multihost.core.outcome.points import fault_note, firings, releases, require_fired
+from pytest_multihost.core.outcome.fault_progress import (
+    fault_note,
+    firings,
+    releases,
+    require_fired,
+)
 
 _MAX_NAME = 120
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_multihost.core.slots.rank_files import MAX_LOG_BYTES, cut_bytes
+from pytest_multihost.core.slots.rank_log import MAX_LOG_BYTES, cut_bytes
 
 _MAX_SHOWN = 4_000_000
 """How much of a rank's output is shown at once."""

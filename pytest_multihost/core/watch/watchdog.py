@@ -32,14 +32,10 @@ from pytest_multihost.core.proof import (
     pollers,
 )
 from pytest_multihost.core.proof.threads import is_sleep, lock_holders
+from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.kernel import holders_of_lock
-from pytest_multihost.core.watch.observer import (
-    WorldObserver,
-    rank_snapshots,
-    unmoved_ranks,
-    with_gates,
-    with_polled_locks,
-)
+from pytest_multihost.core.watch.observer import WorldObserver, with_gates
+from pytest_multihost.core.watch.polled_locks import with_polled_locks
 from pytest_multihost.core.watch.probes import (
     NativeReader,
     needs_native_frames,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
-from pytest_multihost.core.launch.reaper import interrupt_on_signals
+from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError, MultihostError, SettingError
 from pytest_multihost.core.model.spec import WorldSpec

@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.launch import Ending
-from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.launch.ending_signals import ENDING
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event, FaultChanged
 from pytest_multihost.core.model.messages import (
@@ -49,7 +50,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.slots import slots_path
-from pytest_multihost.core.slots.readers import history_path
+from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
 from pytest_multihost.core.watch.probes import request_dump
 from pytest_multihost.core.watched_world import harness_processes

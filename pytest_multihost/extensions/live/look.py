@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.core.blame.inferred import waits_at_sockets
+from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot

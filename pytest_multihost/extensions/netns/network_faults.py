@@ -22,7 +22,7 @@ from itertools import permutations
 from typing import NoReturn, Self
 
 from pytest_multihost.core.launch import libc
-from pytest_multihost.core.launch.wire import receive_packet, send_packet
+from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host, WorldSpec

@@ -23,8 +23,8 @@ from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.core.outcome import RankFinding
-from pytest_multihost.core.outcome.points import firings
-from pytest_multihost.core.outcome.rank_facts import is_closed_connection, is_unanswered
+from pytest_multihost.core.outcome.fault_progress import firings
+from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
 
 SLOWER = 5.0

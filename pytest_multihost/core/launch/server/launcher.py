@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch.interface import ANSWER_S, refusals
+from pytest_multihost.core.launch.interface import ANSWER_S
 from pytest_multihost.core.launch.reaper import wait_for_exit
+from pytest_multihost.core.launch.refusals import refusals
 from pytest_multihost.core.launch.server.world import ServerConnection, ServerWorld, Stream
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError, UnsoundForkError

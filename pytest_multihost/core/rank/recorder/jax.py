@@ -52,8 +52,10 @@ from pytest_multihost.core.model.operation import (
     program_scope,
     start_number,
 )
-from pytest_multihost.core.rank.recorder.calls import fails_test, replace_code
-from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder, after_import
+from pytest_multihost.core.rank.recorder.calls import replace_code
+from pytest_multihost.core.rank.recorder.exception_paths import fails_test
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 _JAX_SCOPE = Scope("jax.distributed")
 """The scope of starting and shutting down."""

@@ -24,8 +24,9 @@ from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function, seconds
-from pytest_multihost.core.rank.recorder.files import report_files
-from pytest_multihost.core.rank.recorder.recorder import Recorder, after_import
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.native_files import report_files
+from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_flight_recorder import FlightRecorderThread
 from pytest_multihost.core.rank.recorder.torch_groups import (
     Argument,

@@ -19,7 +19,7 @@ from types import ModuleType
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import CALLEE_SCOPE, Scope, rpc_name
 from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function
-from pytest_multihost.core.rank.recorder.recorder import after_import
+from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.torch_groups import Argument, Function, copy_identity
 from pytest_multihost.core.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.core.slots import NO_RECORD

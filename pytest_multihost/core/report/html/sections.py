@@ -33,8 +33,8 @@ from pytest_multihost.core.model.verdict import (
     sentence,
 )
 from pytest_multihost.core.outcome import RankFinding
-from pytest_multihost.core.outcome.finding import later_failures
-from pytest_multihost.core.outcome.points import frozen_for_good
+from pytest_multihost.core.outcome.active_faults import frozen_for_good
+from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import psutil
 
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import (
     Failed,

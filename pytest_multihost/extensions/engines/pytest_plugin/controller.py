@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.launch.ending_signals import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
 from pytest_multihost.core.pytest_plugin.launchers import Launchers

@@ -18,8 +18,8 @@ from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
 from pytest_multihost.core.launch.libc import die_with_parent
+from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.launch.wire import Packet, receive_packet, send_packet
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec, token
 from pytest_multihost.core.model.stack import SourceContext
