@@ -210,7 +210,6 @@ def pytest_multihost_plan(  # type: ignore[empty-body]
     upon ``@pytest.mark.multihost``, as "(my_marker) has no key 'x'".
 
     Args:
-        item: The test.
         settings: Its settings: the run's, with its marker applied.
     """
 
@@ -229,7 +228,6 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
             return dataclasses.replace(spec, keeps_operations=True)
 
     Args:
-        item: The test.
         plan: How it is to run; ``plan.settings`` are its settings.
         spec: The spec as the core has made it; what ``yield`` returns has other changes as well.
     """
@@ -239,13 +237,7 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
 def pytest_multihost_launch(  # type: ignore[empty-body]
     item: pytest.Item, spec: WorldSpec, launcher: Launcher
 ) -> Launcher:
-    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before.
-
-    Args:
-        item: The test.
-        spec: The world.
-        launcher: The core's launcher.
-    """
+    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before."""
 
 
 @hookspec
@@ -266,10 +258,6 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
     Called for every attempt, also for those that did not pass; ``attempt.judged.finding.status``
     says what became of it. ``attempt.scratch`` still has the slot pages of the ranks. An analysis
     can add JSON to verdict.json, warn, and fail a test that has passed.
-
-    Args:
-        item: The test.
-        attempt: The attempt.
     """
 
 
@@ -280,10 +268,6 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
     As `pytest_multihost_analyse`, but it may take long and be interrupted: the verdict of the
     attempt is safe already, and cannot have the analysis's record. ``attempt.analyses`` has what
     `pytest_multihost_analyse` has returned.
-
-    Args:
-        item: The test.
-        attempt: The attempt.
     """
 
 

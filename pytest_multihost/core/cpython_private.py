@@ -227,7 +227,6 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
 
     Args:
         text: The file's content, possibly cut off at the end.
-        rank: Whose it is.
     """
     threads: list[ThreadStack] = []
     is_cut, last = False, "first"

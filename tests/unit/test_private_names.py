@@ -14,7 +14,7 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost.core import cpython_private, jax_private, torch_private
-from pytest_multihost.core.rank.recorder.calls import error_path, fails_test
+from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test
 
 ROOM = Path(pytest_multihost.__file__).parent
 HOMES = {f"{name}_private.py" for name in ("cpython", "jax", "pytest", "torch")}

@@ -29,7 +29,6 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
     Args:
         partings: Of all groups.
         cause: Why the world hung, as the ranks stood at the end.
-        states: How they stood.
     """
     explaining = [each for each in partings if _explains(each, cause, states)]
     counted = {each.group for each in partings if each.evidence == "counts"}

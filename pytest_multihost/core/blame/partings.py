@@ -41,7 +41,6 @@ def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tup
     """Return for each group where its ranks parted, if they did.
 
     Args:
-        recorded: From the slot pages.
         flight: From torch's flight recorders. They have stacks, and what only C++ code has called.
     """
     groups = group_by_value((each.group, each) for each in recorded)

@@ -46,7 +46,6 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
     """Return a rank's snapshot with the line of its jitted collectives, and the members, if known.
 
     Args:
-        seen: The rank.
         frames: Stack of its main thread, innermost first; empty if unknown.
     """
     programs = [

@@ -65,7 +65,6 @@ class RankState:
     """The condition of one rank, and what it waits in.
 
     Attributes:
-        seen: Its snapshot.
         condition: Whether it is alive, and if not, why.
         since_s: When that happened, on the monotonic clock; None for a rank that is alive.
         pending: Operations that it waits in.

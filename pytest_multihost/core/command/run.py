@@ -78,7 +78,6 @@ class RunOptions:
 
     Attributes:
         script: The script's file, or the name of a module.
-        script_args: Its arguments.
         is_module: Whether it is a module, as for ``python -m``.
         ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
@@ -162,7 +161,6 @@ class _Command:
 
     Attributes:
         options: The command line.
-        scratch: A private directory.
         hook: The hooks of this package's plugins, and of those of others once these are loaded.
         has_others: Whether these are loaded.
     """
@@ -257,7 +255,6 @@ class _Command:
         """Return what starts ranks: it forks a process for each, which becomes an interpreter.
 
         Args:
-            spec: The world.
             directory: Where its log goes.
         """
         own = own_variables(keeps_proxies=spec.keeps_proxies)
@@ -405,7 +402,6 @@ class _Files:
     Attributes:
         folder: The folder of this run, if it is kept.
         directory: Where the files are.
-        spec: The world.
         renderers: What plugins write and show of it.
         is_kept: Whether that is in `folder`.
     """

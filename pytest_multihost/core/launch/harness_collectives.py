@@ -51,8 +51,6 @@ class HarnessCollectives:
 
         Args:
             rank: The rank that enters.
-            entered: The operation.
-            payload: The rank's contribution.
         """
         operation, name, nth = entered.operation, entered.name, entered.nth
         self._counted[rank, operation, name] = nth + 1

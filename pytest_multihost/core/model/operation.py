@@ -74,7 +74,6 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     """Return what the reader calls a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
-        group: Its members.
         world_size: Ranks of the world.
         ordinal: How many groups of the same members were made before it.
     """
@@ -236,7 +235,6 @@ def rpc_name(kind: str, function: str) -> str:
 
     Args:
         kind: One of `RPC_KINDS`.
-        function: The function's name.
     """
     return f"rpc_{kind}({function})"
 
@@ -258,7 +256,6 @@ def start_number(now_s: float, last: int, *, is_main: bool) -> int:
     """Return the count of a program that is started: later ones have higher counts.
 
     Args:
-        now_s: The time.
         last: The count of the one before; 0 if there is none.
         is_main: Whether the main thread starts it.
     """
@@ -270,7 +267,6 @@ def read_start_number(number: int, near_s: float) -> tuple[float, bool]:
     """Return when a program was started, and whether by the main thread.
 
     Args:
-        number: Its count.
         near_s: A time within a day of it: counts begin again after two days.
     """
     near = int(near_s * _TICKS_PER_S)
@@ -356,8 +352,6 @@ class History:
     """The last collectives that a rank has entered in a group, without gaps.
 
     Attributes:
-        rank: The rank.
-        group: The group.
         first: The sequence of the oldest one that is known.
         sites: From where they were entered, each once.
         order: For each collective, the index of its site.
@@ -419,7 +413,6 @@ class Side:
     """Ranks that did the same where ranks parted.
 
     Attributes:
-        ranks: The ranks.
         operation: What they entered; None: they did not enter this collective of the group.
         frame: The user's line.
         through: Where that line is the same on another side, the outermost line that differs.
@@ -439,7 +432,6 @@ class Parting:
     """Where the histories of a group's ranks part.
 
     Attributes:
-        group: The group.
         common: How many collectives its ranks have in common before.
         evidence: What shows it.
         at_s: When the first rank entered what the others did not, on the monotonic clock.

@@ -144,7 +144,6 @@ def observing_files(observer: FileObserver, more_modules: Iterable[object] = ())
     """Report to `observer` the calls on files within the block.
 
     Args:
-        observer: The observer.
         more_modules: Modules of the test that are not in `sys.modules`. What the user's own modules
             have imported by name is replaced there, too.
     """

@@ -25,7 +25,6 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
     """Return when a fault has happened, in monotonic seconds, by rank; only ranks it happened to.
 
     Args:
-        result: The world.
         index: The fault's index in the world's list.
     """
     begun = [e for e, change in _changes(result.history, index) if change.phase == "begun"]
@@ -40,7 +39,6 @@ class HeldFor:
 
     Attributes:
         seconds: How long it was held.
-        reason: Why it was let go.
     """
 
     seconds: float
@@ -51,7 +49,6 @@ def releases(result: WorldResult, index: int) -> dict[int, list[HeldFor]]:
     """Return how long a fault has held ranks, and why it let them go, by rank.
 
     Args:
-        result: The world.
         index: The fault's index in the world's list.
     """
     begun: dict[int, list[float]] = {}

@@ -64,7 +64,6 @@ class RankFinding:
         outcome: What happened.
         at_s: When, on the monotonic clock; None if nothing went wrong.
         summary: One line: what went wrong, why it was skipped, or how it ended.
-        error: The exception, if known.
         report: pytest's own report, serialised, if there is one.
         last_words: What a rank that has aborted had written last: its runtime says why.
     """

@@ -32,13 +32,11 @@ class RankFacts:
 
     Attributes:
         rank: Its index.
-        pid: Its process.
         phase: The last phase that it reached.
         ready_s: When its backend was up.
         parked_s: When its test body was over.
         done_s: When its teardown was over.
         exited_s: When its process ended.
-        exit: How its process ended.
         was_ended: Whether the harness ended its process.
         failed_subtests_s: When subtests of the user's failed.
         reports: pytest's reports: setup, call, teardown.

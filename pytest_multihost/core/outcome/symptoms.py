@@ -67,7 +67,6 @@ class Symptoms:
 
         Args:
             error: The exception as its rank has sent it.
-            text: Its type and message.
         """
         is_symptom = error.is_harness_symptom or self.is_in_error(text)
         return is_symptom and error.type not in _RAISED_BY_TESTS

@@ -30,8 +30,6 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
     """Return everything that may end a wait of the world before the deadline, as sentences.
 
     Args:
-        before: A deep snapshot.
-        now: The next one.
         deadline_s: When the world is ended in any case, on the monotonic clock.
     """
     found = []
@@ -64,8 +62,6 @@ def rank_blockers(
     the world.
 
     Args:
-        before: A deep snapshot.
-        now: The next one.
         deadline_s: How long its waits are to last, on the monotonic clock.
     """
     found: dict[int, list[str]] = {}

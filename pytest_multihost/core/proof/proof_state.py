@@ -245,7 +245,6 @@ class ProofSearch:
 
         Args:
             before: The shallow snapshot before.
-            now: A shallow snapshot.
             take_deep: Takes a deep one.
             ask_turns: Asks whether the world is quiescent.
             deadline_s: When the world is ended in any case.

@@ -45,8 +45,6 @@ class CompletedAttempt:
     """One attempt of one item, when its world is over.
 
     Attributes:
-        plan: How the test runs.
-        judged: The judged world.
         directory: Where its artifacts are.
         scratch: The private directory of the world; gone once its files are written, if it passed.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
@@ -84,12 +82,9 @@ def run_attempt(
     """Run a world, judge it, and write down what happened.
 
     Args:
-        item: The test.
         plan: How the test is to run.
-        spec: The world.
         launcher: What starts its ranks.
         tally: Has the settings, and records files that could not be written.
-        folder: The run's folder of artifacts.
     """
     config = item.config
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.

@@ -185,11 +185,6 @@ class FaultOptions:
         """Return a test's seed, its faults with numbers for ranks, and every problem with them.
 
         The seed is the same in every run unless an option sets it.
-
-        Args:
-            nodeid: The test.
-            size: Ranks of its world.
-            marked: The values of its markers.
         """
         if self.replay is not None and self.replay.is_of(nodeid):
             seed, faults = self.replay.seed, self.replay.faults

@@ -253,7 +253,6 @@ def run_rank(
 
     Args:
         spec: This rank, and the world that it is part of.
-        channel: Its connection to the controller.
         find_item: Returns the collected item with a given node id.
         backends: All backends by name.
     """
@@ -270,7 +269,6 @@ def run_test_and_exit(
 
     Args:
         spec: This rank, and the world that it is part of.
-        channel: Its connection to the controller.
         find_item: Returns the collected item with a given node id.
         backend: The world's backend, which has been started.
     """

@@ -18,7 +18,6 @@ def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
 
     Args:
         frame: The innermost frame.
-        name: The operation.
         size: Ranks of the world.
     """
     collective = BY_NAME.get(name)

@@ -27,7 +27,6 @@ def share_hypothesis_examples(
 
     Args:
         test: The test function or bound method.
-        seed: The world's.
         fail: Reports the exception that an example raised, and does not return.
     """
     function: Function = getattr(test, "__func__", test)

@@ -46,7 +46,6 @@ class PointRecord:
 
     Attributes:
         recorder: Knows the user's line.
-        root: pytest's rootdir.
         send: Sends an event to the controller.
         has_faults: Whether the world has any: then it may hang, and all that was passed before is
             sent at each operation. That takes 10 us, which would be much in an undisturbed run.
@@ -99,7 +98,6 @@ class PointRecord:
         A loop of collectives comes here thousands of times a second.
 
         Args:
-            name: The operation.
             source: The user's line.
         """
         thread = self.recorder.thread

@@ -64,8 +64,6 @@ class Binding:
 
     Attributes:
         index: Its index among the world's faults.
-        fault: The fault.
-        kind: How it is performed.
         passed: How often its point has been passed.
         fired: How often it has happened.
     """
@@ -88,9 +86,7 @@ class Points:
     """The points that this rank passes.
 
     Attributes:
-        spec: This rank and its world.
         send: Sends an event to the controller.
-        bindings: Its faults.
         performed: See `bind_faults`.
         record: Where all points are recorded, if they are.
         counts: How often each point has been passed, in order of first passage.
@@ -132,7 +128,6 @@ class Points:
         """Pass a point: perform the faults bound to it now, in this thread.
 
         Args:
-            point: The kind of point.
             name: Which.
             when: Whether what is called there is about to begin or is over.
             call: Which call on a file; of an operation its kind.
@@ -359,13 +354,11 @@ def bind_faults(
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
     Args:
-        spec: This rank.
         kinds: All kinds of faults, by name.
         recorder: Its listeners are called when operations begin.
         send: Sends an event to the controller.
         performed: Waits until the fault with this index has been performed from outside;
             returns an error message, or "".
-        root: pytest's rootdir.
         ready_s: When the rank was ready for the test, see `Strike`.
     """
     bindings = [
@@ -393,7 +386,6 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     """Wrap the functions whose calls are points, and pass the start of the test.
 
     Args:
-        points: The points of this rank.
         more_modules: Modules of the test that are not in `sys.modules`.
 
     Raises:

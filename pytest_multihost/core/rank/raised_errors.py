@@ -32,7 +32,6 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
     """Describe an exception.
 
     Args:
-        error: The exception.
         root: pytest's rootdir; files below it are named relative to it.
         text: The representation that pytest made of it.
     """

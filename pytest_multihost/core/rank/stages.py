@@ -86,9 +86,6 @@ def send_interrupted(
     """Send the exception that kept this rank from a report, and leave.
 
     Args:
-        channel: The connection to the controller.
-        error: The exception.
-        root: pytest's rootdir.
         is_expected: Whether the test's xfail mark expects it.
     """
     link = ControllerLink(channel)

@@ -30,7 +30,6 @@ def wrap_calls(
     """Call `on_call` before and after each call of a function.
 
     Args:
-        target: The function.
         on_call: Gets "before" and "after". If it raises, its exception replaces the call or the
             result; `Replaced` is no exception for the caller, who gets its value.
         undoing: Restores the function, also where it has been imported by name meanwhile.

@@ -19,8 +19,6 @@ class LogExcerpt:
     """Parts of a log.
 
     Attributes:
-        name: The file's name.
-        head: Its beginning.
         tail: Its end; empty if `head` is the whole log.
         left_out: Number of bytes between the two.
         cut: How many of these are not in the file either: it had become too long.
@@ -44,7 +42,6 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
     """Read the beginning and the end of a log; a missing log counts as empty.
 
     Args:
-        path: The log.
         head: Bytes to read from its beginning.
         tail: Bytes to read from its end.
     """

@@ -79,7 +79,6 @@ def page_sections(
     """Return the sections shown below the headline rank's own traceback.
 
     Args:
-        judged: The world.
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: nothing is cut then, since the reader of a log cannot undo it.

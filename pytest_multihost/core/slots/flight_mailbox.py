@@ -45,7 +45,6 @@ class FlightMailbox:
     """The mailbox of one rank.
 
     Attributes:
-        scratch: The world's directory.
         rank: Index of the rank.
     """
 

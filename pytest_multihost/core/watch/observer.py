@@ -39,7 +39,6 @@ class WorldObserver:
         scratch: The world's directory, where its slot pages are.
         size: Number of ranks.
         harness: The parts of the processes that belong to the harness.
-        spec: The world.
         remote: Its ranks on other machines, if any.
         time: What tells its time.
     """

@@ -50,7 +50,6 @@ def with_polled_locks(
         snapshot: Of a world.
         kernel: Its processes at that instant.
         operations: What each rank has recorded.
-        local: Ranks on this machine.
         holders: Returns the processes that hold a lock now.
     """
     tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}

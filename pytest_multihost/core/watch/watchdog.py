@@ -188,7 +188,6 @@ class Watchdog:
         """Take a snapshot if one is due; return the evidence of a hang, if any.
 
         Args:
-            now: The time.
             facts: What the ranks' events have reported.
             deadline_s: When the world is ended in any case.
         """
@@ -208,7 +207,6 @@ class Watchdog:
         """Return whether a snapshot is due: now and then, and as soon as no rank is at work.
 
         Args:
-            now: The time.
             facts: What the ranks' events have reported.
             is_searching: Whether the next is due as well while the world stays still.
         """

@@ -28,7 +28,6 @@ def open_ends(
     """Return everything outside a quiescent world that may end one of its waits, as sentences.
 
     Args:
-        now: A deep snapshot of it.
         timed: The threads whose timers its clock has.
         timerfds: The descriptors of timers that it has: process and number.
         frozen: Ranks that are stopped and will not be continued.

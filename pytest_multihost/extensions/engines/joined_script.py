@@ -73,7 +73,6 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
     Args:
         rendezvous: Where they find this one.
         spec: The world, which theirs must be as well.
-        folder: A directory of this machine.
 
     Raises:
         MultihostError: One did not come, or cannot take part.
@@ -118,7 +117,6 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
 
     Args:
         rendezvous: Where to find it.
-        spec: The world.
         home: A private directory of this process.
         launcher: Starts its ranks.
     """

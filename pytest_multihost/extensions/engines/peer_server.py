@@ -71,12 +71,10 @@ class _LocalRanks:
     """This process's ranks of the running world.
 
     Attributes:
-        world: The ranks.
         logs: Where logs and stacks go.
         scratch: For everything else.
         private: The directory above both; None where rank 0's machine sees the files.
         proc: Takes snapshots of them.
-        faults: Their fault events.
     """
 
     world: ServerWorld
@@ -92,7 +90,6 @@ class PeerServer:
     """Serves rank 0.
 
     Attributes:
-        stream: The connection to it.
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
     """

@@ -49,7 +49,6 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     """Return the judgement of a world from its ranks' dumps.
 
     Args:
-        folder: The dumps.
         name: What the reader calls them.
         context: Names files, and reads lines of them.
     """

@@ -67,9 +67,7 @@ def find_hazards(
 
     Args:
         records: What each rank has launched, by rank.
-        wanted: The rules to apply.
         size: Ranks of the world.
-        place_of: Makes places of lines.
         text_of: Reads the program's files.
     """
     known: dict[Rule, Callable[[Records], Iterator[Found]]] = {
@@ -161,7 +159,6 @@ def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: 
     Args:
         hazards: All that a run of one test has shown.
         accepted: The entries of the project's file.
-        nodeid: The test.
     """
     mine = [each for each in accepted if each.is_for(nodeid)]
     return replace(hazards, found=tuple(_marked(each, mine) for each in hazards.found))

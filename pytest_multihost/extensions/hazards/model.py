@@ -21,7 +21,6 @@ class Launch:
     """An operation that a rank has launched.
 
     Attributes:
-        rank: The rank.
         number: Its place among the operations of the rank: later ones have higher numbers.
         thread: The thread that launched it.
         frame: The user's line that launched it.
@@ -42,7 +41,6 @@ class Passed:
     """A point that a rank has passed: a call that can fail, or an operation.
 
     Attributes:
-        point: The point.
         frames: The user's lines from there out to the test, innermost first.
     """
 
@@ -55,8 +53,6 @@ class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
     Attributes:
-        rank: The rank.
-        launches: Its operations.
         is_truncated: Whether there were more than are kept.
         main_thread: Native id of its main thread; 0 if unknown.
         programs: The jax programs that its main thread has started from Python, in order: the last

@@ -40,7 +40,6 @@ class Found:
     """What a rule has found.
 
     Attributes:
-        rule: The rule.
         sides: For each rank concerned the operations, in the order in which it launched them, or
             the call that can fail before one.
         group: Members of the group that it is about; empty if it is about several.

@@ -206,7 +206,6 @@ class _Span:
 
     Attributes:
         calls: Its calls that can fail.
-        ending: The collective.
         launch: The same, as its rank has launched it.
     """
 

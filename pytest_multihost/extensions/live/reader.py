@@ -105,7 +105,6 @@ class LocalReader:
     """Reads the ranks on this machine.
 
     Attributes:
-        job: They.
         context: Reads lines of files.
 
     Raises:

@@ -149,7 +149,6 @@ def _with_arguments(
     """Return an operation with its peer or root, and its group, as far as its arguments show them.
 
     Args:
-        found: The operation.
         collective: What its function performs; None for a transfer.
         own: Variables of its function.
         around: Those of torch's wrapper around it, which still has what the caller has given.

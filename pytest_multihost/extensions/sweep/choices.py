@@ -65,11 +65,8 @@ class Choice:
     """A fault at a point, with its place in the order.
 
     Attributes:
-        turn: The turn.
         weight: Its place within the turn.
         family: What it does.
-        fault: The fault.
-        passed: The point.
         class_: Equal for what likely shows the same.
         alike: Other lines at which its class is passed.
     """
@@ -88,7 +85,6 @@ class Role:
     """Ranks that pass the same points, and what is known of them.
 
     Attributes:
-        ranks: The ranks.
         points: The points of the first of them.
         points_of_last: Those of the last.
         is_everybody: Whether all ranks are of the role.

@@ -22,7 +22,4 @@ def pytest_multihost_suspects(  # type: ignore[empty-body]
 
     A sweep tries them first. Implement it with ``hookimpl(optionalhook=True)``: there may be no
     sweeps.
-
-    Args:
-        attempt: The undisturbed attempt.
     """

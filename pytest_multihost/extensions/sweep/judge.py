@@ -61,7 +61,6 @@ def judge_run(
         disturbance: What was done; its fault is the last of its kind in the world's.
         judged: The world, judged as that of any test.
         usual_s: Duration of the undisturbed run.
-        token: Repeats the run.
         directory: The run's artifacts, relative to the artifacts directory.
     """
     run = _Run(disturbance, judged, usual_s)

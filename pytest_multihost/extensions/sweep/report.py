@@ -75,7 +75,6 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     """Return the result of a sweep, weaknesses first.
 
     Args:
-        result: The sweep.
         files: Where its artifacts are.
         columns: The terminal's width; lines to be copied are never cut. None if there is no
             terminal: nothing is cut then.
@@ -427,11 +426,7 @@ def read_sweep(path: Path) -> SweepResult:
 
 
 def sweeps_of(run: Path) -> list[SweepResult]:
-    """Return the sweeps of a run of pytest, without those that cannot be read.
-
-    Args:
-        run: Its folder of artifacts.
-    """
+    """Return the sweeps of a run of pytest, without those that cannot be read."""
     found = []
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         with contextlib.suppress(MultihostError):

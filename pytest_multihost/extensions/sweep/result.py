@@ -181,7 +181,6 @@ class LeftOut:
 
     Attributes:
         reason: ``budget``, ``known``, ``shard``, ...: all are in docs/sweep-json.md.
-        family: Their family.
         count: How many.
     """
 

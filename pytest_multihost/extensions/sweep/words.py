@@ -143,12 +143,7 @@ def _end(run: DisturbedRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A pattern that removes a sort of weakness.
-
-    Attributes:
-        anchor: Its section of docs/mending.md.
-        advice: One sentence.
-    """
+    """A pattern that removes a sort of weakness."""
 
     anchor: str
     advice: str

@@ -97,7 +97,6 @@ class ServerLauncher:
         """Start ranks of a world, with a new server if the last is gone.
 
         Args:
-            spec: The world.
             directory: Where logs and stacks go.
             scratch: The world's directory for everything else.
             ranks: Those to start; None for all.
@@ -140,9 +139,7 @@ class ServerLauncher:
         """Return a launcher, open, that uses a server which another process has had cloned.
 
         Args:
-            name: The way of launching.
             control: The connection to the server, which cannot be replaced.
-            pid: Its process id.
 
         Raises:
             LaunchError: It does not serve.

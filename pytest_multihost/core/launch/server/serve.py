@@ -75,12 +75,8 @@ class _Server:
     """State of the server: the running world's processes, its ports and its services.
 
     Attributes:
-        control: The connection to the controller.
-        run_rank: A rank's main function.
         controller: The controller's pidfd.
         selector: Holds all descriptors that the loop waits for.
-        ranks: The running world's ranks.
-        logs: The running world's logs.
         ports: Sockets that hold the world's ports.
         parts: What the world's services do here, by the services' names.
         clones: Servers that were forked from this one, by pidfd.

@@ -46,7 +46,6 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
     Only where `fork_problems` finds none: the server begins with one thread and no lock held.
 
     Args:
-        run_rank: A rank's main function.
         prepare: Runs once in the server before its first fork.
 
     Raises:

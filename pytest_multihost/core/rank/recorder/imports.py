@@ -22,7 +22,6 @@ def after_import(name: str, callback: Callback) -> None:
 
     Args:
         name: Full name: ``jax.experimental.multihost_utils``.
-        callback: Gets the module.
     """
     module = sys.modules.get(name)
     if module is not None:

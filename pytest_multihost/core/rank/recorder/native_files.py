@@ -91,11 +91,7 @@ def _paths_in(spec: object) -> Iterator[str]:
 
 
 def report_files(serialization: ModuleType) -> None:
-    """Report that `torch.save` is about to open a file, and about to write it to its end.
-
-    Args:
-        serialization: The module `torch.serialization`.
-    """
+    """Report that `torch.save` is about to open a file, and about to write it to its end."""
     writer = archive_writer_class(serialization)
     opening, closing = writer.__init__, writer.__exit__
 

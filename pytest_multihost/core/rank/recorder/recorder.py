@@ -38,7 +38,6 @@ class _Thread(threading.local):
     """The calling thread. Asking the system for its id each time takes four times as long.
 
     Attributes:
-        native_id: Its id.
         depth: How many calls of the user's it is in of which listeners were notified, and which
             call other operations.
     """
@@ -55,8 +54,6 @@ class Recorder:
     An operation is known by the record that `begin` returns: its index in the page.
 
     Attributes:
-        page: The slot page.
-        rank: This rank.
         size: Ranks of the world.
         on_begin: Called with name, kind and the user's line before an operation is recorded: what
             happens to a rank there happens before it has entered. Faults are bound to it.
@@ -103,7 +100,6 @@ class Recorder:
         Args:
             name: As the runtime's users call it.
             kind: Who must do something for it to end.
-            group: Members, ascending.
             scope: Whose groups these are; see `Operation`.
             sequence: Its number among its like; 0: the group's next collective.
             peer: The other rank of a transfer.
@@ -128,7 +124,6 @@ class Recorder:
         """Call the listeners for an operation that is about to begin; what they raise passes.
 
         Args:
-            name: The operation.
             kind: Who must do something for it to end.
             source: The user's line, if it is known.
         """

@@ -217,7 +217,6 @@ class AsyncWork(weakref.ref[Work]):
     Attributes:
         records: Its records; several for a coalesced batch.
         address: The address of its work.
-        group: Its group.
         launched_ns: When the call that launched it returned.
         stream: What it takes turns with, if it does.
     """
@@ -311,8 +310,6 @@ class OpenWorks:
 
         Args:
             work: What it returned; None: it is done.
-            record: Its record.
-            group: Its group.
             opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
             stream: What it takes turns with; see `await_stream`.
         """
@@ -341,7 +338,6 @@ class OpenWorks:
         """Wait for what this rank has launched before in the stream of an operation.
 
         Args:
-            group: The operation's group.
             kind: Its kind: collectives have one stream, transfers one with each peer.
             other: Number of the peer in the group.
 

@@ -28,9 +28,6 @@ class ForeignProcesses:
 
     Those of other users cannot be read. Of what has no name they can only have what a common
     ancestor gave them.
-
-    Attributes:
-        pids: Their ids.
     """
 
     pids: Collection[int]

@@ -25,7 +25,6 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
 
     Args:
         call: What it waits in; unless this is a futex, only its own process can wake it.
-        memory: The memory of its process.
         tables: All processes; None in a shallow snapshot.
     """
     if call.name not in FUTEXES or call.is_private_futex:

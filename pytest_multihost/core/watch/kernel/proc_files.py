@@ -35,7 +35,6 @@ def read(path: str, *, is_line: bool = False) -> bytes | None:
     A shallow snapshot reads five files of each rank four times a second.
 
     Args:
-        path: The file.
         is_line: Whether it has but one line, so that no second read need see that there is no more.
     """
     try:

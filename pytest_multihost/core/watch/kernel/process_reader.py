@@ -31,7 +31,6 @@ class ProcessReader:
     """Reads one process during one snapshot; close its memory in the end.
 
     Attributes:
-        pid: Its id.
         at_s: When the snapshot began.
         since: Returns since when a thread can be in its wait at the earliest, and whether the wait
             is new since the snapshot before.
@@ -41,7 +40,6 @@ class ProcessReader:
         ends: When timed waits end, by thread, where the arguments of their system calls do not
             tell: see `TimeSource`.
         own: Names of threads that only serve the world's time source.
-        memory: The process's memory.
         returns: Finds return addresses in it.
     """
 

@@ -58,11 +58,7 @@ _MACHINE = os.uname().machine
 
 @dataclass
 class ReturnAddresses:
-    """Finds return addresses in the memory of one process.
-
-    Attributes:
-        memory: The memory.
-    """
+    """Finds return addresses in the memory of one process."""
 
     memory: Memory
     _is_behind_call: dict[int, bool] = field(default_factory=dict, repr=False)

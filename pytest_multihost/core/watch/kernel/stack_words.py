@@ -45,7 +45,6 @@ def read_stack_words(pid: int, threads: Iterable[Thread]) -> tuple[StackWords, .
     """Return what the stacks of a process's waiting threads show; nothing of what cannot be read.
 
     Args:
-        pid: The process.
         threads: Its threads, as a snapshot shows them.
     """
     found = []

@@ -54,7 +54,6 @@ def probe_unclear_ranks(
         kernel: The last deep snapshot.
         pids: Process ids of the ranks that may be read.
         alive: Ranks that may answer for themselves.
-        scratch: The world's directory.
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.

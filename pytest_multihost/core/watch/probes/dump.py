@@ -50,8 +50,6 @@ def dump_stacks(
     than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
 
     Args:
-        world: The ranks' world.
-        ranks: Those to ask.
         directory: Where they answer.
         computing: Ranks whose main thread computes while it holds the GIL. One that runs Python
             comes to run a handler of Python's, too; one in native code does not: it is deaf.
@@ -99,8 +97,6 @@ def request_dump(
     """Have ranks write what is asked for; return the files in which they do, when they are done.
 
     Args:
-        world: The ranks' world.
-        ranks: Those to ask.
         directory: Where they answer.
         kind: What they are to write.
     """

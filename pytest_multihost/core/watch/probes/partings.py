@@ -20,7 +20,6 @@ def probe_partings(scratch: Path, size: int, alive: Sequence[int]) -> tuple[Part
     """Return where the ranks of each group parted, if they did.
 
     Args:
-        scratch: The world's directory.
         size: Number of ranks.
         alive: Ranks that may answer for themselves.
     """

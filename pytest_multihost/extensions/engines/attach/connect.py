@@ -112,9 +112,6 @@ class Listener:
     def detect_local_peers(self, folder: Path) -> None:
         """Find out which peers see the same processes and files as the controller.
 
-        Args:
-            folder: A directory of this machine.
-
         Raises:
             LaunchError: A peer is gone, or does not answer.
         """

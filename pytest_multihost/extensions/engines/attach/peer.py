@@ -59,9 +59,6 @@ class Peer:
     """Another process of the run.
 
     Attributes:
-        rank: Its rank.
-        stream: The connection to it.
-        hello: Its description of itself.
         offset_s: Offset from its clock to the controller's.
         uncertainty_s: Error bound of `offset_s`.
         is_local: Whether it shares the controller's kernel, process ids and files, so that the

@@ -168,7 +168,6 @@ def _read_private(path: Path, *, follows: bool) -> bytes:
     """Return the content of a file that holds a secret.
 
     Args:
-        path: The file.
         follows: Whether it may be a symbolic link, as files of a mounted Kubernetes secret are.
 
     Raises:

@@ -73,7 +73,6 @@ class Agent:
 
         Args:
             session: The session, after its collection.
-            chosen: Its multihost tests.
         """
         config = session.config
         settings = config.stash[TALLY].settings
@@ -130,7 +129,6 @@ class Controller:
     """What the controller of an attached run does more than that of any other; a plugin.
 
     Attributes:
-        listener: Accepts the peers.
         timeout_s: Timeout of the wait for them.
         lost: Descriptions of the peers that are gone.
     """

@@ -43,8 +43,6 @@ class _Lane:
     """A lane, as the controller sees it.
 
     Attributes:
-        connection: To its process.
-        pid: Its process id.
         request: What it is running.
         servers: Pidfds of its servers, by key.
     """
@@ -120,7 +118,6 @@ class LanePool:
         """Have an idle lane run a world; there must be one.
 
         Args:
-            request: The world.
             launcher: The controller's own that could start it; the lane gets a clone of its server.
 
         Raises:

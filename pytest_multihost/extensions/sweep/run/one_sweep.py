@@ -44,7 +44,6 @@ class Step:
 
     Attributes:
         disturbance: What is done in it.
-        purpose: Why.
         artifacts: Number of the artifacts that it is to leave; None: it leaves none.
     """
 
@@ -60,7 +59,6 @@ class OneSweep:
     Attributes:
         rest: What has not been run yet.
         runs: What was run once, judged.
-        repeats: Further runs of witnesses.
     """
 
     rest: deque[Disturbance]
@@ -270,7 +268,6 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
     """Return the last sweep of the same test with the same world and part of the plan.
 
     Args:
-        artifacts: The artifacts directory.
         result: The sweep that is about to begin.
     """
     found: list[SweepResult] = []

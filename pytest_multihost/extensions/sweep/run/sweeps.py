@@ -74,11 +74,7 @@ TICK_S = 0.5
 
 @dataclass(slots=True)
 class SweepLine:
-    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log.
-
-    Attributes:
-        config: The run's.
-    """
+    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log."""
 
     config: pytest.Config
     _shown_s: float = 0.0
