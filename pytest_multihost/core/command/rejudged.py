@@ -43,10 +43,10 @@ from pytest_multihost.extensions.github.report import (
     annotation_commands,
     append_page,
 )
+from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.plan import merge_results
 from pytest_multihost.extensions.sweep.report import (
-    SWEEP_NAME,
     read_sweep,
     sweep_annotations,
     sweep_section,
