@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pluggy
 import pytest
 
 from pytest_multihost.core.blame import Judgement, judge_world
@@ -36,7 +37,6 @@ from pytest_multihost.core.report.artifacts import (
     write_facts,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
-from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.watched_world import WatchedWorld
 
 
@@ -124,14 +124,14 @@ def run_attempt(
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
     attempt = replace(attempt, analyses=tuple(analyses))
-    _write_artifacts(attempt, folder, tally, offered_renderers(config.hook))
+    _write_artifacts(attempt, folder, tally, config.hook)
     if judged.finding.status == "passed":
         _remove_scratch(scratch, config)
     return attempt
 
 
 def _write_artifacts(
-    attempt: CompletedAttempt, folder: RunFolder, tally: Tally, renderers: Sequence[Renderer]
+    attempt: CompletedAttempt, folder: RunFolder, tally: Tally, hook: pluggy.HookRelay
 ) -> None:
     """Write everything that is known of an attempt; note what could not be written."""
     plan, judged, directory = attempt.plan, attempt.judged, attempt.directory
@@ -155,6 +155,7 @@ def _write_artifacts(
         folder.append_verdict(verdict.record())
     if not has_page:
         return
+    renderers = offered_renderers(hook)
     for each in renderers:
         if each.write is not None:
             with tally.noting(f"{nodeid}: {each.name}"):

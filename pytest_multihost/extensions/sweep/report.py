@@ -37,6 +37,7 @@ from pytest_multihost.core.report.layout import (
     titled_line,
 )
 from pytest_multihost.core.report.markdown import escaped, fitted
+from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -358,7 +359,6 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
 # The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
 
 
-SWEEP_NAME = "sweep.json"
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """What JSON has no number for, as texts."""
 

@@ -12,6 +12,7 @@ from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.html import PAGE_NAME, render
 from pytest_multihost.extensions.sweep import words as sweep_words
+from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -20,7 +21,6 @@ from pytest_multihost.extensions.sweep.result import (
     SweepResult,
 )
 
-SWEEP_PAGE_NAME = "sweep.html"
 _FOLDER = Path(__file__).parent
 
 OUTCOMES: tuple[RunOutcome, ...] = tuple(sweep_words.OUTCOMES)
