@@ -2,14 +2,8 @@
 
 Everything built in, and every extension in `pytest_multihost.extensions`, uses the same hooks as a
 third party. An extension is a plugin of pytest with implementations of some of these hooks; it may
-implement any hook of pytest itself, too. The values that the hooks exchange:
-
-* `Backend` in `core.backends`, `FaultKind` in `core.nemesis`;
-* `Option`, `MarkerKey` and `Settings` in `core.option`;
-* `Plan` in `core.pytest_plugin.plan`, `WorldSpec` in `core.model.spec`;
-* `CompletedAttempt` in `core.pytest_plugin.attempt`, `Analysis` in `core.pytest_plugin.analysis`;
-* `Renderer`, `PageSection` and `RowPart` in `core.report.renderer`, `Annotation` in
-  `core.report.annotation`.
+implement any hook of pytest itself, too. Import the values that the hooks exchange from this module
+as well: where they are defined may change. Each is loaded when it is first asked for.
 
 In a run of pytest the hooks about tests are called in this order:
 
@@ -26,6 +20,7 @@ This module imports pluggy, not pytest, so that plugins can be loaded where pyte
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -43,23 +38,96 @@ if TYPE_CHECKING:
     from pytest_multihost.core.host_kind import HostKind
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
-    from pytest_multihost.core.model.spec import WorldSpec
-    from pytest_multihost.core.nemesis import FaultKind
-    from pytest_multihost.core.option import Option, Settings
-    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.core.model.spec import Host, RankSpec, ServicePart, WorldSpec
+    from pytest_multihost.core.nemesis import FaultKind, Strike
+    from pytest_multihost.core.option import MarkerKey, Option, Settings
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.pytest_plugin.plan import Plan
-    from pytest_multihost.core.report.renderer import Renderer
-    from pytest_multihost.core.services import ServiceKind
+    from pytest_multihost.core.report.annotation import Annotation
+    from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
+    from pytest_multihost.core.services import Action, Opening, Service, ServiceKind, Turn
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
     """What ``argparse.ArgumentParser.add_subparsers`` returns."""
+
+__all__ = [
+    "Action",
+    "Analysis",
+    "Annotation",
+    "Backend",
+    "CompletedAttempt",
+    "Explainer",
+    "FaultKind",
+    "Host",
+    "HostKind",
+    "JoinedScript",
+    "Launcher",
+    "MarkerKey",
+    "Meeting",
+    "Opening",
+    "Option",
+    "PageSection",
+    "PlacedWarning",
+    "Plan",
+    "RankSpec",
+    "Renderer",
+    "RowPart",
+    "Service",
+    "ServiceKind",
+    "ServicePart",
+    "Settings",
+    "Strike",
+    "Turn",
+    "WorldSpec",
+    "hookimpl",
+    "hookspec",
+]
 
 hookspec = pluggy.HookspecMarker("pytest")
 """Marks a function as the specification of a hook. pytest's own marker, without pytest."""
 
 hookimpl = pluggy.HookimplMarker("pytest")
 """Marks a function as an implementation of a hook: `pytest.hookimpl`, without pytest."""
+
+_HOMES = {
+    "Action": "core.services",
+    "Analysis": "core.pytest_plugin.analysis",
+    "Annotation": "core.report.annotation",
+    "Backend": "core.backends",
+    "CompletedAttempt": "core.pytest_plugin.attempt",
+    "Explainer": "core.command.explainer",
+    "FaultKind": "core.nemesis",
+    "Host": "core.model.spec",
+    "HostKind": "core.host_kind",
+    "JoinedScript": "core.command.joined_script",
+    "Launcher": "core.launch",
+    "MarkerKey": "core.option",
+    "Meeting": "core.launch.meeting",
+    "Opening": "core.services",
+    "Option": "core.option",
+    "PageSection": "core.report.renderer",
+    "PlacedWarning": "core.pytest_plugin.analysis",
+    "Plan": "core.pytest_plugin.plan",
+    "RankSpec": "core.model.spec",
+    "Renderer": "core.report.renderer",
+    "RowPart": "core.report.renderer",
+    "Service": "core.services",
+    "ServiceKind": "core.services",
+    "ServicePart": "core.model.spec",
+    "Settings": "core.option",
+    "Strike": "core.nemesis",
+    "Turn": "core.services",
+    "WorldSpec": "core.model.spec",
+}
+"""The values that hooks exchange, with the modules that define them."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class of any kind
+    """Load a value that hooks exchange: an import of all would cost every run of pytest."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pytest_multihost.{_HOMES[name]}"), name)
 
 
 # What tests can name
@@ -142,7 +210,6 @@ def pytest_multihost_plan(  # type: ignore[empty-body]
     upon ``@pytest.mark.multihost``, as "(my_marker) has no key 'x'".
 
     Args:
-        item: The test.
         settings: Its settings: the run's, with its marker applied.
     """
 
@@ -161,7 +228,6 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
             return dataclasses.replace(spec, keeps_operations=True)
 
     Args:
-        item: The test.
         plan: How it is to run; ``plan.settings`` are its settings.
         spec: The spec as the core has made it; what ``yield`` returns has other changes as well.
     """
@@ -171,13 +237,7 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
 def pytest_multihost_launch(  # type: ignore[empty-body]
     item: pytest.Item, spec: WorldSpec, launcher: Launcher
 ) -> Launcher:
-    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before.
-
-    Args:
-        item: The test.
-        spec: The world.
-        launcher: The core's launcher.
-    """
+    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before."""
 
 
 @hookspec
@@ -198,10 +258,6 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
     Called for every attempt, also for those that did not pass; ``attempt.judged.finding.status``
     says what became of it. ``attempt.scratch`` still has the slot pages of the ranks. An analysis
     can add JSON to verdict.json, warn, and fail a test that has passed.
-
-    Args:
-        item: The test.
-        attempt: The attempt.
     """
 
 
@@ -212,10 +268,6 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
     As `pytest_multihost_analyse`, but it may take long and be interrupted: the verdict of the
     attempt is safe already, and cannot have the analysis's record. ``attempt.analyses`` has what
     `pytest_multihost_analyse` has returned.
-
-    Args:
-        item: The test.
-        attempt: The attempt.
     """
 
 

@@ -24,7 +24,7 @@ from signal import SIGTERM
 from typing import Literal, Self
 
 from pytest_multihost.core.launch import Ending, WorldProcesses
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import (

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import letters
 
-from pytest_multihost.core.backends import Backend
+from pytest_multihost.hookspecs import Backend
 
 
 def start(spec):

@@ -1,7 +1,7 @@
 import time
 from unittest import mock
 
-from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.hookspecs import FaultKind
 
 
 def a_number(value):

@@ -27,9 +27,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_multihost.core.blame.inferred import with_stacks
+from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import (
     Done,
@@ -58,7 +58,7 @@ from pytest_multihost.core.model.result import Ending, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.outcome import RankFacts, advance, describe_exit
-from pytest_multihost.core.outcome.points import (
+from pytest_multihost.core.outcome.active_faults import (
     active_fault_events,
     continued_by_plan,
     has_pending_actions,

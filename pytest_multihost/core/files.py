@@ -68,9 +68,7 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
     What had its name is replaced; where that was a symbolic link, what it leads to stays.
 
     Args:
-        path: The file.
         text: Its content; what UTF-8 cannot encode becomes a question mark.
-        mode: Its permissions, less the umask.
 
     Raises:
         OSError: It cannot be written; whatever had its name is still there.

@@ -38,10 +38,8 @@ class WatchedWorld:
     """A world that is to run, and its watchdog.
 
     Attributes:
-        spec: The world.
         directory: Where logs and stacks go.
         scratch: Its own directory for everything else.
-        watchdog: Observes it.
         kinds: The kinds of services that exist.
     """
 
@@ -65,7 +63,6 @@ class WatchedWorld:
         """Make the watchdog of a world, and the directory that its ranks share.
 
         Args:
-            spec: The world.
             directory: Where logs and stacks go.
             scratch: Its own directory for everything else.
             early: What to do when a hang is proven before the timeout.

@@ -47,10 +47,8 @@ def refuse_unknown(package: str, found: str, *, first: str, last: str, instead: 
     """Raise unless a patch was made for this version of `package`.
 
     Args:
-        package: Its name on PyPI.
         found: The version that is imported.
         first: The oldest version that is known.
-        last: The newest one.
         instead: What to do with any other version, a sentence.
 
     Raises:

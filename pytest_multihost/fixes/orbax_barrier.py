@@ -62,7 +62,6 @@ class BarrierTimeoutError(TimeoutError):
     """Not all processes came to a barrier in time.
 
     Attributes:
-        name: The barrier's.
         missing: The processes that had not arrived when this one's wait timed out, in order. Empty
             if all had arrived by then, the last (perhaps this one) too late.
         timeout_s: Seconds that the barrier was given.

@@ -166,9 +166,7 @@ def agree(store: Store, prefix: str, entries: Sequence[Entry], timeout: timedelt
     """Return when all ranks have come and agree.
 
     Args:
-        store: The default group's.
         prefix: Of the keys of this call.
-        entries: This rank's groups.
         timeout: How late a rank may be.
 
     Raises:
@@ -224,8 +222,6 @@ class NotConnectedError(RuntimeError):
     """A group could not be connected; it is of no use any more.
 
     Attributes:
-        group: Its name.
-        members: Its ranks.
         failures: Why members failed, by rank; a rank that is not in it may only have waited.
     """
 
@@ -289,7 +285,6 @@ def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
     """Return a device for each backend of a group, the CPU first.
 
     Args:
-        group: torch's process group.
         device: The accelerator to use; None for the current one.
     """
     found: dict[int, Device] = {}
@@ -386,8 +381,6 @@ def prewarm_megatron(
     Args:
         parallel_state: Megatron's module of that name; None for the one of megatron-core.
         coverage: As in `prewarm_process_groups`.
-        timeout: As there.
-        device: As there.
 
     Returns:
         The names of the groups that were connected, in that order.

@@ -145,7 +145,6 @@ class _Leaf:
 
     Attributes:
         path: Where it is, in jax's notation.
-        given: The leaf itself.
         host: What this process has of it and is to be placed; None if it stays as it is.
     """
 

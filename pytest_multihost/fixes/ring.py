@@ -120,7 +120,6 @@ class Link:
 
     Attributes:
         wires: The connections, in the same order on both sides.
-        layout: How messages are cut.
         sent: How many frames were sent on each wire.
         taken: How many frames were taken from each wire.
     """
@@ -301,7 +300,6 @@ def join(
     Args:
         listener: This process's, from `listen`; closed by this function.
         addresses: Of the listeners of all processes, by rank; at least two.
-        rank: This process's place in them.
         layout: The same in all processes.
         timeout_s: How long each connection may take, in seconds.
 

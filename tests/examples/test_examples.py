@@ -31,6 +31,7 @@ ASKED_FOR = {
     "megatron_groups",
     "mode_auto",
     "orbax_restore",
+    "own_extension",
     "quickstart",
     "torch_dcp_checkpoint",
     "torch_ddp",

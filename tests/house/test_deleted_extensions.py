@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import pytest_multihost
+from pytest_multihost.core.registry import extension_plugins
 
 PACKAGE = Path(pytest_multihost.__file__).parent
 EXTENSIONS = sorted(path.parent.name for path in (PACKAGE / "extensions").glob("*/__init__.py"))
@@ -23,6 +24,7 @@ EXTENSIONS = sorted(path.parent.name for path in (PACKAGE / "extensions").glob("
 IMPORT_ALL = """\
 import importlib, pkgutil, sys
 import pytest_multihost
+from pytest_multihost.core.registry import extension_plugins
 
 failed = {}
 for found in pkgutil.walk_packages(pytest_multihost.__path__, "pytest_multihost."):
@@ -117,3 +119,11 @@ def test_the_rest_works_without_it(environment: dict[str, str], tmp_path: Path) 
     command = ("-m", "pytest_multihost.core.command.main", "run", "--ranks", "2", "script.py")
     scripted = run(*command, environment=environment, cwd=folder)
     assert scripted.returncode == 0, scripted.stdout + scripted.stderr
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_an_extension_registers_hooks(name: str) -> None:
+    """A face without a hook would switch its extension off, and nothing else would fail."""
+    found = dict(extension_plugins())[f"multihost_{name}"]
+    hooks = [each for each in vars(found) if each.startswith("pytest_")]
+    assert hooks, f"extensions/{name}/__init__.py implements no hook"

@@ -18,8 +18,8 @@ from runtimes import needs
 
 from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.watch.probes import deep_probe
-from pytest_multihost.core.watch.probes.deep_probe import NativeReader, native_threads
+from pytest_multihost.core.watch.probes import native_frames
+from pytest_multihost.core.watch.probes.native_frames import NativeReader, native_threads
 
 pytest.importorskip("pystack")
 
@@ -218,7 +218,7 @@ def test_where_nothing_can_read_the_page_says_what_to_install(
     sleeper: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tools are optional."""
-    monkeypatch.setattr(deep_probe.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(native_frames.importlib.util, "find_spec", lambda _: None)
     look = native_threads({0: sleeper.pid})
     assert look.threads == {}
     assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.unobserved)

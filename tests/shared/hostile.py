@@ -20,8 +20,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from pytest_multihost.core.launch.frames import Decoder, Frame
 from pytest_multihost.core.launch.launcher_env import Membership
-from pytest_multihost.core.launch.wire import Decoder, Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import GarbledError, LaunchError
 from pytest_multihost.core.model.messages import (
     DumpsWritten,

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_multihost.core.blame.judge_world import diagnose, judge_masked
+from pytest_multihost.core.blame.judge_world import diagnose
+from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot

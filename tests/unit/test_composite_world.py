@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.launch import Ending
-from pytest_multihost.core.launch.interface import CompositeWorld
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.composite_world import CompositeWorld
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.messages import Release

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.blame.inferred import waits_at_sockets
+from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.process import (
     Descriptor,
     Endpoint,

@@ -8,12 +8,8 @@ import pytest
 
 from pytest_multihost.core.blame import divergence
 from pytest_multihost.core.blame.causes import Cause, find_causes
-from pytest_multihost.core.blame.divergence import (
-    described,
-    find_partings,
-    first_divergence,
-    followed,
-)
+from pytest_multihost.core.blame.divergence import described, first_divergence, followed
+from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.launch import HarnessCollectives
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.harness_collectives import Answers
-from pytest_multihost.core.launch.wire import Frame
 from pytest_multihost.core.model.event import ExchangeEntered
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete

@@ -22,7 +22,8 @@ from pytest_multihost.core.nemesis import (
 from pytest_multihost.core.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
-from pytest_multihost.core.outcome.points import firings, frozen_for_good
+from pytest_multihost.core.outcome.active_faults import frozen_for_good
+from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,

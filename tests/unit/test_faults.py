@@ -28,7 +28,7 @@ from pytest_multihost.core.nemesis.validation import (
     parse_fault,
     resolved_problems,
 )
-from pytest_multihost.core.outcome.points import continued_by_plan, has_pending_actions
+from pytest_multihost.core.outcome.active_faults import continued_by_plan, has_pending_actions
 from pytest_multihost.core.rank.wrap_calls import wrap_calls
 from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.testing import make_event, make_spec

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.model.fault import UNHANDLED
-from pytest_multihost.core.rank.recorder.calls import error_path, fails_test
+from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test
 
 
 def ask() -> bool:

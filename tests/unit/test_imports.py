@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_multihost.core.rank.recorder.recorder import after_import
+from pytest_multihost.core.rank.recorder.imports import after_import
 
 NAME = "imported_later"
 

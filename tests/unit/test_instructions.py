@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.proof.threads import is_interpreter
-from pytest_multihost.core.watch.kernel.proc_files import BYTES, Memory, ReturnAddresses, is_call
+from pytest_multihost.core.proof.runtime_threads import is_interpreter
+from pytest_multihost.core.watch.kernel.memory import Memory
+from pytest_multihost.core.watch.kernel.return_addresses import BYTES, ReturnAddresses, is_call
 
 
 @pytest.mark.parametrize(

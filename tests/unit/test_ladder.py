@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.launch.packets import Packet
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.launch.wire import Packet
 from pytest_multihost.core.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.core.model.messages import WorldForked
 from pytest_multihost.testing import make_spec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.blame.judge_world import judge_masked
+from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Symptoms

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_multihost.core.rank.point_record import meets_all
+from pytest_multihost.core.rank.meetings import meets_all
 
 SIZE = 4
 FILE = "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_multihost.core.cpython_private import parse_faulthandler
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
@@ -11,7 +12,6 @@ from pytest_multihost.core.model.stack import (
     ThreadStack,
     group_by_main_stack,
 )
-from pytest_multihost.core.watch.probes.dump import parse_faulthandler
 from pytest_multihost.testing import make_dump
 
 PY311 = """\

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause, as_other_program
-from pytest_multihost.core.blame.inferred import with_members
+from pytest_multihost.core.blame.program_members import with_members
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.operation import Operation, program_scope
 from pytest_multihost.core.model.result import RankSnapshot

@@ -30,17 +30,22 @@ from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.proof import ProofState, Snapshot, is_still, pollers
 from pytest_multihost.core.proof.blockers import blockers, rank_blockers
 from pytest_multihost.core.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
-from pytest_multihost.core.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
+from pytest_multihost.core.proof.runtime_threads import (
+    is_idle,
+    is_python,
+    is_runtime_thread,
+    read_stack,
+)
 from pytest_multihost.core.watch.kernel import descriptors
 from pytest_multihost.core.watch.kernel.descriptors import Tables
-from pytest_multihost.core.watch.kernel.membership import (
+from pytest_multihost.core.watch.kernel.foreign_processes import (
     ForeignProcesses,
-    HarnessProcesses,
     eventfd_id,
     with_eventfd_holders,
 )
-from pytest_multihost.core.watch.kernel.proc import can_be_opened
-from pytest_multihost.core.watch.kernel.proc_files import Memory, MemoryMapping
+from pytest_multihost.core.watch.kernel.futexes import can_be_opened
+from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
+from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
 from pytest_multihost.core.watch.kernel.sockets import Inet
 
 DEADLINE_S = 160.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.report import read_log
-from pytest_multihost.core.slots import rank_files
-from pytest_multihost.core.slots.rank_files import RankLogs
+from pytest_multihost.core.slots import rank_log
+from pytest_multihost.core.slots.rank_log import RankLogs
 
 BLOCK = 4096
 
@@ -16,8 +16,8 @@ BLOCK = 4096
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bound logs to a size that a unit test writes in no time."""
-    monkeypatch.setattr(rank_files, "MAX_LOG_BYTES", 50 * BLOCK)
-    monkeypatch.setattr(rank_files, "_KEPT", 20 * BLOCK)
+    monkeypatch.setattr(rank_log, "MAX_LOG_BYTES", 50 * BLOCK)
+    monkeypatch.setattr(rank_log, "_KEPT", 20 * BLOCK)
 
 
 def written(path: Path, blocks: int) -> None:
@@ -45,7 +45,7 @@ def test_the_first_and_the_last_part_are_kept(
 ) -> None:
     """And what was between them is said; also where the file system can free no blocks."""
     if not has_holes:
-        monkeypatch.setattr(rank_files, "_fallocate", lambda *_: -1)
+        monkeypatch.setattr(rank_log, "_fallocate", lambda *_: -1)
     path, logs = tmp_path / "rank-0.log", RankLogs()
     logs.watch([path])
     for turn in range(3):

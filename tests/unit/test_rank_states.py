@@ -26,7 +26,7 @@ from pytest_multihost.core.model.result import (
     WorldSnapshot,
 )
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.core.watch.observer import unmoved_ranks
+from pytest_multihost.core.watch.comparison import unmoved_ranks
 from pytest_multihost.core.watch.probes import with_probe_results
 from pytest_multihost.testing import make_event, make_spec, well_behaved
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.core.rank.stages import clear_frames, raised_error
+from pytest_multihost.core.rank.raised_errors import clear_frames, raised_error
 
 
 def causes(error: BaseException) -> list[str]:

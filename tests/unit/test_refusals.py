@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pytest_multihost.core.launch.interface import refusals
+from pytest_multihost.core.launch.refusals import refusals
 from pytest_multihost.core.model.errors import LaunchError
 
 

@@ -20,8 +20,9 @@ from pytest_multihost.core.slots import (
     read_slots,
     slots_path,
 )
+from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.slots.page import ENTRIES, RECORDS
-from pytest_multihost.core.slots.readers import read_histories, read_waiting
+from pytest_multihost.core.slots.waiting import read_waiting
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_multihost.core.blame.inferred import with_stacks
+from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.model.result import Label, RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, called_in_threads
 

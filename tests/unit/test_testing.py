@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import testing
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.messages import Release
 from pytest_multihost.core.model.stack import Frame as StackFrame
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, exited, make_spec

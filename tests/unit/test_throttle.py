@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.launch.interface import hold_permits, permit_count
+from pytest_multihost.core.launch.permits import hold_permits, permit_count
 
 
 def test_worlds_run_together_as_long_as_there_are_places(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.blame.judge_world import diagnose, judge_masked
+from pytest_multihost.core.blame.judge_world import diagnose
+from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms

@@ -12,15 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch import wire
-from pytest_multihost.core.launch.wire import (
-    Authenticator,
-    Channel,
-    Decoder,
-    Frame,
-    FrameStream,
-    encode,
-)
+from pytest_multihost.core.launch import frames
+from pytest_multihost.core.launch.frames import Authenticator, Decoder, Frame, encode
+from pytest_multihost.core.launch.wire import Channel, FrameStream
 from pytest_multihost.core.model.errors import GarbledError, MultihostError
 from pytest_multihost.core.model.event import Gate
 from pytest_multihost.core.model.json_values import JsonObject
@@ -130,7 +124,7 @@ def test_text_that_utf8_cannot_hold_is_sent() -> None:
 
 def test_a_message_that_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its length would not fit into the four bytes that announce it."""
-    monkeypatch.setattr(wire, "MAX_PART", 10)
+    monkeypatch.setattr(frames, "MAX_PART", 10)
     with pytest.raises(MultihostError, match="shared_tmp_path"):
         encode(Frame({}, b"12345678901"))
 
@@ -346,7 +340,7 @@ def test_a_frame_with_a_byte_changed_is_refused(at: int) -> None:
 
 def test_nothing_in_a_frame_is_read_before_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a stranger sends must not even reach the JSON parser."""
-    monkeypatch.setattr(wire.json, "loads", lambda _: pytest.fail("it was parsed"))
+    monkeypatch.setattr(frames.json, "loads", lambda _: pytest.fail("it was parsed"))
     decoder = Decoder(ToRank, authenticator=Authenticator(KEY))
     with pytest.raises(GarbledError):
         decoder.feed(authentic(Release("go"))[0][:40] + b"{}" * 100)

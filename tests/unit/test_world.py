@@ -18,8 +18,8 @@ import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.core.backends import NONE
 from pytest_multihost.core.launch import HarnessCollectives
+from pytest_multihost.core.launch.frames import Decoder, Frame, encode
 from pytest_multihost.core.launch.harness_collectives import Answers
-from pytest_multihost.core.launch.wire import Decoder, Frame, encode
 from pytest_multihost.core.model.event import ExchangeEntered
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import ToRank

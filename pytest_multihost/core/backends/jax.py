@@ -7,7 +7,6 @@ from the first rank that enters it (XLA never sets it). A rank that is later fai
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import re
@@ -16,12 +15,12 @@ import sys
 import time
 
 from pytest_multihost.core.backends.backend import Backend
+from pytest_multihost.core.jax_private import IMPORTED_LATE, advertise_to_gloo
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 
 _MARGIN_S = 60.0
 _POLL_S = 0.002
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
-_IMPORTED_LATE = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 _TIMEOUT_FLAGS = (
     "--xla_cpu_collective_timeout_seconds",
     "--xla_cpu_collective_call_terminate_timeout_seconds",
@@ -71,7 +70,7 @@ def _start(spec: RankSpec) -> None:
                 break
         time.sleep(_POLL_S)
     if not spec.world.shares_files:
-        _advertise_to_gloo(spec.host.address)
+        advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(
         address,
         spec.world.size,
@@ -83,21 +82,6 @@ def _start(spec: RankSpec) -> None:
     jax.devices()
 
 
-def _advertise_to_gloo(address: str) -> None:
-    """Have gloo's collectives advertise this address to the other ranks.
-
-    By default they advertise what the host's name resolves to, which is a loopback address on
-    Debian and nothing at all in many containers. jax has no setting for it.
-    """
-    from jax._src import xla_bridge
-
-    with contextlib.suppress(AttributeError):  # another version
-        library = xla_bridge._jax  # noqa: SLF001 - see above
-        library.make_gloo_tcp_collectives = functools.partial(
-            library.make_gloo_tcp_collectives, hostname=address
-        )
-
-
 def _preload() -> None:
     """Import jax, and what it would import only when it compiles for the first time.
 
@@ -105,7 +89,7 @@ def _preload() -> None:
     """
     import jax  # noqa: F401
 
-    for name in _IMPORTED_LATE:
+    for name in IMPORTED_LATE:
         with contextlib.suppress(ImportError):  # another version of jaxlib
             importlib.import_module(name)
 

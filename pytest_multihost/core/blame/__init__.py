@@ -1,23 +1,28 @@
 """Which ranks make a world hang: pure functions from snapshots and events to a diagnosis.
 
-`judge_world` runs the steps in order: `rank_states` (the state of each rank), `wait_graph` (which
-rank waits for which), `causes` (the sinks of that graph, and ranks that gloo ends because of a
-size), `divergence` (where histories of ranks part), `build_diagnosis` (what users read). It also
-finds the blocking ranks of a world that still runs.
-`inferred` adds waits that no recorder has seen, with the threads that run functions for other
-ranks; `partition_blame` adds network partitions.
+`judge_world` runs the steps in order:
+
+* `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
+* `wait_graph`: which rank waits for which.
+* `causes`: the sinks of that graph. `size_complaint`: ranks that gloo ends because of a size.
+* `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
+* `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
+
+Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`) and
+from stacks (`program_members`). `rpc_functions` are functions that ranks run for others,
+`partition_blame` adds network partitions. `running_world`: the blocking ranks of a world that still
+runs.
 """
 
-from pytest_multihost.core.blame.judge_world import (
+from pytest_multihost.core.blame.judge_world import Judgement, judge_world
+from pytest_multihost.core.blame.partition_blame import severed
+from pytest_multihost.core.blame.running_world import (
     BlockingRanks,
-    Judgement,
     find_blocking_ranks,
     has_timeout_before,
-    judge_world,
     mismatched_ranks,
     waiting_ranks,
 )
-from pytest_multihost.core.blame.partition_blame import severed
 
 __all__ = [
     "BlockingRanks",

@@ -1,319 +1,26 @@
-"""Where ranks parted: the first collective of a group that they did not enter alike.
-
-Libraries go on after that, so what ranks wait in at the end may be far from it. The histories of
-each group are compared: all members count its collectives alike.
-
-Names and roots that can never match are hard evidence. Different lines are not: ranks may come to
-one collective from two branches, ``if rank == 0: broadcast(...) else: broadcast(...)``. They count
-only if harder evidence parts the same ranks later, if one of these lines is used by both sides, and
-if the sides do not agree again or one repeats from there on what the other has done. Of a rank that
-finished they are told, too, if the sides did not agree again and each did only what was new to it:
-in no loop of theirs had these lines met.
-"""
+"""The divergence of a world: the parting that explains its hang, and its description."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import permutations
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.partings import differing_lines
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States
-from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.operation import (
-    FLIGHT_SCOPE,
-    CallSite,
-    Evidence,
-    History,
     Operation,
     Parting,
     Side,
-    group_by_value,
     group_name,
     nth,
     rank_set,
 )
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.stack import (
-    Frame,
-    SourceContext,
-    innermost_user_frame,
-    inside_the_test,
-    is_ours,
-)
+from pytest_multihost.core.model.stack import Frame, SourceContext, inside_the_test, is_ours
 from pytest_multihost.core.model.verdict import Divergence, DivergenceSide, OperationName
-
-_MAX_AHEAD = 64
-"""How many operations more one side may have entered than the other."""
-
-Parts = frozenset[frozenset[int]]
-"""Ranks that did the same at one place, for each thing that was done."""
-
-
-def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tuple[Parting, ...]:
-    """Return for each group where its ranks parted, if they did.
-
-    Args:
-        recorded: From the slot pages.
-        flight: From torch's flight recorders. They have stacks, and what only C++ code has called.
-    """
-    groups = group_by_value((each.group, each) for each in recorded)
-    ranks = {each.rank for histories in groups.values() for each in histories}
-    seen = group_by_value((each.group[:2], each) for each in flight)
-    found: list[Parting] = []
-    for (members, ordinal, scope), histories in groups.items():
-        counted = () if scope.kind else seen.get((members, ordinal), ())
-        unused = ranks.intersection(members).difference(each.rank for each in histories)
-        empty = [History(rank, (members, ordinal, scope)) for rank in sorted(unused)]
-        found += _partings(_compared(_of_one_source([*histories, *empty], counted)))
-    return tuple(found)
-
-
-def _of_one_source(recorded: Sequence[History], flight: Sequence[History]) -> Sequence[History]:
-    """Return a group's histories as counted by the slot pages, if these have all collectives."""
-    by_rank = {each.rank: each for each in flight}
-    pairs = [(each, by_rank.get(each.rank)) for each in recorded]
-    if any(seen is not None and seen.last > each.last for each, seen in pairs):
-        return flight
-    return [each if seen is None else _with_stacks(each, seen) for each, seen in pairs]
-
-
-def _with_stacks(recorded: History, flight: History) -> History:
-    if flight.last != recorded.last:
-        return recorded
-    places = range(recorded.first, recorded.last + 1)
-    sites = {}
-    for place, index in zip(places, recorded.order, strict=True):
-        seen = flight.site(place)
-        frames = seen.frames if seen is not None else ()
-        sites[place] = index, frames
-    known = {each: number for number, each in enumerate(dict.fromkeys(sites.values()))}
-    return replace(
-        recorded,
-        sites=tuple(
-            replace(recorded.sites[index], frames=frames or recorded.sites[index].frames)
-            for index, frames in known
-        ),
-        order=tuple(known[each] for each in sites.values()),
-    )
-
-
-# One group
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The histories of a group.
-
-    Attributes:
-        of: The history of each rank.
-        calls: For each rank its calls as numbers, equal on all ranks for equal calls.
-        first: The first place that is known of all ranks.
-        last: The last place that any rank has entered.
-    """
-
-    of: Mapping[int, History]
-    calls: Mapping[int, Sequence[int]]
-    first: int
-    last: int
-
-    def call(self, rank: int, place: int) -> int:
-        """Return which call a rank made at a place."""
-        return self.calls[rank][place - self.of[rank].first]
-
-    def entered(self, place: int) -> dict[int, CallSite]:
-        """Return from where each rank has entered a place, of those that have."""
-        sites = {rank: each.site(place) for rank, each in self.of.items()}
-        return {rank: site for rank, site in sites.items() if site is not None}
-
-
-def _compared(histories: Sequence[History]) -> _Group:
-    known: dict[tuple[object, ...], int] = {}
-    calls = {}
-    for each in histories:
-        has_stacks = each.group[2] == FLIGHT_SCOPE  # of all ranks; the user's line may be one
-        keys = [
-            (site.name, site.root, site.detail, site.frames if has_stacks else site.frame)
-            for site in each.sites
-        ]
-        numbers = [known.setdefault(key, len(known)) for key in keys]
-        calls[each.rank] = [numbers[index] for index in each.order]
-    return _Group(
-        of={each.rank: each for each in histories},
-        calls=calls,
-        first=max((each.first for each in histories), default=1),
-        last=max((each.last for each in histories), default=0),
-    )
-
-
-def _partings(group: _Group) -> Iterator[Parting]:
-    found = _first_evidence(group)
-    if found is None or (found[1] <= group.first > 1):  # they parted before what is known
-        return
-    evidence, place, parts = found
-    earlier = _earlier_lines(group, place, parts)
-    if earlier is not None:
-        place, parts = earlier
-        evidence = "operations" if evidence == "operations" else "lines"
-    yield _parting_at(group, evidence, place, parts)
-    if evidence == "counts" and (lines := _new_lines_before(group, place, parts)) is not None:
-        yield _parting_at(group, "lines", lines, parts)
-
-
-def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> Parting:
-    places = {each.last for each in group.of.values()} - {0, place}
-    return Parting(
-        group=next(iter(group.of.values())).group,
-        common=place - 1,
-        evidence=evidence,
-        at_s=min(group.of[rank].time_s(place) for rank in group.entered(place)),
-        sides=_sides(group, place, parts),
-        lasts=tuple(side for each in sorted(places) for side in _sides_at(group, each)),
-    )
-
-
-def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
-    """Return the first place at which ranks entered what cannot match, or some did not enter."""
-    for place in range(group.first, group.last + 1):
-        calls = {group.call(r, place) for r, each in group.of.items() if each.last >= place}
-        if len(calls) > 1:
-            parts = _parts(group.entered(place), _matched_by(group))
-            if len(parts) > 1:
-                return "operations", place, parts
-    ranks = frozenset(group.of)
-    shortest = min(each.last for each in group.of.values())
-    if shortest < group.last:
-        entered = frozenset(group.entered(shortest + 1))
-        return "counts", shortest + 1, frozenset({entered, ranks - entered})
-    parts = _parts(group.entered(group.last), lambda site: site.detail)
-    return ("details", group.last, parts) if len(parts) > 1 else None
-
-
-def _matched_by(group: _Group) -> Callable[[CallSite], object]:
-    """Return what is equal for collectives that match; of the harness's own also their details."""
-    is_ours = any(each.group[2].kind == "harness" for each in group.of.values())
-    return lambda site: (family(site.name), site.root, site.detail if is_ours else "")
-
-
-def _parts(entered: Mapping[int, CallSite], key: Callable[[CallSite], object]) -> Parts:
-    alike = group_by_value((key(site), rank) for rank, site in entered.items())
-    return frozenset(map(frozenset, alike.values()))
-
-
-def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] | None:
-    """Return where different lines already show what parts the ranks at `end`."""
-    ranks = sorted(frozenset[int]().union(*parts))
-    used = {rank: set(group.calls[rank]) for rank in ranks}
-    differing = [
-        (place, calls)
-        for place in range(group.first, end)
-        if len(set(calls := tuple(group.call(rank, place) for rank in ranks))) > 1
-    ]
-    open_end = end  # from here on they never agreed
-    for place, _ in reversed(differing):
-        open_end = place if place == open_end - 1 else open_end
-    innocent: set[tuple[int, ...]] = set()
-    for place, calls in differing:
-        alike = group_by_value(zip(calls, ranks, strict=True))
-        here = frozenset(map(frozenset, alike.values()))
-        is_shared = any(calls[i] in used[ranks[j]] for i, j in _pairs(calls))
-        parts_alike = all(any(part <= each for each in here) for part in parts)
-        may_be = is_shared and parts_alike and calls not in innocent
-        if may_be and (place >= open_end or _is_repeated(group, place, end, calls, ranks)):
-            return place, here
-        innocent.add(calls)
-    return None
-
-
-def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
-    """Return from where on the ranks came from lines of their own, all new to them, up to `end`.
-
-    In a loop they would not be new. There a rank that lacks its last turn is what is told.
-    """
-    ranks = sorted(group.of)
-
-    def differ(place: int) -> bool:
-        return len({group.call(rank, place) for rank in ranks}) > 1
-
-    start = end
-    while start > group.first and differ(start - 1):
-        start -= 1
-    if start == end:
-        return None
-    alike = group_by_value((group.call(rank, start), rank) for rank in ranks)
-    are_known = all(site.frame is not None for site in group.entered(start).values())
-    are_new = all(
-        len({*since}) == len(since) and not {*calls[:at]}.intersection(since)
-        for rank, calls in group.calls.items()
-        for at in (start - group.of[rank].first,)
-        for since in (calls[at : at + end - start + 1],)
-    )
-    return (
-        start
-        if are_known and are_new and frozenset(map(frozenset, alike.values())) == parts
-        else None
-    )
-
-
-def _pairs(calls: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the indices of each two calls that differ."""
-    return ((i, j) for i, j in permutations(range(len(calls)), 2) if calls[i] != calls[j])
-
-
-def _is_repeated(
-    group: _Group, place: int, end: int, calls: Sequence[int], ranks: Sequence[int]
-) -> bool:
-    """Return whether one side entered more at `place`, and then what the other entered there."""
-    pairs = {(calls[i], calls[j]): (ranks[i], ranks[j]) for i, j in _pairs(calls)}
-    for one, other in pairs.values():
-        ahead_of = group.calls[one][place - group.of[one].first :][: end - place]
-        behind = group.calls[other][place - group.of[other].first :][: end - place]
-        for ahead in range(1, min(_MAX_AHEAD, len(ahead_of) - 1) + 1):
-            if ahead_of[ahead:] == behind[: len(ahead_of) - ahead]:
-                return True
-    return False
-
-
-def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
-    """Return what ranks did at a place, the smallest side first."""
-    entered = group.entered(place)
-    ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
-    sites = [entered[ranks[0]] for ranks in ordered if ranks[0] in entered]
-    throughs = dict(zip(sites, _differing_lines([each.frames for each in sites]), strict=True))
-    sides = []
-    for ranks in ordered:
-        history, operation = group.of[ranks[0]], group.of[ranks[0]].operation(place)
-        site = entered.get(ranks[0], sites[0])
-        through = throughs[site]
-        alike = partial(_is_alike, name=site.name, line=through or site.frame)
-        where = (site.frame, through) if operation is not None else (None, None)
-        sides.append(Side(tuple(ranks), operation, *where, history.count(place, alike)))
-    return tuple(sides)
-
-
-def _is_alike(site: CallSite, *, name: str, line: Frame | None) -> bool:
-    return site.name == name and (line is None or line in site.frames)
-
-
-def _differing_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]:
-    """Return of each stack the outermost line that differs, if the users' lines do not differ."""
-    lines = {innermost_user_frame(each) for each in stacks}
-    if 1 < len(stacks) > len(lines):
-        for frames in zip(*(each[::-1] for each in stacks), strict=False):
-            if len(set(frames)) > 1:
-                return frames
-    return [None] * len(stacks)
-
-
-def _sides_at(group: _Group, place: int) -> Iterator[Side]:
-    for ranks in _parts(group.entered(place), _matched_by(group)):
-        yield Side(tuple(sorted(ranks)), group.of[min(ranks)].operation(place))
-
-
-# Of the world
 
 
 def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) -> Parting | None:
@@ -322,7 +29,6 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
     Args:
         partings: Of all groups.
         cause: Why the world hung, as the ranks stood at the end.
-        states: How they stood.
     """
     explaining = [each for each in partings if _explains(each, cause, states)]
     counted = {each.group for each in partings if each.evidence == "counts"}
@@ -432,7 +138,7 @@ def _with_stacks_of_waits(
     )
     if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in parting.sides):
         stacks = [inside_the_test(dumps[each.ranks[0]]) for each in parting.sides]
-        throughs = _differing_lines([[e for e in each if not is_ours(e.file)] for each in stacks])
+        throughs = differing_lines([[e for e in each if not is_ours(e.file)] for each in stacks])
     yield from zip(parting.sides, entered, throughs, strict=True)
 
 

@@ -7,35 +7,30 @@ first cause becomes the diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_multihost.core.blame.build_diagnosis import (
-    DETECTED_BY,
-    build_diagnosis,
-    planned_freeze,
-)
-from pytest_multihost.core.blame.causes import Cause, as_doubtful, as_other_program, find_causes
+from pytest_multihost.core.blame.build_diagnosis import DETECTED_BY, build_diagnosis
+from pytest_multihost.core.blame.causes import UNKNOWN, Cause, as_other_program, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
-from pytest_multihost.core.blame.inferred import operations_in_calls, with_threads
+from pytest_multihost.core.blame.headline import planned_freeze
+from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.partition_blame import as_cut
-from pytest_multihost.core.blame.rank_states import last_given_up, rank_states_of, states_from_slots
-from pytest_multihost.core.blame.wait_graph import find_waits, graph_of, with_clashes
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import Activity, WorldResult
+from pytest_multihost.core.blame.rank_states import rank_states_of
+from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
+from pytest_multihost.core.blame.size_complaint import as_doubtful
+from pytest_multihost.core.blame.wait_graph import with_clashes
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
-from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms, judge
-from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.threads import has_gloo_timeout
+from pytest_multihost.core.outcome import Finding, Symptoms
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
 """Waits that nothing outside the process ends: for a timer, or for another of its threads."""
-
-_UNKNOWN = Cause(kind="unknown", confidence="unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,7 @@ def diagnose(
     if finding.outcome == "hung":
         causes = tuple(map(as_other_program, causes))
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
-        causes = (_UNKNOWN, *causes[1:])
+        causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
     first = followed(causes[0], parting)
     diagnosis = build_diagnosis((first, *causes[1:]), states, result, finding, context)
@@ -169,114 +164,3 @@ def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
         return True
     groups = group_by_main_stack(dump for dump in result.dumps if dump.rank in cause.culprits)
     return len(groups) > 1
-
-
-# Exceptions that mask a symptom
-#
-# A rank's operation times out, and its trainer then raises an error of its own, or logs and exits.
-# Such an error does not say which rank it waited for, and a test may raise for its own reasons
-# while it handles an expected timeout. So the error counts as a symptom only if the rank is then
-# found to have waited, with certainty, for a culprit.
-
-
-def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
-    """Return what happened to a world; exceptions that mask a symptom count as symptoms."""
-    plain = judge(result, symptoms)
-    suspects = frozenset(
-        each.facts.rank
-        for each in plain.ranks
-        if _may_mask_symptom(each, result.last_operations(each.facts.rank), symptoms)
-    )
-    if not suspects:
-        return plain
-    first, *_ = find_causes(rank_states_of(result, judge(result, symptoms, suspects))) or [_UNKNOWN]
-    waited = first.waiting if first.confidence == "certain" and first.culprits else ()
-    return judge(result, symptoms, suspects.intersection(waited))
-
-
-def _may_mask_symptom(finding: RankFinding, last: Operations, symptoms: Symptoms) -> bool:
-    """Return whether a rank raised while it handled a symptom, or called sys.exit after one."""
-    failure = finding.facts.failure
-    error = failure.error if failure is not None else None
-    if error is None or finding.outcome not in ("failed", "error"):
-        return False
-    if error.type == "SystemExit" and last_given_up(last, symptoms) is not None:
-        return True
-    return symptoms.is_raised_from_symptom(error)
-
-
-# Waits and mismatches in a world that is still running, from its slot pages alone.
-
-
-def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:
-    """Return the ranks with a thread that waits for the end of an operation."""
-    return frozenset(rank for rank, each in states_from_slots(operations).items() if each.pending)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockingRanks:
-    """The ranks that others wait for, and that wait for no other rank themselves.
-
-    Shown while the world runs. This is not a verdict: they may continue at any time.
-
-    Attributes:
-        ranks: The ranks, in order.
-        activity: What the main thread of the first one does, if known.
-        pid: The process of the first one.
-    """
-
-    ranks: tuple[int, ...]
-    activity: Activity | None = None
-    pid: int | None = None
-
-
-def find_blocking_ranks(
-    operations: Sequence[Operations],
-    activities: Mapping[int, Activity | None],
-    pids: Mapping[int, int],
-) -> BlockingRanks | None:
-    """Return the ranks that the world waits for; None if no rank waits, or all wait in a cycle.
-
-    Args:
-        operations: The operations of each rank.
-        activities: What each main thread does.
-        pids: The process of each rank.
-    """
-    states = states_from_slots(operations)
-    graph = graph_of(find_waits(states), states)
-    free = [sink for sink in graph.sinks() if len(sink) == 1 and graph.waiters(sink)]
-    if not free:
-        return None
-    found = tuple(sorted(frozenset[int]().union(*free)))
-    return BlockingRanks(found, activities.get(found[0]), pids.get(found[0]))
-
-
-def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
-    """Return the ranks of mismatches: their operations can never match each other."""
-    waits = [each for each in find_waits(states_from_slots(operations)) if each.is_mismatch]
-    ranks = frozenset(wait.rank for wait in waits)
-    return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
-
-
-def has_timeout_before(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
-    """Return whether a timeout ends the wait of one of `ranks` before the deadline.
-
-    The test may expect that timeout, so a mismatch that will time out is no hang yet.
-
-    Args:
-        ranks: The ranks whose operations do not match.
-        snapshot: A deep snapshot of the world.
-        deadline_s: When the world is ended in any case.
-    """
-    noted = any(
-        operation.gives_up_s <= deadline_s
-        for each in snapshot.operations
-        if each.rank in ranks
-        for operation in each.open
-    )
-    return noted or any(
-        has_gloo_timeout(thread) and thread.ends_by(deadline_s)
-        for rank, process in snapshot.kernel.ranks.items()
-        if rank in ranks
-        for thread in process.threads
-    )

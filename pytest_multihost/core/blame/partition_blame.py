@@ -33,7 +33,6 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
     A cut that heals by itself does not count: waits across it end then.
 
     Args:
-        spec: The world.
         events: Its history, or the faults in it that are not over.
         at_s: The time, on the monotonic clock.
     """

@@ -65,7 +65,6 @@ class RankState:
     """The condition of one rank, and what it waits in.
 
     Attributes:
-        seen: Its snapshot.
         condition: Whether it is alive, and if not, why.
         since_s: When that happened, on the monotonic clock; None for a rank that is alive.
         pending: Operations that it waits in.
@@ -153,9 +152,6 @@ def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | N
     return trouble if trouble is not None and is_symptom else result.last_snapshot
 
 
-# The condition of a rank
-
-
 def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
     facts = finding.facts
     if finding.outcome == "crashed":
@@ -196,9 +192,6 @@ def _is_restless(seen: RankSnapshot | None) -> bool:
     is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
     starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
     return is_short and len(starts) >= _RUNS
-
-
-# What a rank waits in
 
 
 def _pending(
@@ -255,9 +248,6 @@ def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, 
     """Return the operations that a rank left by an exception which is not a symptom."""
     failed = (each for each in last.recent if each.failed and each.error)
     return tuple(each for each in failed if not symptoms.is_in_error(each.error))
-
-
-# One count for all ranks of a group
 
 
 def with_histories(

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.core.blame.inferred import called_functions
 from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.blame.rpc_functions import called_functions
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 
@@ -159,9 +159,6 @@ def _wait(rank: int, operation: Operation, states: States) -> Wait:
     return _wait_in_collective(rank, operation, states)
 
 
-# Collectives
-
-
 def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait:
     members = frozenset(operation.group) & states.keys()
     mismatched = frozenset(
@@ -268,9 +265,6 @@ def _can_match(one: Operation, two: Operation) -> bool:
     return family(one.name) == family(two.name) and len(roots) <= 1
 
 
-# Transfers, and waits that any rank may end
-
-
 def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
     if operation.peer is None:  # a receive from any rank
         providers = frozenset(operation.group) - {rank}
@@ -348,9 +342,6 @@ def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> W
         # Likelier one of these: who has left the test by itself has done all that it had to.
         providers = frozenset(each for each in providers if conditions[each] != "finished")
     return Wait(rank, operation, providers, is_sure=False)
-
-
-# The graph
 
 
 @dataclass(frozen=True, slots=True)

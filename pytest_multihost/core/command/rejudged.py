@@ -23,9 +23,6 @@ _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
 def explain(directory: Path) -> tuple[str, list[str]]:
     """Return an attempt's page for the terminal, and the fields that differ from its verdict.
 
-    Args:
-        directory: The attempt's folder.
-
     Raises:
         MultihostError: The folder lacks a file that is needed.
     """

@@ -22,13 +22,13 @@ from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.screen import Screen, page_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
+from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
     ScriptRun,
     ServerJob,
 )
-from pytest_multihost.core.launch.reaper import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
@@ -44,7 +44,7 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
-from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
 from pytest_multihost.core.rank import own_variables, thread_variables
@@ -78,7 +78,6 @@ class RunOptions:
 
     Attributes:
         script: The script's file, or the name of a module.
-        script_args: Its arguments.
         is_module: Whether it is a module, as for ``python -m``.
         ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
@@ -162,7 +161,6 @@ class _Command:
 
     Attributes:
         options: The command line.
-        scratch: A private directory.
         hook: The hooks of this package's plugins, and of those of others once these are loaded.
         has_others: Whether these are loaded.
     """
@@ -257,7 +255,6 @@ class _Command:
         """Return what starts ranks: it forks a process for each, which becomes an interpreter.
 
         Args:
-            spec: The world.
             directory: Where its log goes.
         """
         own = own_variables(keeps_proxies=spec.keeps_proxies)
@@ -405,7 +402,6 @@ class _Files:
     Attributes:
         folder: The folder of this run, if it is kept.
         directory: Where the files are.
-        spec: The world.
         renderers: What plugins write and show of it.
         is_kept: Whether that is in `folder`.
     """

@@ -110,7 +110,6 @@ def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str
     """Return the page for the terminal, in colour and in its width if that is one.
 
     Args:
-        judged: The world.
         files: Where what it was told from is.
         shows_native: Whether native frames are shown, if they were read.
     """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.launch.wire import Frame
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.event import ExchangeEntered
 from pytest_multihost.core.model.messages import (
     CollectiveBroken,
@@ -51,8 +51,6 @@ class HarnessCollectives:
 
         Args:
             rank: The rank that enters.
-            entered: The operation.
-            payload: The rank's contribution.
         """
         operation, name, nth = entered.operation, entered.name, entered.nth
         self._counted[rank, operation, name] = nth + 1

@@ -36,7 +36,6 @@ class PytestRun:
     """How to run pytest as the controller was run.
 
     Attributes:
-        cwd: The working directory.
         args: The command line.
         files: The files to collect, instead of those of the command line.
         path: The interpreter's sys.path.
@@ -60,7 +59,6 @@ class ScriptRun:
     Attributes:
         script: Its file, or the name of a module.
         is_module: Whether it is a module, as for ``python -m``.
-        script_args: Its arguments.
         plugins: Where the plugin is found that offers its backend or a kind of its faults; None if
             this package offers them.
     """
@@ -81,7 +79,6 @@ class ServerJob:
         rank_code: The code of a rank's interpreter; for a server that starts one for each.
         libraries: Modules to import; for a server that forks ranks which collect by themselves.
         control: Descriptor of the control connection.
-        controller: The controller's process id.
         scratch: A directory of the controller's, to be removed if that is killed; none if empty.
     """
 
@@ -100,7 +97,6 @@ class RankJob:
 
     Attributes:
         run: What it runs.
-        spec: The rank and its world.
         channel: Descriptor of the connection to the controller.
     """
 

@@ -80,7 +80,6 @@ class Launcher:
     """A program that starts processes and passes each its rank in variables.
 
     Attributes:
-        name: The launcher's name.
         rank: Variable of the rank.
         size: Variable of the number of processes.
         job: Variables that distinguish the run from others.

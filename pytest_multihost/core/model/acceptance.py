@@ -20,7 +20,6 @@ class Acceptance:
         test: A glob for node ids.
         culprit: The line that the others wait for.
         waiting: The line at which they wait; None for any.
-        reason: Why it is accepted.
         hazard: For a hazard its rule; the lines are two of those that it names, in any order.
     """
 

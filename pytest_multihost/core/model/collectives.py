@@ -47,7 +47,6 @@ class Collective:
         flight_names: Its names in torch's flight recorder, in lower case and without the
             underscore in front; empty if the recorder does not count it.
         xla: Names of it in XLA's communicators and thunks.
-        gloo: Its function in gloo.
         service: Its function in jax's agent of the coordination service; a regular expression.
     """
 
@@ -438,7 +437,6 @@ def of_function(file: str, function: str) -> Collective | None:
 
     Args:
         file: Path of the function's file.
-        function: Its name.
     """
     for end, found in _BY_FUNCTION.items():
         if file.endswith(end):

@@ -273,7 +273,6 @@ class FaultChanged:
 
     Attributes:
         index: Its place among the world's faults.
-        fault: Its kind.
         until_s: When it ends by itself, on the monotonic clock.
         pause: How the server is to stop and continue the rank.
         resume: Whether the server is to end that pause.
@@ -386,7 +385,6 @@ class Exited:
         code: Exit code, None when a signal ended it.
         signal: Signal number, None when it exited.
         cpu_s: User and system seconds of it and its reaped children.
-        peak_rss_bytes: Largest resident set.
         by_harness: Whether the harness had already begun to end the world.
     """
 
@@ -412,7 +410,6 @@ class HoldEnded:
 
     Attributes:
         index: Which fault of the world's.
-        reason: Why now.
         is_pressed: Whether another rank was in an operation with a timeout of seconds.
     """
 
@@ -486,7 +483,6 @@ def read_event(rank: int, header: Mapping[str, object], payload: bytes) -> Event
     Args:
         rank: Which rank.
         header: The frame's header, as `event_header` makes it; not trusted.
-        payload: The frame's payload.
 
     Raises:
         JsonError: The header is not that of an event.

@@ -115,7 +115,6 @@ class Point:
     """A point that a rank passes.
 
     Attributes:
-        point: The kind of point.
         name: Which: ``module:function``, ``module:loader``, the name of a sync point, a glob of
             paths, or the name of an operation ("" is any).
         nth: At which passage; 1 is the first. Each rank counts for itself.
@@ -337,8 +336,6 @@ def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
 
     Args:
         faults: The world's faults; ranks are numbers.
-        rank: The rank.
-        seed: The world's seed.
     """
     found = [each for each in faults if each.kind == "hash_seed"]
     if not found:

@@ -1,6 +1,6 @@
 """Messages between the processes of the harness: one frozen class for each.
 
-Three kinds of connections carry them, all in the frames of `launch.wire`:
+Three kinds of connections carry them, all in the frames of `launch.frames`:
 
 * controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
 * controller and peer (a process that a launcher such as torchrun has started, with its own

@@ -74,7 +74,6 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     """Return what the reader calls a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
-        group: Its members.
         world_size: Ranks of the world.
         ordinal: How many groups of the same members were made before it.
     """
@@ -234,7 +233,6 @@ def rpc_name(kind: str, function: str) -> str:
 
     Args:
         kind: One of `RPC_KINDS`.
-        function: The function's name.
     """
     return f"rpc_{kind}({function})"
 
@@ -326,8 +324,6 @@ class History:
     """The last collectives that a rank has entered in a group, without gaps.
 
     Attributes:
-        rank: The rank.
-        group: The group.
         first: The sequence of the oldest one that is known.
         sites: From where they were entered, each once.
         order: For each collective, the index of its site.
@@ -389,7 +385,6 @@ class Side:
     """Ranks that did the same where ranks parted.
 
     Attributes:
-        ranks: The ranks.
         operation: What they entered; None: they did not enter this collective of the group.
         frame: The user's line.
         through: Where that line is the same on another side, the outermost line that differs.
@@ -409,7 +404,6 @@ class Parting:
     """Where the histories of a group's ranks part.
 
     Attributes:
-        group: The group.
         common: How many collectives its ranks have in common before.
         evidence: What shows it.
         at_s: When the first rank entered what the others did not, on the monotonic clock.

@@ -22,7 +22,6 @@ class RecordedPoint:
     """A point that a rank has passed in the undisturbed run.
 
     Attributes:
-        rank: The rank.
         point: The point; its `nth` is how often the rank had passed it, this time included.
         span: Number of operations that the rank had begun before.
         is_main: Whether its main thread has passed it.

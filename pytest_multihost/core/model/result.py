@@ -87,7 +87,6 @@ class RankSnapshot:
         rank: Its index.
         label: What its main thread is doing; None if nothing could be read.
         activity: The same in detail; None if nothing could be read.
-        operations: Its open operations.
         entered: For each of its groups, the sequence of the last collective it entered.
         lock_holders: Ranks that hold a file lock it waits for.
         tries_lock: Whether it waits for that lock by trying again and again.
@@ -116,7 +115,6 @@ class WorldSnapshot:
 
     Attributes:
         at_s: When it was taken, on the monotonic clock.
-        reason: Why it was taken.
         ranks: All of them, in order.
         blockers: Why a hang cannot be proven: what may end a wait before the deadline, one
             sentence each.
@@ -167,13 +165,10 @@ class WorldResult:
     """The observations of one attempt of one test.
 
     Attributes:
-        spec: The world's spec.
-        launch: How the ranks were launched.
         started_at: UTC time, ISO 8601.
         started_s: The same moment on the monotonic clock that the history uses.
         ended_s: When all of its processes had ended.
         history: All events, in the order of arrival.
-        ending: Why it ended.
         reason: Why the harness ended the world, in words; None if it did not.
         dumps: Stacks of the ranks, taken before they were ended.
         snapshots: The snapshots at the first trouble and at the end.

@@ -32,7 +32,6 @@ class Host:
         name: What `gethostname` returns on an emulated host; "localhost" for this machine.
         address: The address at which other hosts reach it.
         interface: The network interface with that address.
-        ranks: The ranks on it.
         kind: The name of its `HostKind`, if it is emulated; `ONE` for this machine, `MACHINE` for
             a machine of its own, which may share no files with the others.
     """
@@ -208,7 +207,6 @@ class RankSpec:
     """One rank's place in a world.
 
     Attributes:
-        world: The world it belongs to.
         rank: Its index, 0..size-1.
         directory: Artifacts of this attempt, such as logs and stacks.
         scratch: Private directory of this world outside the artifacts: rendezvous files,

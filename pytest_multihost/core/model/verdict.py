@@ -48,7 +48,6 @@ class RankError:
         message: Its text, first line first.
         file: The user's innermost frame, relative to pytest's rootdir where below it.
         line: Line in that file.
-        text: pytest's representation.
         function: The function in which that line is.
     """
 
@@ -108,8 +107,6 @@ class Place:
 
     Attributes:
         file: Relative to pytest's rootdir where below it.
-        line: Line in it.
-        function: The function it is in.
         source: The line's text; empty if the file cannot be read.
     """
 
@@ -153,7 +150,6 @@ class Evidence:
     """A fact about a rank, with its source.
 
     Attributes:
-        rank: The rank.
         fact: The fact: ``entered all_reduce #3``.
         source: Its source: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
         at_s: When it happened, in seconds from the world's start; None for a fact without a time.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fnmatch
-import glob
 import io
 import os
 import re
@@ -22,6 +21,7 @@ from functools import cache, wraps
 from pathlib import PurePath
 from typing import Any, Self
 
+from pytest_multihost.core.cpython_private import path_globber
 from pytest_multihost.core.model.fault import DATA_CALLS, IoCall
 from pytest_multihost.core.nemesis.targets import replace_names
 
@@ -144,14 +144,13 @@ def observing_files(observer: FileObserver, more_modules: Iterable[object] = ())
     """Report to `observer` the calls on files within the block.
 
     Args:
-        observer: The observer.
         more_modules: Modules of the test that are not in `sys.modules`. What the user's own modules
             have imported by name is replaced there, too.
     """
     if not _observers:
         opened = _make_open(io.open)
         observed = {name: _observed(getattr(os, name), call) for name, call in _OS_CALLS.items()}
-        globber = getattr(glob, "_StringGlobber", None)  # pathlib's; may hold functions of `os`
+        globber = path_globber()
         held = {name for name in observed if getattr(globber, name, None) is getattr(os, name)}
         replaced: list[tuple[Namespace, str, object]] = [
             (builtins, "open", opened),
@@ -225,13 +224,13 @@ class _ObservedFile(io.FileIO):
     A subclass, because `io`'s buffered classes accept only real raw files.
     """
 
-    _path = ""
+    observed_path = ""
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        size = _before("read", self._path, size=len(view))
+        size = _before("read", self.observed_path, size=len(view))
         count = super().readinto(view[:size])
-        _after("read", self._path, count or 0)
+        _after("read", self.observed_path, count or 0)
         return count
 
     def read(self, size: int | None = -1, /) -> Result:
@@ -239,16 +238,16 @@ class _ObservedFile(io.FileIO):
         return io.RawIOBase.read(self, -1 if size is None else size)
 
     def readall(self) -> Result:
-        _before("read", self._path, size=-1)
+        _before("read", self.observed_path, size=-1)
         data = super().readall()
-        _after("read", self._path, len(data or b""))
+        _after("read", self.observed_path, len(data or b""))
         return data
 
     def write(self, data: Buffer, /) -> int:
         view = memoryview(data).cast("B")
-        size = _before("write", self._path, size=len(view))
+        size = _before("write", self.observed_path, size=len(view))
         count = super().write(view[:size])
-        _after("write", self._path, count or 0)
+        _after("write", self.observed_path, count or 0)
         return count
 
 
@@ -293,7 +292,7 @@ def _make_open(original: Function) -> Function:
             return original(file, mode, buffering, *for_text, closefd, opener)
         _before("open", path, makes="r" not in mode)
         raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
-        raw._path = path  # noqa: SLF001 - a class of this module
+        raw.observed_path = path
         return _buffered(raw, mode, buffering, for_text)
 
     return open

@@ -58,7 +58,6 @@ class Strike:
     """One fault that happens to this rank now.
 
     Attributes:
-        fault: The fault.
         place: The spec of this rank and its world.
         passed: The point that was passed, with the name and call that it had this time.
         detail: What was reported to the controller, see `FaultKind.announce`.

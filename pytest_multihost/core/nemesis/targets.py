@@ -44,8 +44,6 @@ class CallTarget:
     """A function, and the namespace that holds it.
 
     Attributes:
-        owner: The module or class.
-        name: Its name there.
         function: What the namespace holds; of a method it is the descriptor, not what reading the
             attribute makes of it, so that it can be put back unchanged.
     """

@@ -139,8 +139,6 @@ def resolve_faults(
     """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
 
     Args:
-        faults: As the test has them.
-        size: Ranks of its world.
         seed: Decides which rank is "one".
         hosts: Its hosts; empty: its ranks are on this machine.
         kinds: The kinds that exist, by name.
@@ -157,7 +155,6 @@ def fault_problems(
     """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is.
 
     Args:
-        faults: As the test has them.
         size: Ranks of the world.
         kinds: The kinds that exist, by name.
     """
@@ -210,7 +207,6 @@ def resolved_problems(
     Args:
         faults: Without problems of their own; ranks are numbers.
         hosts: The test's hosts; empty: its ranks are on this machine.
-        size: Ranks of its world.
         kinds: The kinds that exist, by name.
     """
     found = []

@@ -195,7 +195,6 @@ class _StaleView:
     """What this rank sees of the files and folders that other ranks make from now on.
 
     Attributes:
-        strike: The fault.
         fits: Whether a path is meant.
         since_s: Since when, on the wall clock of file systems.
         ahead_s: Returns how far the world's wall clock is ahead of that one.

@@ -1,7 +1,9 @@
 """Is the world hung? A proof that no wait in it can end, from snapshots alone.
 
-`snapshot` holds the input of a proof, `proof_state` the proof, and `blockers` its rules; `threads`
-says what a thread is doing and how its wait can end.
+* `snapshot`: the input of a proof. `proof_state`: the proof.
+* `blockers`: its rules, with `thread_blockers` and `descriptor_blockers`.
+* `threads`: what a thread is doing. `system_calls`: how its wait can end. `runtime_threads`:
+  whether it is a runtime's own.
 """
 
 from pytest_multihost.core.proof.proof_state import (

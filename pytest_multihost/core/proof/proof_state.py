@@ -34,12 +34,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.model.process import KernelSnapshot, Thread
-from pytest_multihost.core.proof.blockers import (
-    blockers,
-    waits_for_harness,
-)
+from pytest_multihost.core.proof.blockers import blockers
 from pytest_multihost.core.proof.snapshot import Snapshot, has_left_wait
-from pytest_multihost.core.proof.threads import DEAD, FUTEXES
+from pytest_multihost.core.proof.system_calls import FUTEXES
+from pytest_multihost.core.proof.thread_blockers import waits_for_harness
+from pytest_multihost.core.proof.threads import DEAD
 
 SHORT_S = 0.1
 """How far two deep snapshots of a settled world must be apart.
@@ -246,7 +245,6 @@ class ProofSearch:
 
         Args:
             before: The shallow snapshot before.
-            now: A shallow snapshot.
             take_deep: Takes a deep one.
             ask_turns: Asks whether the world is quiescent.
             deadline_s: When the world is ended in any case.

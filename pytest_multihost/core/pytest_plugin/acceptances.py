@@ -26,7 +26,6 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
     """Return what the project accepts.
 
     Args:
-        root: pytest's rootdir.
         settings: Name the file; the usual one need not be there.
 
     Raises:

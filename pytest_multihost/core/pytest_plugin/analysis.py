@@ -19,7 +19,6 @@ class PlacedWarning:
     """A warning at a line of the program.
 
     Attributes:
-        category: Its class.
         text: What it says.
         place: The line; None: that of the test.
     """
@@ -45,7 +44,6 @@ class Analysis:
         fails_test: Whether it does. It also does if one of `warnings` is an error (-W error).
         sections: What the terminal shows below the headline.
         summary: A line for the end of pytest's output; empty: none.
-        warnings: Warnings to issue.
         has_findings: Whether the attempt gets a page and facts.json although it has passed.
         page: The name of a page in the attempt's folder that shows more; empty: there is none.
     """

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pluggy
 import pytest
 
 from pytest_multihost.core.blame import Judgement, judge_world
@@ -19,7 +20,7 @@ from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.points import require_fired
+from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.options import EARLY
@@ -36,7 +37,6 @@ from pytest_multihost.core.report.artifacts import (
     write_facts,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
-from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.watched_world import WatchedWorld
 
 
@@ -45,8 +45,6 @@ class CompletedAttempt:
     """One attempt of one item, when its world is over.
 
     Attributes:
-        plan: How the test runs.
-        judged: The judged world.
         directory: Where its artifacts are.
         scratch: The private directory of the world; gone once its files are written, if it passed.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
@@ -84,12 +82,9 @@ def run_attempt(
     """Run a world, judge it, and write down what happened.
 
     Args:
-        item: The test.
         plan: How the test is to run.
-        spec: The world.
         launcher: What starts its ranks.
         tally: Has the settings, and records files that could not be written.
-        folder: The run's folder of artifacts.
     """
     config = item.config
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
@@ -129,14 +124,14 @@ def run_attempt(
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
     attempt = replace(attempt, analyses=tuple(analyses))
-    _write_artifacts(attempt, folder, tally, offered_renderers(config.hook))
+    _write_artifacts(attempt, folder, tally, config.hook)
     if judged.finding.status == "passed":
         _remove_scratch(scratch, config)
     return attempt
 
 
 def _write_artifacts(
-    attempt: CompletedAttempt, folder: RunFolder, tally: Tally, renderers: Sequence[Renderer]
+    attempt: CompletedAttempt, folder: RunFolder, tally: Tally, hook: pluggy.HookRelay
 ) -> None:
     """Write everything that is known of an attempt; note what could not be written."""
     plan, judged, directory = attempt.plan, attempt.judged, attempt.directory
@@ -160,6 +155,7 @@ def _write_artifacts(
         folder.append_verdict(verdict.record())
     if not has_page:
         return
+    renderers = offered_renderers(hook)
     for each in renderers:
         if each.write is not None:
             with tally.noting(f"{nodeid}: {each.name}"):

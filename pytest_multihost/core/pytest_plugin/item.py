@@ -127,7 +127,6 @@ def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttemp
 
     Args:
         item: As pytest collected it; a rank gets it back as it was (`server_process`).
-        run_item: Runs it as a world.
     """
     item.stash[_RUN_ITEM] = run_item
     function = None

@@ -84,11 +84,9 @@ def launch_requirements(
     """Return what a test requires.
 
     Args:
-        env: The `env` of its marker.
         facts: What the kinds of its faults say about them, by kind.
         launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
             is slow.
-        preloads: Libraries of its world's services.
     """
     fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
     shimmed = [kind for kind, each in facts.items() if each.needs_shim]
@@ -122,9 +120,6 @@ class Launchers:
     """The launchers of one run, each kept until the run ends: one per set of requirements.
 
     Attributes:
-        config: pytest's configuration.
-        settings: The settings.
-        items: The multihost items.
         backends: The backends they use, by name.
         logs: Folder for the output of servers.
     """
@@ -220,7 +215,6 @@ class Launchers:
 
         Args:
             hosts: What hosts are made from; one host is always there.
-            requirements: Their launcher tries it.
         """
         if (kind := hosts.kind) is None or not kind.probe:
             return ""

@@ -31,7 +31,6 @@ class LiveLine:
     Where some wait for another, it names that one and what it does.
 
     Attributes:
-        config: The run's.
         progress: Says it.
         tick_s: How often it is to be updated.
     """
@@ -61,7 +60,6 @@ def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
     A CI log may pretend to be one; there each update would be a line.
 
     Args:
-        config: The run's.
         text: Returns the text, given how many columns there are for it.
     """
     writer = terminal_writer(config)

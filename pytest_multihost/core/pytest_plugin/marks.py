@@ -46,10 +46,8 @@ class MarkerSettings:
     Several sizes or backends parametrize the test.
 
     Attributes:
-        settings: The values of options.
         has_own_timeout: Whether a marker gives the timeout.
         env: Variables for the environment of its ranks.
-        faults: Its faults.
     """
 
     settings: Settings

@@ -249,7 +249,6 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
     """Read the settings of a run.
 
     Args:
-        config: pytest's configuration.
         options: All options that were offered.
 
     Raises:

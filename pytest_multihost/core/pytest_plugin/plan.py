@@ -22,7 +22,7 @@ from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import Check, Settings
 from pytest_multihost.core.outcome import Finding, Symptoms
-from pytest_multihost.core.outcome.finding import has_xfailed, own_failures
+from pytest_multihost.core.outcome.own_failures import has_xfailed, own_failures
 from pytest_multihost.core.pytest_plugin.launchers import (
     LaunchRequirements,
     launch_problems,
@@ -185,11 +185,6 @@ class FaultOptions:
         """Return a test's seed, its faults with numbers for ranks, and every problem with them.
 
         The seed is the same in every run unless an option sets it.
-
-        Args:
-            nodeid: The test.
-            size: Ranks of its world.
-            marked: The values of its markers.
         """
         if self.replay is not None and self.replay.is_of(nodeid):
             seed, faults = self.replay.seed, self.replay.faults

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.files import REMEDY
-from pytest_multihost.core.launch.reaper import (
+from pytest_multihost.core.launch.ending_signals import (
     ignore_further_signals,
     interrupt_on_signals,
     restore_signals,
@@ -136,12 +136,10 @@ class Run:
     """What a run of pytest keeps from its first world to its end; a plugin of that run.
 
     Attributes:
-        config: pytest's configuration.
         tally: What is counted in every run.
         plans: How each multihost item is to run, by its node id.
         kinds: The kinds of faults, by name.
         launchers: What starts the worlds.
-        folder: The run's folder of artifacts.
         accepted: What the project accepts, with reasons.
     """
 

@@ -119,7 +119,6 @@ def prepare_server(
     when it forks, since threads do not exist in the child and their locks stay taken.
 
     Args:
-        config: pytest's configuration.
         items: What was collected.
         backends: Those of the tests to come.
     """
@@ -172,7 +171,6 @@ class _Collecting:
 
     Attributes:
         files: What to collect, instead of what the command line says.
-        problems: The collection errors.
     """
 
     files: Sequence[str]

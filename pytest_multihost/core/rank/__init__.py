@@ -2,13 +2,15 @@
 
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
-`stages` is what every rank does from its start to its end, whatever it runs, and makes values of
-its exceptions; `agent` is a rank that runs a test, `script` one that runs a script.
-`after_fork` resets inherited state and prepares hypothesis, tqdm and coverage.py, `environment`
-sets the variables, `points` performs faults and names files alike in all runs, `wrap_calls` wraps
-what is called there. `point_record` records what is passed, with which operations all ranks meet
-in.
-`world` is the test's interface, with its clock; `recorder` records operations.
+* `stages`: what every rank does from its start to its end, whatever it runs. `agent`: a rank that
+  runs a test. `script`: one that runs a script. `raised_errors`: exceptions as values.
+* `after_fork`: resets inherited state, and `environment` sets the variables. `neighbours`: prepares
+  hypothesis, tqdm and coverage.py.
+* `points`: performs faults at points, with `wrap_calls` (calls), `batches` (batches of data) and
+  `portable_names` (files).
+* `point_record`: records the points passed, with `meetings` (operations that all ranks meet in).
+* `world`: the test's interface. `services`: the parts that services of a world have in a rank.
+* `recorder`: records operations.
 """
 
 from pytest_multihost.core.rank.environment import own_variables, thread_variables

@@ -9,27 +9,27 @@ reset by `rank.agent.lifecycle`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
-import functools
-import gc
 import io
-import multiprocessing.process
 import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
+from pytest_multihost.core.cpython_private import (
+    clear_exit_handlers,
+    keep_sockets_in,
+    unfinished_tasks,
+)
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
-from pytest_multihost.core.rank.recorder import after_import
-from pytest_multihost.core.slots.rank_files import dump_signal
+from pytest_multihost.core.slots.stacks import dump_signal
 
 _MAX_DIRECTORY_BYTES = 85
 
@@ -45,7 +45,7 @@ def reset_after_fork(spec: RankSpec) -> None:
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
+    clear_exit_handlers()
     _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
@@ -64,13 +64,11 @@ def reset_after_fork(spec: RankSpec) -> None:
 def _keep_sockets(directory: Path) -> None:
     """Have multiprocessing keep its sockets in a directory that is removed with the world.
 
-    It makes one in /tmp otherwise, and removes it at exit, which a rank that is killed never
-    reaches. Its names have 18 characters; the address of a socket may have 107, see unix(7).
+    Its names have 18 characters; the address of a socket may have 107, see unix(7).
     """
     if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
         directory.mkdir(exist_ok=True)
-        this: Any = multiprocessing.process.current_process()
-        this._config["tempdir"] = str(directory)  # noqa: SLF001 - no public way to say so
+        keep_sockets_in(directory)
 
 
 def _redirect_streams(log: Path) -> None:
@@ -143,15 +141,7 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
 
     def dump(_: int, __: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
-            tasks: Any = sys.modules.get("asyncio.tasks")
-            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks. 3.14 has
-            # them in lists of its threads, which cannot be read; the garbage collector knows all.
-            known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(
-                tasks, "_all_tasks", ()
-            )
-            if tasks is not None and sys.version_info >= (3, 14):
-                known = {*known, *(e for e in gc.get_objects() if issubclass(type(e), tasks.Task))}
-            found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
+            found = unfinished_tasks()[:_MAX_TASKS]
             lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
             text = "".join(f"{line}\n" for line in lines or ["no tasks"])
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -171,88 +161,3 @@ def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
         name = getattr(awaited, "__qualname__", code.co_name)
         yield f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
         awaited = inner
-
-
-# Adapt hypothesis, tqdm and coverage.py in a rank; none is imported here.
-
-
-Function = Any
-"""A test function, or what a tool has made of it."""
-
-
-def share_hypothesis_examples(
-    test: Function, seed: int, fail: Callable[[BaseException], object]
-) -> None:
-    """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
-
-    A rank that shrinks or replays alone would run its test body when the others do not, and each
-    collective in it would meet a wrong one. So there is no shrinking, and the first failure ends
-    the rank. No deadline: a collective takes as long as the slowest rank. No database: ranks would
-    read and write it at different moments.
-
-    Args:
-        test: The test function or bound method.
-        seed: The world's.
-        fail: Reports the exception that an example raised, and does not return.
-    """
-    function: Function = getattr(test, "__func__", test)
-    if not getattr(function, "is_hypothesis_test", False):
-        return
-    hypothesis: Any = sys.modules["hypothesis"]
-    own = getattr(function, "_hypothesis_internal_use_settings", None)
-    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-    function._hypothesis_internal_use_settings = hypothesis.settings(  # noqa: SLF001
-        own or hypothesis.settings.default,
-        deadline=None,
-        database=None,
-        phases=phases,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    function._hypothesis_internal_use_seed = seed  # noqa: SLF001
-    handle = function.hypothesis
-    body = handle.inner_test
-
-    @functools.wraps(body)
-    def run(*args: object, **kwargs: object) -> object:
-        try:
-            return body(*args, **kwargs)
-        except Exception as error:
-            if type(error).__module__.startswith("hypothesis."):  # assume() and its like
-                raise
-            named = (f"{name}={value!r}" for name, value in kwargs.items())
-            error.add_note(f"Falsifying example: {', '.join((*map(repr, args), *named))}")
-            fail(error)
-            raise
-
-    handle.inner_test = run
-
-
-def stop_tqdm_monitor() -> None:
-    """Let tqdm start no thread beside its progress bars.
-
-    It wakes up every ten seconds and may do anything then, as far as anybody can see, so no hang
-    would be proven before ten seconds are left. All it does is to refresh bars of slow loops.
-    """
-
-    def without_monitor(module: ModuleType) -> None:
-        module.tqdm.monitor_interval = 0
-
-    after_import("tqdm.std", without_monitor)
-
-
-def save_coverage() -> None:
-    """Write the data of a running coverage.py measurement.
-
-    coverage.py writes in an exit handler, but a rank leaves by `os._exit`. A forked rank inherits
-    the controller's data file name, so it gets a separate one; pytest-cov combines all files.
-    """
-    module: Any = sys.modules.get("coverage")
-    measurement: Any = module.Coverage.current() if module is not None else None
-    if measurement is None:
-        return
-    measurement.stop()
-    data: Any = measurement._data  # noqa: SLF001 - get_data() would write to the old name
-    if data is not None:
-        data._suffix = f"rank-{os.getpid()}"  # noqa: SLF001
-        data._choose_filename()  # noqa: SLF001
-    measurement.save()

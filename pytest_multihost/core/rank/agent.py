@@ -13,7 +13,6 @@ fixtures are torn down.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 import threading
@@ -27,6 +26,7 @@ from warnings import WarningMessage
 import pytest
 
 from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import clear_exit_handlers, pool_threads
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import (
     Done,
@@ -53,17 +53,15 @@ from pytest_multihost.core.pytest_private import (
     stop_capturing,
     xfail_in_force,
 )
-from pytest_multihost.core.rank.after_fork import share_hypothesis_examples
+from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
-    format_exception,
     leave,
-    raised_error,
     send_interrupted,
     sending_errors,
-    shortened,
     start_backend,
     start_rank,
 )
@@ -206,8 +204,7 @@ def _join_threads() -> None:
     pytest takes this long from the end of the last test to its last check. Idle threads of an
     executor do not end.
     """
-    pools = sys.modules.get("concurrent.futures.thread")
-    idle = getattr(pools, "_threads_queues", ())
+    idle = pool_threads()
     until_s = now() + _JOIN_S
     for thread in threading.enumerate():
         if not (thread.daemon or thread in idle or thread is threading.main_thread()):
@@ -256,7 +253,6 @@ def run_rank(
 
     Args:
         spec: This rank, and the world that it is part of.
-        channel: Its connection to the controller.
         find_item: Returns the collected item with a given node id.
         backends: All backends by name.
     """
@@ -273,7 +269,6 @@ def run_test_and_exit(
 
     Args:
         spec: This rank, and the world that it is part of.
-        channel: Its connection to the controller.
         find_item: Returns the collected item with a given node id.
         backend: The world's backend, which has been started.
     """
@@ -287,7 +282,7 @@ def run_test_and_exit(
 
     with sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
-        atexit._clear()  # noqa: SLF001 - as in after_fork
+        clear_exit_handlers()
         set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)

@@ -3,62 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic  # by name: the test may replace it in its module
 from types import FrameType
 
-from pytest_multihost.core.model.collectives import BY_NAME, of_function
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
 from pytest_multihost.core.model.stack import Frame, relative_to
+from pytest_multihost.core.rank.meetings import meets_all
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef
-from pytest_multihost.core.rank.recorder.calls import error_path
-
-# Which operations are over for a rank only once every rank of the world has entered them.
-#
-# What a rank has done before such an operation has happened before all that any rank does after it.
-
-
-_FRAMES = 20
-"""How far out torch's own function is looked for."""
-
-
-def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
-    """Return whether an operation that is about to begin certainly waits for all ranks.
-
-    Args:
-        frame: The innermost frame.
-        name: The operation.
-        size: Ranks of the world.
-    """
-    collective = BY_NAME.get(name)
-    if collective is None or not collective.meets_all:
-        return False
-    if collective.is_of_world and collective.is_synchronous:
-        return True
-    for _ in range(_FRAMES):
-        if frame is None:
-            return False
-        if of_function(frame.f_code.co_filename, frame.f_code.co_name) is collective:
-            given = frame.f_locals
-            is_async = given.get("async_op", not collective.is_synchronous)
-            return not is_async and _is_whole(given.get("group"), size)
-        frame = frame.f_back
-    return False
-
-
-def _is_whole(group: object, size: int) -> bool:
-    """Return whether a group of torch's has all ranks; None stands for the default one."""
-    if group is None:
-        return True
-    try:
-        return bool(group.size() == size)  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - whatever the user has given
-        return False
-
+from pytest_multihost.core.rank.recorder.exception_paths import error_path
 
 MAX_POINTS = 20_000
 """Number of points that are recorded; later ones are only counted."""
@@ -87,7 +44,6 @@ class PointRecord:
 
     Attributes:
         recorder: Knows the user's line.
-        root: pytest's rootdir.
         send: Sends an event to the controller.
         has_faults: Whether the world has any: then it may hang, and all that was passed before is
             sent at each operation. That takes 10 us, which would be much in an undisturbed run.
@@ -117,7 +73,7 @@ class PointRecord:
         makes: bool = False,
     ) -> None:
         """Record a passage, by the thread that calls this."""
-        thread, caller = self.recorder.thread, sys._getframe(1)  # noqa: SLF001 - as in Recorder
+        thread, caller = self.recorder.thread, get_frame(1)
         source = self.recorder.user_source(2)
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
         key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes)
@@ -135,7 +91,6 @@ class PointRecord:
         A loop of collectives comes here thousands of times a second.
 
         Args:
-            name: The operation.
             source: The user's line.
         """
         thread = self.recorder.thread
@@ -150,7 +105,7 @@ class PointRecord:
             with self._lock:
                 site = self._sites.get(key)
                 if site is None:
-                    site = self._add_site(key, sys._getframe(1))  # noqa: SLF001 - as above
+                    site = self._add_site(key, get_frame(1))
                 self._operations[short] = site
         self._pass(site, is_operation=True)
 

@@ -7,28 +7,21 @@ access is performed.
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
-from pytest_multihost.core.model.fault import (
-    IO_CALLS,
-    Fault,
-    Point,
-    PointKind,
-)
+from pytest_multihost.core.model.fault import IO_CALLS, Fault, Point, PointKind
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
@@ -40,7 +33,9 @@ from pytest_multihost.core.nemesis.interpose import (
     observing_files,
 )
 from pytest_multihost.core.nemesis.targets import load_target
+from pytest_multihost.core.rank.batches import count_batches
 from pytest_multihost.core.rank.point_record import PointRecord
+from pytest_multihost.core.rank.portable_names import portable_glob
 from pytest_multihost.core.rank.recorder import (
     Recorder,
     SourceRef,
@@ -48,40 +43,7 @@ from pytest_multihost.core.rank.recorder import (
     report_native_files,
 )
 from pytest_multihost.core.rank.services import current_clock
-from pytest_multihost.core.rank.wrap_calls import count_batches, wrap_calls
-
-# Name files without what differs between runs: temporary folders, process ids, run ids, times.
-
-
-_IDS = (
-    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9_])",  # of the module tempfile
-    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
-    r"(?<![0-9A-Za-z])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}(?![0-9A-Za-z])",
-    r"(?<![0-9])(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9](?:[T_ -]?[0-9]{2}[0-9:.-]+)?",
-    r"(?<![0-9.])1[6-9][0-9]{8}(?:[0-9]{3}|[0-9]{6}|[0-9]{9})?(?:\.[0-9]+)?(?![0-9])",  # since 1970
-)
-_ID = re.compile("|".join(_IDS))
-
-
-@lru_cache(1024)
-def portable_glob(path: str, folders: tuple[str, ...], pids: frozenset[int]) -> str:
-    """Return a glob for the file in this run and for its like in other runs.
-
-    Args:
-        path: An absolute path.
-        folders: Folders that have other names in other runs, inner ones first.
-        pids: Numbers of processes of this run.
-    """
-    folder = next((each for each in folders if path.startswith(f"{each}/")), "")
-    parts = _ID.split(path.removeprefix(folder))
-    numbers = [re.sub(r"[0-9]+", lambda found: _number(found[0], pids), each) for each in parts]
-    escaped = ["*".join(map(glob.escape, each.split("\0"))) for each in numbers]
-    return f"{'*' if folder else ''}{'*'.join(escaped)}"
-
-
-def _number(digits: str, pids: frozenset[int]) -> str:
-    return "\0" if len(digits) < len(str(1 << 32)) and int(digits) in pids else digits
-
+from pytest_multihost.core.rank.wrap_calls import wrap_calls
 
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
@@ -102,8 +64,6 @@ class Binding:
 
     Attributes:
         index: Its index among the world's faults.
-        fault: The fault.
-        kind: How it is performed.
         passed: How often its point has been passed.
         fired: How often it has happened.
     """
@@ -126,9 +86,7 @@ class Points:
     """The points that this rank passes.
 
     Attributes:
-        spec: This rank and its world.
         send: Sends an event to the controller.
-        bindings: Its faults.
         performed: See `bind_faults`.
         record: Where all points are recorded, if they are.
         counts: How often each point has been passed, in order of first passage.
@@ -170,7 +128,6 @@ class Points:
         """Pass a point: perform the faults bound to it now, in this thread.
 
         Args:
-            point: The kind of point.
             name: Which.
             when: Whether what is called there is about to begin or is over.
             call: Which call on a file; of an operation its kind.
@@ -330,7 +287,7 @@ _READERS_OF_CODE = frozenset(
 
 def _is_not_the_tests() -> bool:
     """Return whether a file is touched by pytest, by this package, or to read source code."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    frame = get_frame(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]
@@ -397,13 +354,11 @@ def bind_faults(
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
     Args:
-        spec: This rank.
         kinds: All kinds of faults, by name.
         recorder: Its listeners are called when operations begin.
         send: Sends an event to the controller.
         performed: Waits until the fault with this index has been performed from outside;
             returns an error message, or "".
-        root: pytest's rootdir.
         ready_s: When the rank was ready for the test, see `Strike`.
     """
     bindings = [
@@ -430,7 +385,6 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     """Wrap the functions whose calls are points, and pass the start of the test.
 
     Args:
-        points: The points of this rank.
         more_modules: Modules of the test that are not in `sys.modules`.
 
     Raises:

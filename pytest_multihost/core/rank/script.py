@@ -6,11 +6,9 @@ all ranks are over. Those that still wait for it would see a lost connection ins
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import runpy
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,12 +16,14 @@ from typing import Any, NoReturn
 import pluggy
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
+from pytest_multihost.core.cpython_private import clear_exit_handlers, wait_for_threads
 from pytest_multihost.core.launch.job_spec import RankJob, ScriptRun, open_channel, take_job
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
@@ -32,7 +32,6 @@ from pytest_multihost.core.rank.stages import (
     sending_errors,
     start_backend,
     start_rank,
-    trimmed_traceback,
 )
 from pytest_multihost.core.rank.world import World, set_world
 from pytest_multihost.core.registry import new_plugin_manager
@@ -51,12 +50,12 @@ def main() -> None:
         backend = find_backend(spec.world.backend, offered_backends(hook))
     start_backend(spec, channel, backend)
     # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
-    atexit._clear()  # noqa: SLF001 - as in after_fork
+    clear_exit_handlers()
     with sending_errors(channel, root=root):
         points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
     try:
         kept = _run_script(run)
-        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - as Python itself waits for threads
+        wait_for_threads()
     except BaseException as error:  # noqa: BLE001 - whatever the script raises
         _tell(error, channel, root)
     else:

@@ -2,141 +2,33 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import run_exit_handlers
 from pytest_multihost.core.launch.wire import Channel
-from pytest_multihost.core.model.errors import WorldBrokenError
 from pytest_multihost.core.model.event import (
     Gate,
     Hello,
     Interrupted,
-    RaisedError,
     RankEventBody,
     event_header,
     now,
 )
 from pytest_multihost.core.model.messages import FaultPerformed, Release
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.model.stack import (
-    Frame,
-    innermost_package_frame,
-    innermost_user_frame,
-    is_library,
-    relative_to,
-)
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.rank.after_fork import reset_after_fork, save_coverage, stop_tqdm_monitor
+from pytest_multihost.core.rank.after_fork import reset_after_fork
+from pytest_multihost.core.rank.neighbours import save_coverage, stop_tqdm_monitor
 from pytest_multihost.core.rank.points import delay_start
+from pytest_multihost.core.rank.raised_errors import clear_frames, format_exception, raised_error
 from pytest_multihost.core.rank.recorder import start_recording
 from pytest_multihost.core.rank.services import join_services
-
-# Exceptions of a rank as values for the controller.
-#
-# Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
-# cannot even be printed.
-
-
-_MAX_MESSAGE = 20_000
-"""Characters of an exception's message that are kept."""
-
-_MAX_CAUSES = 8
-_MAX_CAUSE = 2_000
-"""How many of the exceptions that caused one are kept, and how many characters of each."""
-
-
-def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
-    """Describe an exception.
-
-    Args:
-        error: The exception.
-        root: pytest's rootdir; files below it are named relative to it.
-        text: The representation that pytest made of it.
-    """
-    trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    frames = [Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace)]
-    frame, inside = innermost_user_frame(frames), innermost_package_frame(frames)
-    causes, seen = [], [error]  # what caused it, the last first
-    while len(seen) <= _MAX_CAUSES:
-        cause = seen[-1].__cause__ or (
-            None if seen[-1].__suppress_context__ else seen[-1].__context__
-        )
-        if cause is None or any(cause is each for each in seen):
-            break
-        seen.append(cause)
-        causes.append(f"{type(cause).__name__}: {_message(cause, _MAX_CAUSE)}")
-    return RaisedError(
-        type=_type_name(type(error)),
-        message=_message(error),
-        file=relative_to(root, frame.file) if frame else None,
-        line=frame.line if frame else None,
-        function=frame.function if frame else None,
-        text=text,
-        library=Place(inside.file, inside.line, inside.function) if inside else None,
-        causes=tuple(causes),
-        is_harness_symptom=isinstance(error, WorldBrokenError),
-    )
-
-
-def _type_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-
-
-def _message(error: BaseException, limit: int = _MAX_MESSAGE) -> str:
-    try:
-        return shortened(str(error), limit)
-    except BaseException as second:  # noqa: BLE001 - any user's __str__ can raise anything
-        return f"<its str() raises {type(second).__name__}>"
-
-
-def shortened(text: str, limit: int = _MAX_MESSAGE) -> str:
-    """Return `text`, or its head and tail and how much was left out between them."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    left_out = f"\n... {len(text) - 2 * half} characters left out ...\n"
-    return text[:half] + left_out + text[-half:]
-
-
-def trimmed_traceback(error: BaseException) -> TracebackType | None:
-    """Return the traceback of `error` from the user's first frame on, if there is one."""
-    trace = error.__traceback__
-    while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return trace or error.__traceback__
-
-
-def format_exception(error: BaseException) -> str:
-    """Return the traceback of `error` from the user's first frame on, however hard to print."""
-    trace = trimmed_traceback(error)
-    try:
-        return shortened("".join(traceback.format_exception(type(error), error, trace)))
-    except BaseException:  # noqa: BLE001 - any user's __str__ can raise anything
-        frames = "".join(traceback.format_tb(trace))
-        name = _type_name(type(error))
-        return f"Traceback (most recent call last):\n{frames}{name}: {_message(error)}"
-
-
-def clear_frames(error: BaseException | None) -> None:
-    """Release what the frames of an exception hold.
-
-    After a MemoryError there may be no memory left to describe it with, nor to remember what has
-    been cleared: code may make a circle of contexts, so only so many are followed.
-    """
-    left = 100
-    while error is not None and left:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-        left -= 1
 
 
 @dataclass(slots=True)
@@ -194,9 +86,6 @@ def send_interrupted(
     """Send the exception that kept this rank from a report, and leave.
 
     Args:
-        channel: The connection to the controller.
-        error: The exception.
-        root: pytest's rootdir.
         is_expected: Whether the test's xfail mark expects it.
     """
     link = ControllerLink(channel)
@@ -216,7 +105,7 @@ def leave(link: ControllerLink) -> NoReturn:
     """
     link.await_gate("exit")
     try:
-        atexit._run_exitfuncs()  # noqa: SLF001 - as in after_fork
+        run_exit_handlers()
         save_coverage()
     finally:
         for stream in (sys.stdout, sys.stderr):

@@ -7,6 +7,7 @@ of runs and attempts, and the records in them.
 with words that several of them share. `markdown` is what summaries are made of.
 
 `renderer` is what extensions write and show, `annotation` a text at a line of the code.
+`known_operations` are all operations of a rank.
 
 `logs` reads logs: their beginnings and ends, and what is added to them.
 """

@@ -13,9 +13,7 @@ class Annotation:
     """A text at a line.
 
     Attributes:
-        level: How severe it is.
         title: Its first line.
-        text: The rest.
         places: Lines, the best first: it stands at the first that is in the repository.
     """
 

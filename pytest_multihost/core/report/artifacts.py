@@ -39,7 +39,12 @@ from pytest_multihost.core.model.spec import token
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms
-from pytest_multihost.core.outcome.points import fault_note, firings, releases, require_fired
+from pytest_multihost.core.outcome.fault_progress import (
+    fault_note,
+    firings,
+    releases,
+    require_fired,
+)
 
 _MAX_NAME = 120
 T = TypeVar("T")
@@ -61,7 +66,6 @@ class RunFolder:
     """The folder of one run of pytest.
 
     Attributes:
-        base: The artifacts directory.
         run_id: UTC time, process id of the controller, and four random digits.
     """
 
@@ -164,7 +168,6 @@ class Attempt:
     """The attempt that a verdict belongs to.
 
     Attributes:
-        run_id: The run of pytest.
         directory: Name of the attempt's folder within the run's.
         worker: The xdist worker, if any.
         environment: Versions by package name; None for packages that are not installed.
@@ -291,7 +294,6 @@ class _Facts:
         result: What was observed.
         symptoms: Patterns of failures that follow from another rank's.
         attempt: The attempt that the verdict belongs to.
-        root: pytest's rootdir.
     """
 
     result: WorldResult
@@ -314,7 +316,6 @@ class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        judged: The judged world.
         verdict: The verdict that follows.
         written: The verdict that was written at the time.
     """
@@ -326,9 +327,6 @@ class Rejudged:
 
 def rejudge(directory: Path) -> Rejudged:
     """Judge a world from its artifacts alone.
-
-    Args:
-        directory: The attempt's folder.
 
     Raises:
         MultihostError: The folder lacks a file that is needed, or one cannot be used.

@@ -135,11 +135,8 @@ class Row:
     """A row of the table: a group of ranks.
 
     Attributes:
-        ranks: The members.
         role: "culprit" if one of them is a culprit, or decided the outcome.
-        state: One word.
         details: Details of the state.
-        place: A line of code.
         source: Its text; empty where that is not to be shown.
     """
 
@@ -248,7 +245,6 @@ def rank_activity(
     Args:
         outcome: What happened to the rank.
         seen: The last snapshot of it.
-        result: Its world.
         in_call: What its thread is in that the diagnosis is about, if that runs a function for
             another rank.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_multihost.core.slots.rank_files import MAX_LOG_BYTES, cut_bytes
+from pytest_multihost.core.slots.rank_log import MAX_LOG_BYTES, cut_bytes
 
 _MAX_SHOWN = 4_000_000
 """How much of a rank's output is shown at once."""
@@ -19,8 +19,6 @@ class LogExcerpt:
     """Parts of a log.
 
     Attributes:
-        name: The file's name.
-        head: Its beginning.
         tail: Its end; empty if `head` is the whole log.
         left_out: Number of bytes between the two.
         cut: How many of these are not in the file either: it had become too long.
@@ -44,7 +42,6 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
     """Read the beginning and the end of a log; a missing log counts as empty.
 
     Args:
-        path: The log.
         head: Bytes to read from its beginning.
         tail: Bytes to read from its end.
     """

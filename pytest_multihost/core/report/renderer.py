@@ -17,7 +17,6 @@ class PageSection:
     """A section of report.html.
 
     Attributes:
-        name: Its id in the page.
         title: Its heading, and its link at the top.
         html: What follows the heading, as `report.html.render_part` returns it.
     """

@@ -17,15 +17,9 @@ from pytest_multihost.core.model.spec import Subject, phase_name, token
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.verdict import Divergence
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding
-from pytest_multihost.core.outcome.finding import later_failures
-from pytest_multihost.core.outcome.points import (
-    HeldFor,
-    fault_notes,
-    firings,
-    recorded_points,
-    releases,
-    unrecorded_points,
-)
+from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
+from pytest_multihost.core.outcome.own_failures import later_failures
+from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.report.layout import (
     COLOURS,
     INDENT,
@@ -85,7 +79,6 @@ def page_sections(
     """Return the sections shown below the headline rank's own traceback.
 
     Args:
-        judged: The world.
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: nothing is cut then, since the reader of a log cannot undo it.

@@ -79,7 +79,6 @@ class _Held:
     """One thread that a fault holds.
 
     Attributes:
-        rank: Its rank.
         index: The fault's number in the world.
         since_s: Since when.
         hold: How long it may be.
@@ -104,9 +103,7 @@ class Release:
     """A rank that is to go on.
 
     Attributes:
-        rank: The rank.
         index: The number of the fault that holds it.
-        reason: Why now.
         is_pressed: Whether another rank's wait has a timeout of seconds.
     """
 
@@ -193,7 +190,6 @@ class Watched:
         """Return what all ranks do, if it is no more than to wait or to look.
 
         Args:
-            now: The time.
             used_ns: Processor time of the world until now.
             seen: How they were seen last.
         """
@@ -258,7 +254,6 @@ class HeldRanks:
         """Return which ranks may go on now, provided that no event of theirs is unread.
 
         Args:
-            now: The time.
             facts: What the ranks' events have reported.
             deadline_s: When the world is ended in any case.
         """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pytest_multihost.core.model.event import Event, Gate
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.outcome.points import active_fault_events, has_pending_actions
+from pytest_multihost.core.outcome.active_faults import active_fault_events, has_pending_actions
 from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
 
 QUIET_S = 15.0

@@ -59,7 +59,6 @@ class Turn:
     """What a service decides from, while no event of a rank is unread.
 
     Attributes:
-        now: The world's time.
         facts: What the ranks' events have reported.
         deadline_s: The world's next deadline: it is ended then.
         horizon_s: The same, or the world's horizon if that comes first.
@@ -111,7 +110,6 @@ class Preload:
     """A library that must be loaded into ranks when their interpreter starts.
 
     Attributes:
-        library: The library.
         setting: The setting that needs it, as in "clock='jump'".
         instead: What to say instead, as in "clock='real'".
     """
@@ -147,7 +145,6 @@ class Opening:
     """The world for which a service is opened.
 
     Attributes:
-        spec: The world.
         scratch: Its own directory. Files of services in it have names that begin with "service-":
             faults of files spare these.
         watchdog: Watches it. Its observer takes snapshots.
@@ -200,7 +197,6 @@ def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Ser
 
     Args:
         kinds: Those that exist. Of two with one name the first counts.
-        opening: The world.
 
     Raises:
         LaunchError: The world needs a service that does not exist here.

@@ -2,10 +2,14 @@
 
 `rank` writes and `watch` reads them; this package imports neither.
 
-`page` is the slot page, with the history and the archive beside it; `readers` reads these two, and
-which threads wait. `rank_files` are the other files of a rank.
+* `page`: the slot page, with the history and the archive beside it. `history` reads the history,
+  `waiting` which of the rank's threads wait.
+* `flight_mailbox`: questions to torch's flight recorder.
+* `rank_log`: the bound on a rank's log.
+* `stacks`: how a rank's stacks are taken.
 """
 
+from pytest_multihost.core.slots.flight_mailbox import FlightMailbox
 from pytest_multihost.core.slots.page import (
     NO_RECORD,
     Call,
@@ -15,7 +19,6 @@ from pytest_multihost.core.slots.page import (
     shift_times,
     slots_path,
 )
-from pytest_multihost.core.slots.rank_files import FlightMailbox
 
 __all__ = [
     "NO_RECORD",

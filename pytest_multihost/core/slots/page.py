@@ -318,7 +318,6 @@ class SlotPage:
         """Prepare the constant part of what `begin` writes.
 
         Args:
-            name: The operation's public name.
             kind: Determines which ranks must take part for it to end.
             group: Number of its group.
             peer: Other rank of a transfer.
@@ -354,7 +353,6 @@ class SlotPage:
 
         Args:
             call: Which operation.
-            now_ns: The time.
             thread: Native id of the calling thread.
             source: The user's line.
             sequence: Its sequence number; 0: the group's next collective.
@@ -509,8 +507,6 @@ def read_open_operations(
     """Return a rank's open operations; fast.
 
     Args:
-        path: Its slot page.
-        rank: The rank.
         before: What was read before. A page that is as it was, as of a rank that waits, is not
             parsed again.
     """

@@ -1,10 +1,12 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
-`watchdog` decides when to take snapshots, `observer` takes them and says which rank holds the lock
-that another one tries to get again and again. `kernel` reads /proc, and `probes` collects stacks.
+* `watchdog`: decides when to take snapshots. `observer` takes them, with `polled_locks`: which rank
+  holds the lock that another one tries to get again and again. `comparison` compares two of them.
+* `kernel`: reads /proc. `probes`: collects stacks.
 """
 
-from pytest_multihost.core.watch.observer import WorldObserver, rank_snapshots
+from pytest_multihost.core.watch.comparison import rank_snapshots
+from pytest_multihost.core.watch.observer import WorldObserver
 from pytest_multihost.core.watch.watchdog import NoWatch, Observations, Watchdog
 
 __all__ = [

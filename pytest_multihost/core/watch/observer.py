@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
-from pytest_multihost.core.model.operation import (
-    HARNESS_SCOPE,
-    PROGRAM_START,
-    Operation,
-    Operations,
-    Scope,
-    rank_numbers,
-)
-from pytest_multihost.core.model.process import KernelSnapshot, Thread
-from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
+from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.slots import read_open_operations, read_slots, slots_path
-from pytest_multihost.core.slots.readers import read_waiting
+from pytest_multihost.core.slots.waiting import read_waiting
 from pytest_multihost.core.watch.kernel import (
     MACHINE_TIME,
     HarnessProcesses,
@@ -35,83 +26,6 @@ from pytest_multihost.core.watch.kernel import (
     TimeSource,
 )
 from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
-
-# Which ranks try again and again for the lock of a file, and who holds it.
-#
-# Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in
-# the kernel shows such a wait between two tries; the rank has recorded them.
-
-
-_LOCKS = frozenset({"flock", "lockf"})
-_BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
-_MISSED = 3
-"""After so many intervals without a try a rank has given up."""
-_SLACK_S = 1.0
-"""So much later the rank may come to its next try on a busy machine."""
-
-
-def polled_lock(operations: Operations, at_s: float) -> Operation | None:
-    """Return the tries of a rank for a lock, if it is still trying.
-
-    It is not if it has tried only once, has got the lock, has begun another operation since, or has
-    not tried again when its next try was due.
-    """
-    tries = [each for each in operations.recent if each.scope.kind in _LOCKS]
-    last = max(tries, key=lambda each: each.ended_s or 0.0, default=None)
-    if last is None or last.ended_s is None or last.sequence < 2:  # noqa: PLR2004 - once is no wait
-        return None
-    interval_s = (last.ended_s - last.since_s) / (last.sequence - 1)
-    has_given_up = at_s - last.ended_s > _MISSED * interval_s + _SLACK_S
-    mine = (each for each in operations.recent if each.thread == last.thread)
-    return None if has_given_up or any(each.since_s > last.ended_s for each in mine) else last
-
-
-def with_polled_locks(
-    snapshot: WorldSnapshot,
-    kernel: KernelSnapshot,
-    operations: Sequence[Operations],
-    local: Collection[int],
-    holders: Callable[[Scope], Sequence[int]],
-) -> WorldSnapshot:
-    """Return the last snapshot of a world with the holders of locks that ranks try to get.
-
-    Args:
-        snapshot: Of a world.
-        kernel: Its processes at that instant.
-        operations: What each rank has recorded.
-        local: Ranks on this machine.
-        holders: Returns the processes that hold a lock now.
-    """
-    tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}
-    owners = {each.pid: each.rank for each in kernel.processes if not each.is_dead}
-    ranks = list(snapshot.ranks)
-    strangers: dict[str, list[int]] = {}
-    for i, seen in enumerate(ranks):
-        lock = tries.get(seen.rank)
-        if lock is None or seen.rank not in local or seen.label not in _BETWEEN_TRIES:
-            continue
-        pids = holders(lock.scope)
-        found = {owners[pid] for pid in pids if pid in owners} - {None, seen.rank}
-        held = tuple(sorted(each for each in found if each is not None))
-        if held and not seen.lock_holders:
-            ranks[i] = replace(seen, lock_holders=held, tries_lock=True)
-        for pid in set(pids) - owners.keys():
-            held_by = f"the lock of {lock.detail}, which process {pid} outside the world holds"
-            strangers.setdefault(held_by, []).append(seen.rank)
-    notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
-    return _with_ranks(snapshot, ranks, notes)
-
-
-def _stranger(lock: str, ranks: Sequence[int]) -> str:
-    who = f"rank {ranks[0]} tries" if len(ranks) == 1 else f"ranks {rank_numbers(ranks)} try"
-    return f"{who} again and again for {lock}"
-
-
-def _with_ranks(
-    snapshot: WorldSnapshot, ranks: Sequence[RankSnapshot], notes: Sequence[str]
-) -> WorldSnapshot:
-    return replace(snapshot, ranks=tuple(ranks), notes=(*snapshot.notes, *notes))
-
 
 _TRIES, _TRY_S = 5, 0.005
 """How often, and how far apart, a world that looks still is asked whether it is quiescent."""
@@ -125,7 +39,6 @@ class WorldObserver:
         scratch: The world's directory, where its slot pages are.
         size: Number of ranks.
         harness: The parts of the processes that belong to the harness.
-        spec: The world.
         remote: Its ranks on other machines, if any.
         time: What tells its time.
     """
@@ -254,49 +167,3 @@ def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
 def _without_failures(found: Operations) -> Operations:
     """Return operations none of which fails the test: xfail expects certain exceptions."""
     return replace(found, recent=tuple(replace(each, fails_test=False) for each in found.recent))
-
-
-# Comparing two snapshots of a world
-
-
-def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
-    """Return what each rank is doing, as far as a snapshot and its predecessor show it."""
-    kernel = before.kernel if before is not None else None
-    labels = main_labels(kernel, now.kernel)
-    pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
-    # even if it is waiting again
-    ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
-    found = []
-    for each in now.operations:
-        label, activity = labels.get(each.rank, (None, None))
-        found.append(
-            RankSnapshot(
-                rank=each.rank,
-                label=label,
-                activity=activity,
-                operations=tuple(o for o in each.open if o.name != PROGRAM_START),
-                entered=tuple(each.entered.items()),
-                has_run=each.rank in ran,
-            )
-        )
-    return tuple(found)
-
-
-def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
-    """Return the ranks whose main thread is in the same wait in both snapshots."""
-    return frozenset(
-        rank
-        for rank, was, main in _main_threads(before, now)
-        if was.state == main.state == "S" and was.wait_key == main.wait_key
-    )
-
-
-def _main_threads(
-    before: KernelSnapshot, now: KernelSnapshot
-) -> Iterator[tuple[int, Thread, Thread]]:
-    """Yield rank, earlier and later main thread of each rank that has one in both snapshots."""
-    earlier = before.ranks
-    for rank, process in now.ranks.items():
-        was = earlier[rank].main if rank in earlier else None
-        if was is not None and process.main is not None:
-            yield rank, was, process.main

@@ -32,14 +32,10 @@ from pytest_multihost.core.proof import (
     pollers,
 )
 from pytest_multihost.core.proof.threads import is_sleep, lock_holders
+from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.kernel import holders_of_lock
-from pytest_multihost.core.watch.observer import (
-    WorldObserver,
-    rank_snapshots,
-    unmoved_ranks,
-    with_gates,
-    with_polled_locks,
-)
+from pytest_multihost.core.watch.observer import WorldObserver, with_gates
+from pytest_multihost.core.watch.polled_locks import with_polled_locks
 from pytest_multihost.core.watch.probes import (
     NativeReader,
     needs_native_frames,
@@ -192,7 +188,6 @@ class Watchdog:
         """Take a snapshot if one is due; return the evidence of a hang, if any.
 
         Args:
-            now: The time.
             facts: What the ranks' events have reported.
             deadline_s: When the world is ended in any case.
         """
@@ -212,7 +207,6 @@ class Watchdog:
         """Return whether a snapshot is due: now and then, and as soon as no rank is at work.
 
         Args:
-            now: The time.
             facts: What the ranks' events have reported.
             is_searching: Whether the next is due as well while the world stays still.
         """

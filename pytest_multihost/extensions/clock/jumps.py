@@ -77,7 +77,6 @@ def slack_s(wait: ClockWait, silent_s: float) -> float:
     thread's may count them, or compare the time with a limit of its own.
 
     Args:
-        wait: The wait.
         silent_s: For how long nobody has done more than look.
     """
     if wait.timeout_s > SHORT_S or wait.rounds < IDLE_ROUNDS:
@@ -149,7 +148,6 @@ class ClockJumps:
     """Decides on the jumps of one world's clock, and performs them.
 
     Attributes:
-        page: The page of its clock.
         observer: Takes snapshots of the world.
         interval_s: The longest real time from one call of `due_s` to the next.
     """
@@ -177,7 +175,6 @@ class ClockJumps:
         Provided that no event of a rank is unread.
 
         Args:
-            now: The world's time.
             facts: What the ranks' events have reported.
             deadline_s: The world's next deadline, beyond which its clock does not jump.
             is_last: Whether the world is ended there, and nothing but that is left to find out: a

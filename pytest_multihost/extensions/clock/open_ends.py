@@ -12,13 +12,9 @@ from dataclasses import replace
 
 from pytest_multihost.core.model.process import NEVER, Process, Thread
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.blockers import (
-    SIGALRM,
-    process_blockers,
-    process_name,
-    waits_for_harness,
-)
+from pytest_multihost.core.proof.blockers import SIGALRM, process_blockers, process_name
 from pytest_multihost.core.proof.snapshot import Interval
+from pytest_multihost.core.proof.thread_blockers import waits_for_harness
 from pytest_multihost.core.proof.threads import DEAD
 
 
@@ -32,7 +28,6 @@ def open_ends(
     """Return everything outside a quiescent world that may end one of its waits, as sentences.
 
     Args:
-        now: A deep snapshot of it.
         timed: The threads whose timers its clock has.
         timerfds: The descriptors of timers that it has: process and number.
         frozen: Ranks that are stopped and will not be continued.

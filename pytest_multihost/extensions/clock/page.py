@@ -129,7 +129,6 @@ class ClockWait:
     """A thread that waits until a time, or a timer of the kernel (kind ``timer``).
 
     Attributes:
-        pid: Its process.
         tid: Its id; of a timer, which belongs to no thread, a negative number of its own.
         due_s: When the wait ends by itself, in the world's monotonic time.
         timeout_s: How long it was to last.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
-from pytest_multihost.core.launch.reaper import interrupt_on_signals
+from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError, MultihostError, SettingError
 from pytest_multihost.core.model.spec import WorldSpec
@@ -73,7 +73,6 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
     Args:
         rendezvous: Where they find this one.
         spec: The world, which theirs must be as well.
-        folder: A directory of this machine.
 
     Raises:
         MultihostError: One did not come, or cannot take part.
@@ -118,7 +117,6 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
 
     Args:
         rendezvous: Where to find it.
-        spec: The world.
         home: A private directory of this process.
         launcher: Starts its ranks.
     """

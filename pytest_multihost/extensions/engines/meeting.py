@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.launcher_env import Membership
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import FromPeer, Ping, Pong, Quit, ToPeer
 from pytest_multihost.extensions.engines.attach import Connector, Listener, Peer, Rendezvous

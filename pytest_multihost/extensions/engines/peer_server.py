@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.launch import Ending
-from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.launch.ending_signals import ENDING
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event, FaultChanged
 from pytest_multihost.core.model.messages import (
@@ -49,7 +50,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.slots import slots_path
-from pytest_multihost.core.slots.readers import history_path
+from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
 from pytest_multihost.core.watch.probes import request_dump
 from pytest_multihost.core.watched_world import harness_processes
@@ -70,12 +71,10 @@ class _LocalRanks:
     """This process's ranks of the running world.
 
     Attributes:
-        world: The ranks.
         logs: Where logs and stacks go.
         scratch: For everything else.
         private: The directory above both; None where rank 0's machine sees the files.
         proc: Takes snapshots of them.
-        faults: Their fault events.
     """
 
     world: ServerWorld
@@ -91,7 +90,6 @@ class PeerServer:
     """Serves rank 0.
 
     Attributes:
-        stream: The connection to it.
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
     """

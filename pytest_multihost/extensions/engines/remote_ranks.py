@@ -25,7 +25,6 @@ class RemotePart:
 
     Attributes:
         ranks: Which ranks.
-        host: The machine's name.
         clock: Offset in seconds from its clock to the controller's, and the error bound of that.
         begin_snapshot: Has the peer take a snapshot. Returns what waits for it, and returns it with
             the ranks' slot pages by file name; LaunchError if the peer does not answer.

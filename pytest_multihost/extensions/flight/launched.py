@@ -83,7 +83,6 @@ def join(recordings: Sequence[Recording], ahead_s: Mapping[int, float]) -> Joine
     """Return the dumps of a world, joined.
 
     Args:
-        recordings: The dumps.
         ahead_s: By rank, how far its clock is ahead.
     """
     members = _members(recordings)

@@ -30,7 +30,6 @@ class Progress:
     """How far one rank has come.
 
     Attributes:
-        rank: The rank.
         waits_in: Operations that it waits in; several if they were launched as one.
         held_in: The operation that others have seen end and it has not, on its device.
         reached: The operations that have begun.
@@ -52,7 +51,6 @@ def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Pr
     """Return how far each rank has come that left a dump.
 
     Args:
-        joined: The dumps.
         ahead_s: By rank, how far its clock is ahead.
     """
     launched = {rank: dict(_launched_counts(rank, joined)) for rank in joined.recordings}

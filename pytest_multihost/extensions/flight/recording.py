@@ -202,7 +202,6 @@ def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Record
     """Return a dump of a rank.
 
     Args:
-        rank: The rank.
         data: What its file holds.
         dumped_s: When the file was written, on the wall clock.
 
@@ -305,7 +304,6 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
     """Return the dumps that are in a folder.
 
     Args:
-        directory: The folder.
         prefix: What the files' names begin with; needed only if files of several kinds are there.
 
     Raises:

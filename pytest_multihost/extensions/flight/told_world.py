@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.blame.divergence import find_partings
+from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.model.collectives import of_flight_name
 from pytest_multihost.core.model.operation import (
     CallSite,
@@ -49,7 +49,6 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     """Return the judgement of a world from its ranks' dumps.
 
     Args:
-        folder: The dumps.
         name: What the reader calls them.
         context: Names files, and reads lines of them.
     """

@@ -267,7 +267,6 @@ def all_commands(
     """Return the workflow commands of a run.
 
     Args:
-        run: Its folder.
         verdicts: Of all attempts.
         renderers: What extensions show.
         checkout: The directories of the code.
@@ -286,7 +285,6 @@ def append_summaries(
     """Append the run to a step's summary; other programs write to that as well.
 
     Args:
-        path: The summary.
         run: The folder of the run.
         verdicts: Of all attempts.
         renderers: What extensions show.
@@ -304,7 +302,6 @@ def append_page(path: Path, page: Callable[[int], str]) -> None:
     """Append a page to a step's summary.
 
     Args:
-        path: The summary.
         page: Returns the page, given its maximum size in bytes.
 
     Raises:

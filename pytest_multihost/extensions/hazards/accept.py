@@ -15,7 +15,6 @@ def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: 
     Args:
         hazards: All that a run of one test has shown.
         accepted: The entries of the project's file.
-        nodeid: The test.
     """
     mine = [each for each in accepted if each.is_for(nodeid)]
     return replace(hazards, found=tuple(_marked(each, mine) for each in hazards.found))

@@ -25,9 +25,7 @@ def find_hazards(
 
     Args:
         records: What each rank has launched, by rank.
-        rules: The rules to apply.
         size: Ranks of the world.
-        place_of: Makes places of lines.
     """
     return Hazards(
         rules=tuple(rule.name for rule in rules),

@@ -28,9 +28,7 @@ def look_for_hazards(
     """Return the hazards of a world; None if it was disturbed, or has not passed.
 
     Args:
-        judged: The world.
         scratch: Its directory, with the slot pages of its ranks.
-        rules: The rules to apply.
         accepted: What the project accepts.
     """
     spec = judged.result.spec

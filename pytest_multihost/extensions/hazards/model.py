@@ -40,8 +40,6 @@ class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
     Attributes:
-        rank: The rank.
-        launches: Its operations.
         is_truncated: Whether there were more than are kept.
     """
 

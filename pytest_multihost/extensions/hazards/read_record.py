@@ -31,12 +31,7 @@ _LAUNCH = slice(15, 19)
 
 
 def read_record(page: Path, *, rank: int) -> RankRecord:
-    """Return everything that a rank has launched; it must write no more.
-
-    Args:
-        page: Its slot page.
-        rank: The rank.
-    """
+    """Return everything that a rank has launched; it must write no more."""
     data = read_page(page)
     if data is None:
         return RankRecord(rank)
@@ -63,7 +58,6 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
     `read_record`.
 
     Args:
-        page: Its slot page.
         since_s: Operations that began earlier are left out.
     """
     data = read_page(page)

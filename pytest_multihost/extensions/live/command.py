@@ -179,9 +179,7 @@ class Found:
     """What was found on this machine.
 
     Attributes:
-        machine: The ranks.
         reader: Reads them; None if they may not be read.
-        problem: Why not.
     """
 
     machine: Machine

@@ -41,7 +41,6 @@ class Machine:
     """What was found on one machine.
 
     Attributes:
-        host: Its name.
         job: Its ranks; None if there are none.
         why: Why there are none.
         kernel: Identifies its table of processes; empty if that is not known.
@@ -196,7 +195,6 @@ def answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromP
     """Return the answer to a request of rank 0's process.
 
     Args:
-        message: The request.
         machine: What was found on this machine.
         reader: Reads its ranks; None if they may not be read.
     """

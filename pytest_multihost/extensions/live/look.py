@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.core.blame.inferred import waits_at_sockets
+from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot
@@ -29,12 +29,7 @@ HORIZON_S = 60.0
 
 
 def motions(before: Snapshot, now: Snapshot) -> Mapping[int, str]:
-    """Return why ranks may go on, as a sentence; nothing of those that stand still.
-
-    Args:
-        before: A deep snapshot.
-        now: The next one.
-    """
+    """Return why ranks may go on, as a sentence; nothing of those that stand still."""
     found = rank_blockers(before, now, deadline_s=now.kernel.at_s + HORIZON_S)
     return {rank: each[0] for rank, each in found.items() if each}
 

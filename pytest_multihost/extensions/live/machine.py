@@ -39,7 +39,6 @@ class World:
     """A job whose ranks, or some of them, run on this machine.
 
     Attributes:
-        job: Its ranks here.
         parent: The process that has started them all; 0 if they have no common one.
         command: The command line of its first rank here.
         age_s: How long ago that one was started.

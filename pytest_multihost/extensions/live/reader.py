@@ -21,8 +21,8 @@ from pytest_multihost.core.model.stack import (
 from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.watch.kernel import ProcReader, Quiescence
 from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
-from pytest_multihost.core.watch.probes.deep_probe import NativeStacks, native_threads
-from pytest_multihost.core.watch.probes.dump import SpiedThread, dump_of, spied_threads
+from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
+from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
 from pytest_multihost.extensions.live.processes import Job, check_rights
 from pytest_multihost.extensions.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
 
@@ -105,7 +105,6 @@ class LocalReader:
     """Reads the ranks on this machine.
 
     Attributes:
-        job: They.
         context: Reads lines of files.
 
     Raises:

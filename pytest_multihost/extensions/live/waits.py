@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from pytest_multihost.core.model.collectives import C10D, Collective, of_function
 from pytest_multihost.core.model.operation import Operation, OperationKind
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
+from pytest_multihost.core.torch_private import MEET_BY_STORE
 
 _LOGGED = "torch/distributed/c10d_logger.py"
-
-_MEETING_OF_ALL = "_store_based_barrier"
-"""In which `new_group` ends, also on ranks that are no members."""
 
 _TRANSFERS = r"(send|recv)(_object_list)?|batch_isend_irecv"
 _PEERS = ("dst", "src")
@@ -76,7 +74,7 @@ def seen_operation(
         if not values:
             return found
         around = values[index + 1] if _is_logger(frames, index + 1) else None
-        if any(each.function == _MEETING_OF_ALL for each in frames[:index]):
+        if any(each.function == MEET_BY_STORE for each in frames[:index]):
             return replace(found, has_members=True)
         return _with_arguments(found, collective, values[index], around)
     return None
@@ -151,7 +149,6 @@ def _with_arguments(
     """Return an operation with its peer or root, and its group, as far as its arguments show them.
 
     Args:
-        found: The operation.
         collective: What its function performs; None for a transfer.
         own: Variables of its function.
         around: Those of torch's wrapper around it, which still has what the caller has given.

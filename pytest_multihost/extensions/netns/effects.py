@@ -26,7 +26,6 @@ class Shape:
     """Delay, loss and rate of the frames that a host sends.
 
     Attributes:
-        delay_s: How much later they arrive.
         loss: The fraction that is lost, 0 to 1.
         bytes_per_s: The maximum rate at which they leave; None: unlimited.
     """
@@ -81,7 +80,6 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
     Args:
         fault: One of `NETWORK_KINDS`.
         rank: The rank that has passed its point.
-        spec: The world.
     """
     host = spec.host_of(rank).index
     given = fault.params
@@ -116,7 +114,6 @@ def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
 
     Args:
         count: Number of hosts.
-        wanted: The disturbance to apply.
     """
     found: dict[object, list[int]] = {}
     for host in range(count):
@@ -135,7 +132,6 @@ def relay_routes(
 
     Args:
         segments: As `bridge_segments` returns them.
-        wanted: The disturbance to apply.
     """
     segment_of = {host: segment for segment in segments for host in segment}
     found = {}

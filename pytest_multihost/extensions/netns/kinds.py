@@ -61,7 +61,6 @@ def network_problems(faults: Sequence[Fault], hosts: Sequence[Host], size: int) 
     Args:
         faults: Of the test, without other problems; ranks are numbers.
         hosts: Its hosts; empty: its ranks are on this machine.
-        size: Ranks of its world.
     """
     of_network = [each for each in faults if each.kind in NETWORK_KINDS]
     kind = hosts[0].kind if hosts else ONE

@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.launch import libc
-from pytest_multihost.core.launch.interface import remedy_against
+from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.launch.ports import reserve_port
-from pytest_multihost.core.launch.wire import receive_packet, send_packet
+from pytest_multihost.core.launch.refusals import remedy_against
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host

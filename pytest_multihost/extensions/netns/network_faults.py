@@ -22,7 +22,7 @@ from itertools import permutations
 from typing import NoReturn, Self
 
 from pytest_multihost.core.launch import libc
-from pytest_multihost.core.launch.wire import receive_packet, send_packet
+from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import Host, WorldSpec
@@ -86,9 +86,7 @@ class _HostAccess:
     """Access to one host from outside of its namespace.
 
     Attributes:
-        host: The host.
         ethernet: Its Ethernet address.
-        links: Its links.
         table: A socket that reads its socket tables.
         orphan_retries: A descriptor of its sysctl tcp_orphan_retries, see tcp(7).
     """
@@ -105,8 +103,6 @@ class _Network:
     """The network as it is now.
 
     Attributes:
-        hosts: Access to the hosts.
-        links: The bridge's.
         relay: Relays frames between bridges.
         plugged: The bridge that each host's cable is plugged into; 0 is none.
         bridges: The bridges that exist.
@@ -170,7 +166,6 @@ def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.sock
     """Serve the server's requests until it ends.
 
     Args:
-        network: The world's network.
         seed: Decides which frames are lost.
         connection: To the server; all other descriptors are closed.
     """
@@ -248,14 +243,7 @@ _POLL_S = 0.001
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """The faults of one world's network.
-
-    Attributes:
-        network: The hosts.
-        spec: The world.
-        pid: The netfault daemon's process id.
-        connection: The connection to the daemon.
-    """
+    """The faults of one world's network."""
 
     network: HostNetwork
     spec: WorldSpec
@@ -289,7 +277,6 @@ class NetworkFaults:
         Args:
             index: Its index among the world's faults.
             rank: The rank that has passed the fault's point.
-            now_s: The time.
         """
         fault = self.spec.faults[index]
         disturbance = disturbance_of(fault, rank, self.spec)

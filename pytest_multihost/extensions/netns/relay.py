@@ -153,7 +153,6 @@ def _packet_socket(interface: str, protocol: int) -> socket.socket:
     """Return a packet socket that sends into a cable, and receives frames that come out of it.
 
     Args:
-        interface: The cable's name.
         protocol: Of the frames to receive.
 
     Raises:

@@ -19,7 +19,6 @@ class NetnsPart:
     """The hosts of one world, see `ServerPart`.
 
     Attributes:
-        network: The hosts.
         faults: The faults of the network between them, if there are any.
     """
 

@@ -20,7 +20,6 @@ class NetworkOfWorld:
     """The network of one world, as the controller knows it.
 
     Attributes:
-        spec: The world.
         is_asked: Whether the server has been asked to undo all faults.
         is_restored: Whether no fault disturbs the network any more.
     """

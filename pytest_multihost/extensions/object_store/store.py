@@ -78,7 +78,6 @@ class StoreCount:
     Attributes:
         matched: Requests that match.
         struck: How many of these the rule was applied to.
-        bytes: Size of their bodies.
         first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0: not yet.
     """
 
@@ -94,7 +93,6 @@ class ObjectStore:
 
     Attributes:
         endpoint: As S3 clients want it, ``http://127.0.0.1:1234``.
-        bucket: The bucket.
     """
 
     endpoint: str

@@ -62,10 +62,7 @@ class Choice:
     """A fault at a point, with its place in the order.
 
     Attributes:
-        turn: The turn.
         weight: Its place within the turn.
-        fault: The fault.
-        passed: The point.
         class_: Equal for what likely shows the same.
         alike: Other lines at which its class is passed.
     """

@@ -36,7 +36,6 @@ class Site:
     """Where and how points are passed, whatever their number and span.
 
     Attributes:
-        kind: The kind of point.
         call: Which call on a file.
         line: File and line of the user's code; None if none is on the stack.
         name: Without numbers; empty where the line says enough.

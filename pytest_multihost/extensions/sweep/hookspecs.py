@@ -26,6 +26,5 @@ def pytest_multihost_suspects(  # type: ignore[empty-body]
     sweeps.
 
     Args:
-        config: pytest's configuration.
         attempt: The undisturbed attempt.
     """

@@ -23,8 +23,8 @@ from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.core.outcome import RankFinding
-from pytest_multihost.core.outcome.points import firings
-from pytest_multihost.core.outcome.rank_facts import is_closed_connection, is_unanswered
+from pytest_multihost.core.outcome.fault_progress import firings
+from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
 
 SLOWER = 5.0
@@ -61,7 +61,6 @@ def judge_run(
         disturbance: What was done; its fault is the last of its kind in the world's.
         judged: The world, judged as that of any test.
         usual_s: Duration of the undisturbed run.
-        token: Repeats the run.
         directory: The run's artifacts, relative to the artifacts directory.
     """
     run = _Run(disturbance, judged, usual_s)

@@ -14,7 +14,6 @@ class Mending:
 
     Attributes:
         anchor: Its section of docs/mending.md.
-        advice: One sentence.
     """
 
     anchor: str

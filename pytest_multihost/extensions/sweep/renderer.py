@@ -1,4 +1,7 @@
-"""What pages, annotations and summaries show of the sweeps of a run."""
+"""What pages, annotations and summaries show of the sweeps of a run.
+
+Imported in every run with worlds, so what reads and shows sweeps is imported where there are some.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,7 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.renderer import Renderer, RowPart
-from pytest_multihost.extensions.sweep.html import SWEEP_PAGE_NAME, write_sweep_page
-from pytest_multihost.extensions.sweep.report import (
-    SWEEP_NAME,
-    read_sweep,
-    sweep_annotations,
-    sweep_summary,
-    sweeps_of,
-)
+from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME, SWEEP_PAGE_NAME
 
 
 def _row(run: Path, verdict: JsonVerdict) -> RowPart:
@@ -28,6 +24,9 @@ def _row(run: Path, verdict: JsonVerdict) -> RowPart:
 
 def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
     """Write the pages of a run's sweeps again."""
+    from pytest_multihost.extensions.sweep.html import write_sweep_page
+    from pytest_multihost.extensions.sweep.report import read_sweep
+
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         try:
             yield write_sweep_page(path.parent, read_sweep(path))
@@ -36,10 +35,14 @@ def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
 
 
 def _annotations(run: Path, _verdicts: Sequence[JsonVerdict]) -> Sequence[Annotation]:
+    from pytest_multihost.extensions.sweep.report import sweep_annotations, sweeps_of
+
     return sweep_annotations(sweeps_of(run))
 
 
 def _markdown(run: Path, _verdicts: Sequence[JsonVerdict], max_bytes: int) -> str:
+    from pytest_multihost.extensions.sweep.report import sweep_summary, sweeps_of
+
     return sweep_summary(sweeps_of(run), max_bytes=max_bytes)
 
 

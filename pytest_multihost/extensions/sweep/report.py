@@ -37,6 +37,7 @@ from pytest_multihost.core.report.layout import (
     titled_line,
 )
 from pytest_multihost.core.report.markdown import escaped, fitted
+from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -75,7 +76,6 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     """Return the result of a sweep, weaknesses first.
 
     Args:
-        result: The sweep.
         files: Where its artifacts are.
         columns: The terminal's width; lines to be copied are never cut. None if there is no
             terminal: nothing is cut then.
@@ -357,7 +357,6 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
 # The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
 
 
-SWEEP_NAME = "sweep.json"
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """What JSON has no number for, as texts."""
 
@@ -425,11 +424,7 @@ def read_sweep(path: Path) -> SweepResult:
 
 
 def sweeps_of(run: Path) -> list[SweepResult]:
-    """Return the sweeps of a run of pytest, without those that cannot be read.
-
-    Args:
-        run: Its folder of artifacts.
-    """
+    """Return the sweeps of a run of pytest, without those that cannot be read."""
     found = []
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         with contextlib.suppress(MultihostError):

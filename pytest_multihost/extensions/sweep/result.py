@@ -180,7 +180,6 @@ class LeftOut:
 
     Attributes:
         reason: ``budget``, ``known``, ``machine``, ...: all are in docs/sweep-json.md.
-        family: Their family.
         count: How many.
     """
 

@@ -80,7 +80,6 @@ class Access:
     """What a rank does with a file in an epoch.
 
     Attributes:
-        rank: The rank.
         call: The call; ``ask`` for a `stat` that asks only whether the file is there.
         makes: Whether it makes, empties, moves or removes it.
         epoch: When.
@@ -155,7 +154,6 @@ class Sharing:
         """Return whether the order of two calls matters.
 
         Args:
-            mine: One call.
             path: Its path.
             other: One at the same path, above or below it.
             at: That one's path; empty if below.

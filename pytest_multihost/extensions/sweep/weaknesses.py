@@ -118,7 +118,6 @@ def apply_acceptances(
     Args:
         weaknesses: All that a sweep of one test has found.
         accepted: The entries of the project's file.
-        nodeid: The test.
 
     Returns:
         The weaknesses, and the entries for this test that no weakness meets.

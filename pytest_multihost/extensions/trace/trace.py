@@ -68,7 +68,6 @@ class _Interval:
     """A span of time, in microseconds from the world's start.
 
     Attributes:
-        name: Its name.
         category: ``phase``, ``operation``, ``open operation``, ``culprit`` or ``awaited``.
         start_us: When it began.
         end_us: When it ended; for an open operation, when its rank ended.

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.launch.frames import Frame, encode
 from pytest_multihost.core.launch.launcher_env import Membership
-from pytest_multihost.core.launch.wire import Frame, FrameStream, encode
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.messages import (
     PeerHello,

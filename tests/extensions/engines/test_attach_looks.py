@@ -20,7 +20,8 @@ from pytest_multihost.core.model.process import (
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import blockers
 from pytest_multihost.core.slots import SlotPage, read_slots, shift_times
-from pytest_multihost.core.slots.readers import history_path, read_histories
+from pytest_multihost.core.slots.history import read_histories
+from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
 

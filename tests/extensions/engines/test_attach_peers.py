@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import (
     DumpsWritten,

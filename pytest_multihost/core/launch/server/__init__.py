@@ -1,7 +1,8 @@
 """The server: the process that holds the collected tests and forks ranks; and how to start one.
 
-`serve` is its loop and `rank_processes` are the ranks in it; `start_server` starts it, and says
-whether the controller may be forked; `launcher` and `world` are the controller's side.
+`serve` is its loop, `rank_processes` are the ranks in it and `parts` are those of services;
+`start_server` starts it, and `fork_safety` says whether the controller may be forked; `launcher`
+and `world` are the controller's side.
 """
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher

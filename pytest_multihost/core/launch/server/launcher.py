@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch.interface import ANSWER_S, refusals
+from pytest_multihost.core.launch.interface import ANSWER_S
 from pytest_multihost.core.launch.reaper import wait_for_exit
+from pytest_multihost.core.launch.refusals import refusals
 from pytest_multihost.core.launch.server.world import ServerConnection, ServerWorld, Stream
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError, UnsoundForkError
@@ -96,7 +97,6 @@ class ServerLauncher:
         """Start ranks of a world, with a new server if the last is gone.
 
         Args:
-            spec: The world.
             directory: Where logs and stacks go.
             scratch: The world's directory for everything else.
             ranks: Those to start; None for all.
@@ -139,9 +139,7 @@ class ServerLauncher:
         """Return a launcher, open, that uses a server which another process has had cloned.
 
         Args:
-            name: The way of launching.
             control: The connection to the server, which cannot be replaced.
-            pid: Its process id.
 
         Raises:
             LaunchError: It does not serve.

@@ -30,7 +30,7 @@ from pytest_multihost.core.launch.reaper import (
 )
 from pytest_multihost.core.model.event import Event, Exited, Pause
 from pytest_multihost.core.model.messages import RequestDumps
-from pytest_multihost.core.slots.rank_files import can_handle, dump_signal, py_spy_command
+from pytest_multihost.core.slots.stacks import can_handle, dump_signal, py_spy_command
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as unkillable."""

@@ -2,7 +2,7 @@
 
 Why a fork of it is sound: fork(2) copies one thread and every lock in the state it is in. This
 process has one thread, takes part in no collective and initialises no runtime, so there is no lock
-that a thread which is not copied could hold; see `start_server`.
+that a thread which is not copied could hold; see `fork_safety`.
 
 The server manages processes on the controller's request. When the controller ends, the server
 ends every rank and itself.
@@ -31,18 +31,15 @@ from typing import NoReturn
 import psutil
 
 from pytest_multihost.core.import_path import import_path
-from pytest_multihost.core.launch.interface import RunRank, refused, remedy_against
+from pytest_multihost.core.launch.interface import RunRank
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
+from pytest_multihost.core.launch.refusals import refused, remedy_against
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
-from pytest_multihost.core.launch.wire import (
-    Channel,
-    Packet,
-    receive_packet,
-    send_packet,
-)
+from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import BROKEN, Event, FaultAnswered
 from pytest_multihost.core.model.messages import (
@@ -66,7 +63,7 @@ from pytest_multihost.core.model.messages import (
     WorldForked,
 )
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
-from pytest_multihost.core.slots.rank_files import RankLogs
+from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
 _GONE_S = 5.0
@@ -78,12 +75,8 @@ class _Server:
     """State of the server: the running world's processes, its ports and its services.
 
     Attributes:
-        control: The connection to the controller.
-        run_rank: A rank's main function.
         controller: The controller's pidfd.
         selector: Holds all descriptors that the loop waits for.
-        ranks: The running world's ranks.
-        logs: The running world's logs.
         ports: Sockets that hold the world's ports.
         parts: What the world's services do here, by the services' names.
         clones: Servers that were forked from this one, by pidfd.

@@ -14,15 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
+from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.reaper import kill_strays, wait_for_exit
-from pytest_multihost.core.launch.wire import (
-    Frame,
-    FrameStream,
-    Packet,
-    receive_packet,
-    send_packet,
-)
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import GarbledError, LaunchError, UnsoundForkError
 from pytest_multihost.core.model.event import (
     Event,

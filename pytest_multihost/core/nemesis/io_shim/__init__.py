@@ -277,7 +277,6 @@ class IoPage:
         """Count a call that a rule was applied to without the shim.
 
         Args:
-            number: The rule's.
             now_ns: CLOCK_MONOTONIC.
         """
         rule = self._page.rules[number]

@@ -3,11 +3,14 @@
 An operation is what other ranks must take part in. Its record in the slot page says since when and
 from which line of the user's, and stays readable when the rank is stopped or dead.
 
-The recorder of a process is prepared in the server, and opened in the rank forked from it; what
-all recorders write with is in `recorder`. `torch`, `torch_groups`, `torch_process_groups`,
-`torch_rpc` and `torch_flight_recorder` wrap torch by `calls`, `jax` wraps jax, each after it has
-been imported. `files` wraps fcntl, safetensors and tensorstore. `calls` also says which exceptions
-certainly fail the test.
+The recorder of a process is prepared in the server, and opened in the rank forked from it.
+
+* `recorder`: what all recorders write with. `calls`: records calls of functions.
+* `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
+* `jax`: wraps jax.
+* `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
+* `imports`: calls back when a module has been imported.
+* `exception_paths`: what an exception that leaves a call meets; which certainly fail the test.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from collections.abc import Iterable, Iterator
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.recorder import jax, torch
-from pytest_multihost.core.rank.recorder.files import record_file_locks, report_native_files
-from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef, after_import
+from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.native_files import report_native_files
+from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
 from pytest_multihost.core.slots import SlotPage, slots_path
 
 __all__ = [

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import dis
 import inspect
 import itertools
-import linecache
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache, partial, update_wrapper
-from hashlib import blake2s
-from itertools import islice
-from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from functools import partial, update_wrapper
+from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Scope
-from pytest_multihost.core.model.recorded_point import ASKS
-from pytest_multihost.core.model.stack import is_library, is_ours
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Function
 
@@ -155,164 +146,3 @@ def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -
     function.__code__ = _trampoline.__code__.replace(
         co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
     )
-
-
-# What an exception that leaves a call meets on its way: it fails the test, or may be handled.
-#
-# An exception goes from frame to frame. What each does about it is in the exception table of its
-# code (CPython's InternalDocs/exception_handling.md): the instructions that a `try` or a `with`
-# covers.
-
-
-_OWN = f"{Path(__file__).parent}/"
-_CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
-"""Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
-_FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
-_covered: dict[tuple[CodeType, int], bool] = {}
-
-
-def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
-    """Return whether an exception from the call that `frame` is in certainly fails the test.
-
-    It does if it reaches pytest's call of the test, or of a fixture: no frame in between is in a
-    `try` or a `with`, whatever these do with it. Not known in other threads, in coroutines and in
-    programs that pytest does not call.
-
-    Args:
-        frame: The innermost frame.
-        runtime: Directory of the runtime: its own functions pass on what they handle.
-    """
-    own = (_OWN, runtime) if runtime else (_OWN,)
-    while frame is not None:
-        code = frame.f_code
-        if _is_call_of_test(code):
-            return True
-        if not code.co_filename.startswith(own):
-            key = code, frame.f_lasti
-            if key not in _covered:
-                _covered[key] = _is_covered(*key)
-            if _covered[key]:
-                return False
-        frame = frame.f_back
-    return False
-
-
-def _is_covered(code: CodeType, offset: int) -> bool:
-    """Return whether a handler is there for an instruction, given by its offset in bytes."""
-    return any(start <= offset < end for start, end, _ in _table(code))
-
-
-@lru_cache(maxsize=4096)
-def _table(code: CodeType) -> tuple[tuple[int, int, int], ...]:
-    """Return which instructions each handler covers, and where it begins, as offsets in bytes.
-
-    A number in the table has six bits in each byte, the highest first; bit 6 says that it goes on.
-    Instructions are counted in units of two bytes.
-    """
-    numbers, number = list[int](), 0
-    for byte in code.co_exceptiontable:
-        number = number << 6 | byte & 63
-        if not byte & 64:
-            numbers.append(2 * number)
-            number = 0
-    entries = zip(*(numbers[index::_FIELDS] for index in range(3)), strict=True)
-    return tuple((start, start + count, target) for start, count, target in entries)
-
-
-# Which way an exception takes
-
-
-def error_path(frame: FrameType | None) -> ErrorPath:
-    """Return the way of an exception from the call that `frame` is in.
-
-    It is equal for two calls if the same handler is the first that may end such an exception, and
-    is called in the same way: then what follows is the same, whichever of the calls raised. It says
-    which handler of which code that is, and at which instructions all frames further out are; what
-    is further in is left without a trace. `UNHANDLED`: none, up to pytest's call of the test.
-
-    What closes a file at the end of a `with` passes each exception on, and so does this package.
-    Any other `with`, `finally` and `except` of the user's counts as a handler, whatever it does
-    with it: then two calls may have different ways although they end alike, never the other way
-    round. Handlers of libraries raise again, mostly another exception, but for functions that ask
-    (`ASKS`): so of a library there is only the function that the user has called.
-    """
-    entered: list[str] = []
-    while frame is not None and not _is_call_of_test(frame.f_code):
-        code = frame.f_code
-        handler = None if is_ours(code.co_filename) else _handler(code, frame.f_lasti)
-        if handler is not None:
-            if not is_library(code.co_filename) or code.co_name in ASKS:
-                outside = _text(_positions(frame.f_back))
-                return ErrorPath(tuple(entered), code.co_qualname, f"{handler} {outside}")
-            frame = _entry(frame)
-            entered.append(frame.f_code.co_qualname)
-        frame = frame.f_back
-    return ErrorPath(tuple(entered), UNHANDLED)
-
-
-def _entry(frame: FrameType) -> FrameType:
-    """Return the frame of the function of a library that the user's code has called."""
-    while (outer := frame.f_back) is not None and not _is_call_of_test(outer.f_code):
-        if not is_library(outer.f_code.co_filename):
-            break
-        frame = outer
-    return frame
-
-
-def _is_call_of_test(code: CodeType) -> bool:
-    directory, _, file = code.co_filename.rpartition("/")
-    return directory.endswith("/_pytest") and (file, code.co_name) in _CALLS
-
-
-def _positions(frame: FrameType | None) -> Iterator[tuple[str, int, int]]:
-    """Yield at which instruction each frame is, up to pytest's call of the test."""
-    while frame is not None and not _is_call_of_test(frame.f_code):
-        code = frame.f_code
-        yield code.co_filename, code.co_firstlineno, frame.f_lasti
-        frame = frame.f_back
-
-
-def _text(positions: Iterator[tuple[str, int, int]]) -> str:
-    return blake2s(repr([*positions]).encode(), digest_size=6).hexdigest()
-
-
-_CLEANUP = tuple(dis.opmap.get(each) for each in ("COPY", "POP_EXCEPT", "RERAISE"))
-_LEAVING = tuple(dis.opmap.get(each) for each in ("PUSH_EXC_INFO", "WITH_EXCEPT_START"))
-_OPENING = frozenset({"open", "scandir"})
-"""Names of functions whose results, as managers of a `with`, only close themselves."""
-
-
-@lru_cache(maxsize=4096)
-def _handler(code: CodeType, offset: int) -> int | None:
-    """Return where the handler of an instruction begins that may end an exception."""
-    for _ in range(len(_table(code))):
-        target = next((each for start, end, each in _table(code) if start <= offset < end), None)
-        if target is None or not (_begins(code, target, _CLEANUP) or _closes(code, target)):
-            return target
-        offset = target  # it raises again
-    return None
-
-
-def _begins(code: CodeType, offset: int, operations: tuple[int | None, ...]) -> bool:
-    found = code.co_code[offset : offset + 2 * len(operations) : 2]
-    return tuple(found) == operations
-
-
-def _closes(code: CodeType, target: int) -> bool:
-    """Return whether a handler is that of a `with` whose manager is a file that it opens."""
-    if not _begins(code, target, _LEAVING):
-        return False
-    unit = min(start for start, _, each in _table(code) if each == target) // 2 - 1
-    if code.co_code[2 * unit] == dis.opmap.get("BEFORE_WITH"):  # of the whole statement
-        unit -= 1
-    first, last, begin, end = next(islice(code.co_positions(), unit, None), (None,) * 4)
-    if first is None or first != last or begin is None or end is None:
-        return False
-    line = linecache.getline(code.co_filename, first).encode()
-    try:
-        manager = ast.parse(line[begin:end].decode(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return False
-    function = manager.func if isinstance(manager, ast.Call) else None
-    name = getattr(function, "attr", getattr(function, "id", ""))
-    return name in _OPENING

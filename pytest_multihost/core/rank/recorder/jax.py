@@ -26,6 +26,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_multihost.core.cpython_private import get_frame
+from pytest_multihost.core.jax_private import (
+    ARRAY,
+    ARRAY_VALUE,
+    ARRAYS,
+    BINDINGS,
+    CLIENT,
+    PROGRAMS,
+    START_PROGRAM,
+    STATE,
+    STATES,
+    JaxObject,
+    may_span_processes,
+    processes_of,
+    state,
+)
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
@@ -33,11 +49,10 @@ from pytest_multihost.core.model.operation import (
     Scope,
     program_scope,
 )
-from pytest_multihost.core.rank.recorder.calls import fails_test, replace_code
-from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder, after_import
-
-JaxObject = Any
-"""An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
+from pytest_multihost.core.rank.recorder.calls import replace_code
+from pytest_multihost.core.rank.recorder.exception_paths import fails_test
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 _JAX_SCOPE = Scope("jax.distributed")
 """The scope of starting and shutting down."""
@@ -71,8 +86,8 @@ def install(recorder: Recorder) -> None:
     wrappers = _JaxRecorder(recorder)
     for module, calls in wrappers.calls().items():
         after_import(module, partial(wrappers.wrap, calls))
-    after_import("jaxlib._jax", wrappers.wrap_keys)
-    after_import("jax._src.interpreters.pxla", wrappers.wrap_programs)
+    after_import(BINDINGS, wrappers.wrap_keys)
+    after_import(PROGRAMS, wrappers.wrap_programs)
     after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
 
 
@@ -94,33 +109,29 @@ class _JaxRecorder:
     def calls(self) -> dict[str, dict[str, Describe]]:
         """Return what is wrapped, by module, and how its calls are described.
 
-        `State` is behind `jax.distributed`, whose functions are imported by name. `_value` is
-        behind float(), tolist(), __array__ and print. `jax.block_until_ready` calls the batched
-        one for several arrays. `ExecuteReplicated` is how Python starts a program: at its first
-        call, and at later ones with effects.
+        `jax.block_until_ready` calls the batched one for several arrays.
         """
-        client, array = "DistributedRuntimeClient", "ArrayImpl"
         get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
         return {
-            "jaxlib._jax": {
-                f"{client}.wait_at_barrier": self._wait_at_barrier,
-                f"{client}.get_live_nodes": lambda client, process_ids: self._collective(
+            BINDINGS: {
+                f"{CLIENT}.wait_at_barrier": self._wait_at_barrier,
+                f"{CLIENT}.get_live_nodes": lambda client, process_ids: self._collective(
                     client, "get_live_nodes", process_ids, Scope("live-nodes")
                 ),
-                f"{client}.{get}": partial(self._key_wait, get),
-                f"{client}.{get_bytes}": partial(self._key_wait, get_bytes),
+                f"{CLIENT}.{get}": partial(self._key_wait, get),
+                f"{CLIENT}.{get_bytes}": partial(self._key_wait, get_bytes),
             },
             "jaxlib.xla_client": {"batched_block_until_ready": self._batch_wait},
-            "jax._src.array": dict.fromkeys(
-                (f"{array}.{_DEVICE_WAIT}", f"{array}.item", f"{array}._value"), self._device_wait
+            ARRAYS: dict.fromkeys(
+                (f"{ARRAY}.{_DEVICE_WAIT}", f"{ARRAY}.item", ARRAY_VALUE), self._device_wait
             ),
-            "jax._src.distributed": {
-                "State.initialize": self._initialize,
-                "State.shutdown": lambda state: self._collective(
+            STATES: {
+                f"{STATE}.initialize": self._initialize,
+                f"{STATE}.shutdown": lambda state: self._collective(
                     state.client, "jax.distributed.shutdown", scope=_JAX_SCOPE
                 ),
             },
-            "jax._src.interpreters.pxla": {"ExecuteReplicated.__call__": self._start_program},
+            PROGRAMS: {START_PROGRAM: self._start_program},
         }
 
     def wrap(self, calls: Mapping[str, Describe], module: ModuleType) -> None:
@@ -138,7 +149,7 @@ class _JaxRecorder:
         """Wrap what only uses keys: no rank waits there, but faults can be bound to it."""
         for name in _KEYS:
             with contextlib.suppress(Exception):  # another version of jax
-                owner = module.DistributedRuntimeClient
+                owner = getattr(module, CLIENT)
                 setattr(owner, name, self._noticed(name, getattr(owner, name)))
 
     def _noticed(self, name: str, call: Call) -> Call:
@@ -158,8 +169,10 @@ class _JaxRecorder:
         On GPUs processes connect there, at the first start: the call returns when all have come.
         """
         with contextlib.suppress(Exception):  # another version of jax
-            call = module.ExecuteReplicated.__call__
-            module.ExecuteReplicated.__call__ = _named_as(call, self._in_turn(call))
+            class_, _, method = START_PROGRAM.partition(".")
+            owner = getattr(module, class_)
+            call = getattr(owner, method)
+            setattr(owner, method, _named_as(call, self._in_turn(call)))
 
     def _in_turn(self, call: Call) -> Call:
         recorder = self.recorder
@@ -167,7 +180,7 @@ class _JaxRecorder:
         def started(program: JaxObject, *args: object) -> object:
             __tracebackhide__ = True
             result = call(program, *args)
-            if recorder.has_streams and len(_processes(program)) > 1:
+            if recorder.has_streams and may_span_processes(program):
                 sys.modules["jax"].block_until_ready(result)
             return result
 
@@ -209,11 +222,11 @@ class _JaxRecorder:
         The call itself is recorded only if its error fails the test, as work that no thread waits
         for: it may compute.
         """
-        processes = _processes(program)
-        if len(processes) > 1 and self._is_of_this_world(_state().client):
+        processes = processes_of(program)
+        if len(processes) > 1 and self._is_of_this_world(state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
             page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
-            if fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
+            if fails_test(get_frame(1), _directory()):
                 return self._begin_start
         return None
 
@@ -248,8 +261,8 @@ class _JaxRecorder:
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
     ) -> Begin | None:
         """Describe a call that all processes make; alone, each has nothing to wait for."""
-        begin = self._collective(_state().client, name, detail=detail(*args, **kwargs))
-        if begin is None or not fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
+        begin = self._collective(state().client, name, detail=detail(*args, **kwargs))
+        if begin is None or not fails_test(get_frame(1), _directory()):
             return begin
 
         def begin_what_fails_test() -> int:
@@ -286,10 +299,10 @@ class _JaxRecorder:
 
         A test may start other jax worlds, of some of the ranks or with separate clients.
         """
-        state = _state()
-        process = (state.process_id, state.num_processes)
+        here = state()
+        process = (here.process_id, here.num_processes)
         own = (self.recorder.rank, self.recorder.size)
-        return client is not None and client is state.client and process == own
+        return client is not None and client is here.client and process == own
 
     def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
         return self._wait(name, self.recorder.all_ranks, key)
@@ -318,18 +331,8 @@ def _named_as(call: Call, wrapper: Call) -> Call:
     return functools.update_wrapper(wrapper, call, named)
 
 
-def _processes(program: JaxObject) -> set[int]:
-    """Return the processes on whose devices a program runs."""
-    shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
-    return {device.process_index for device in next(iter(shardings)).device_set}
-
-
 def _directory() -> str:
     return f"{Path(sys.modules['jax'].__file__ or '').parent}/"
-
-
-def _state() -> JaxObject:
-    return sys.modules["jax._src.distributed"].global_state
 
 
 def _shapes(tree: object) -> str:

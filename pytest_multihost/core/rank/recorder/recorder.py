@@ -8,15 +8,13 @@ exceptions pass through, and an error in recording is no error of the test.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, OperationKind, Scope
 from pytest_multihost.core.model.stack import Frame, is_library
@@ -40,7 +38,6 @@ class _Thread(threading.local):
     """The calling thread. Asking the system for its id each time takes four times as long.
 
     Attributes:
-        native_id: Its id.
         depth: How many calls of the user's it is in of which listeners were notified, and which
             call other operations.
     """
@@ -57,8 +54,6 @@ class Recorder:
     An operation is known by the record that `begin` returns: its index in the page.
 
     Attributes:
-        page: The slot page.
-        rank: This rank.
         size: Ranks of the world.
         on_begin: Called with name, kind and the user's line before an operation is recorded: what
             happens to a rank there happens before it has entered. Faults are bound to it.
@@ -105,7 +100,6 @@ class Recorder:
         Args:
             name: As the runtime's users call it.
             kind: Who must do something for it to end.
-            group: Members, ascending.
             scope: Whose groups these are; see `Operation`.
             sequence: Its number among its like; 0: the group's next collective.
             peer: The other rank of a transfer.
@@ -130,7 +124,6 @@ class Recorder:
         """Call the listeners for an operation that is about to begin; what they raise passes.
 
         Args:
-            name: The operation.
             kind: Who must do something for it to end.
             source: The user's line, if it is known.
         """
@@ -205,7 +198,7 @@ class Recorder:
         address, because its hash takes up to a microsecond; a line by its instruction, because
         `f_lineno` takes as long. Each frame passed costs, too: Python makes an object of it.
         """
-        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001 - inspect is 100 times slower
+        frame: FrameType | None = get_frame(depth)
         library_files, sources = self._library_files, self._sources
         while frame is not None:
             code = frame.f_code
@@ -235,73 +228,3 @@ class Recorder:
                 self._frames[source] = Frame(file, source[1], code.co_name)
         self._sources[id(code), frame.f_lasti] = source
         return source
-
-
-# Call back when a module has been imported: at once, later or never.
-
-
-Callback = Callable[[ModuleType], object]
-
-
-def after_import(name: str, callback: Callback) -> None:
-    """Call `callback` with the module called `name` as soon as its import is complete.
-
-    At once where it has been imported already. It is called once; the module that another import
-    makes under the same name is left alone. What it raises is swallowed: an import of the user's
-    ends as it would have ended without us.
-
-    Args:
-        name: Full name: ``jax.experimental.multihost_utils``.
-        callback: Gets the module.
-    """
-    module = sys.modules.get(name)
-    if module is not None:
-        with contextlib.suppress(Exception):
-            callback(module)
-        return
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-    _FINDER.awaited.setdefault(name, []).append(callback)
-
-
-@dataclass(slots=True, eq=False)
-class _Finder:
-    """Finds nothing itself: it makes the loader that another finder returns call back.
-
-    The loader is not wrapped, because `importlib.resources` and `inspect` ask it for more than
-    `exec_module`; only this one object's `exec_module` is replaced, until it is called.
-    """
-
-    awaited: dict[str, list[Callback]] = field(default_factory=dict)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in self.awaited:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None) if finder is not self else None
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                loader = spec.loader
-                if loader is not None and not isinstance(loader, type):  # that many modules share
-                    with contextlib.suppress(Exception):  # a loader that takes no attributes
-                        self._call_when_run(loader, name)
-                return spec
-        return None
-
-    def _call_when_run(self, loader: Loader, name: str) -> None:
-        run = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            with contextlib.suppress(AttributeError):
-                del loader.exec_module
-            run(module)
-            for callback in self.awaited.pop(name, ()):
-                with contextlib.suppress(Exception):
-                    callback(module)
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]
-
-
-_FINDER = _Finder()

@@ -24,8 +24,9 @@ from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function, seconds
-from pytest_multihost.core.rank.recorder.files import report_files
-from pytest_multihost.core.rank.recorder.recorder import Recorder, after_import
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.native_files import report_files
+from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_flight_recorder import FlightRecorderThread
 from pytest_multihost.core.rank.recorder.torch_groups import (
     Argument,
@@ -39,6 +40,12 @@ from pytest_multihost.core.rank.recorder.torch_process_groups import (
     ProcessGroupRecorder,
 )
 from pytest_multihost.core.slots import NO_RECORD
+from pytest_multihost.core.torch_private import (
+    MAKE_GROUP,
+    is_of_this_process,
+    reducer_class,
+    tcp_store_class,
+)
 
 
 def record_elastic_agents(calls: Calls) -> None:
@@ -91,7 +98,7 @@ def install(recorder: Recorder) -> None:
         with contextlib.suppress(Exception):
             works.wrap_batch(module)
         with contextlib.suppress(Exception):
-            works.wrap_reducer(module.torch._C._distributed_c10d.Reducer)  # noqa: SLF001 - no other name here
+            works.wrap_reducer(reducer_class(module))
         with contextlib.suppress(Exception):
             ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
         with contextlib.suppress(Exception):
@@ -121,9 +128,7 @@ class GroupCreationRecorder:
         replace_function(
             module, "init_process_group", partial(self.calls.recorded_by_name, self._init)
         )
-        replace_function(
-            module, "_new_group_with_tag", partial(self.calls.recorded_by_name, self._new_group)
-        )
+        replace_function(module, MAKE_GROUP, partial(self.calls.recorded_by_name, self._new_group))
         replace_function(module, "split_group", partial(self.calls.recorded_by_name, self._split))
         for name, original in list(vars(module.Store).items()):
             if name in _STORE_WAITS:
@@ -134,7 +139,7 @@ class GroupCreationRecorder:
                 setattr(module.Store, name, copy_identity(original, noticed))
         for name in _OBJECT_CALLS:
             replace_function(module, name, partial(self._noticed, name))
-        tcp_store = module.torch._C._distributed_c10d.TCPStore  # noqa: SLF001 - no other name here
+        tcp_store = tcp_store_class(module)
         connected = self.calls.recorded(self._connect, tcp_store.__init__)
         tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
 
@@ -230,10 +235,7 @@ class GroupCreationRecorder:
         self, name: str, store: Argument, *args: Argument, **kwargs: Argument
     ) -> Described | None:
         """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
-        underlying = getattr(store, "_underlying_non_prefix_store", store)
-        if (
-            self.calls.are_nested or type(underlying).__name__ == "HashStore"
-        ):  # lies in this process
+        if self.calls.are_nested or is_of_this_process(store):
             return None
         keys = args[0] if args else kwargs.get("key", "")
         text = keys if isinstance(keys, str) else ", ".join(map(str, keys))

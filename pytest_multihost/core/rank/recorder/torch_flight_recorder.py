@@ -9,9 +9,7 @@ collective is open, and one that is retired means nothing.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
 from typing import Any
 
+from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.model.event import now, now_ns
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
@@ -35,12 +34,16 @@ from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.core.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.core.slots import FlightMailbox, read_slots
+from pytest_multihost.core.torch_private import (
+    flight_trace,
+    flight_trace_with_stacks,
+    group_names,
+    has_flight_recorder,
+)
 
 THREAD_NAME = "multihost-flight-recorder"
 
 _ASKED_BYTES = 4096
-_BINDINGS = "torch._C._distributed_c10d"
-_COMPILER = "torch._inductor"
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]
@@ -58,7 +61,7 @@ class FlightRecorderThread:
 
     def start(self) -> None:
         """Start the thread, once. It costs nothing while there are no requests."""
-        if self._is_started or not hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json"):
+        if self._is_started or not has_flight_recorder():
             return
         self._is_started = True
         mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
@@ -82,14 +85,12 @@ class FlightRecorderThread:
                     mailbox.write_histories(at_s, histories)
 
     def _groups(self) -> dict[str, Group]:
-        names = self.groups.module._world.pg_names  # noqa: SLF001 - no public way
-        return {str(name): self.groups.get(pg) for pg, name in list(names.items())}
+        named = group_names(self.groups.module)
+        return {name: self.groups.get(pg) for name, pg in named.items()}
 
     def _histories(self) -> tuple[History, ...]:
         """Return what was entered in each group, with the stacks, which JSON lacks."""
-        bindings: Any = sys.modules[_BINDINGS]
-        with _without_compiler():
-            trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301, SLF001 - of this process
+        trace = flight_trace_with_stacks()
         groups = {name: each for name, each in self._groups().items() if each.is_of_world}
         found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
         for each in trace.get("entries", ()):
@@ -103,8 +104,7 @@ class FlightRecorderThread:
         )
 
     def _operations(self) -> Operations:
-        bindings: Any = sys.modules[_BINDINGS]
-        trace = json.loads(bindings._dump_fr_trace_json())  # noqa: SLF001 - no public way
+        trace = flight_trace()
         groups = self._groups()
         entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
         spans = list(self._recorded())
@@ -149,24 +149,6 @@ class FlightRecorderThread:
             frame=frame,
             source="flight-recorder",
         )
-
-
-@contextlib.contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Keep torch from importing its compiler, which takes seconds.
-
-    To make stacks it asks for `torch._inductor`, which is imported when it is asked for.
-    """
-    if _COMPILER in sys.modules:
-        yield
-        return
-    modules: dict[str, Any] = sys.modules
-    modules[_COMPILER] = None  # an import fails at once, and torch does without
-    try:
-        yield
-    finally:
-        if modules.get(_COMPILER, ...) is None:
-            del modules[_COMPILER]
 
 
 def _name(entry: Entry) -> str:
@@ -229,7 +211,7 @@ def _entered(
 
 def _main_thread() -> tuple[bool, Frame | None]:
     """Return whether the main thread is inside torch, and the user's line that it is at."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - no other way
+    frame: FrameType | None = current_frames().get(threading.main_thread().ident or 0)
     torch_s = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")  # noqa: PTH118, PTH120 - a mere prefix
     is_inside = frame is not None and frame.f_code.co_filename.startswith(torch_s)
     while frame is not None and is_library(frame.f_code.co_filename):

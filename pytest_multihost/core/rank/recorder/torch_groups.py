@@ -35,7 +35,6 @@ class Group:
         ordinal: Which of the groups with these members.
         is_of_world: Whether torch's ranks are this world's. If not - a test made a smaller torch
             world - the mapping of ranks is unknown, and an operation is recorded as a wait.
-        pg: torch's object.
         is_for_cpu: Whether it was made for gloo by name.
         prepared: What was prepared, by name, root or peer, and tag.
     """
@@ -126,7 +125,7 @@ class Groups:
     @property
     def default(self) -> ProcessGroup:
         """The default group of torch, or None."""
-        return self.module._world.default_pg  # noqa: SLF001 - no public way
+        return self.module.group.WORLD
 
     @property
     def is_of_world(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import update_wrapper
 from types import FrameType, ModuleType
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.collectives import BY_METHOD
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import OperationKind
@@ -27,6 +27,7 @@ from pytest_multihost.core.rank.recorder.torch_groups import (
     Work,
     copy_identity,
 )
+from pytest_multihost.core.torch_private import END_COALESCING, START_COALESCING, TAKE_WORK
 
 Arguments = tuple[Argument, ...]
 Options = dict[str, Argument]
@@ -61,8 +62,8 @@ class ProcessGroupRecorder:
         methods = vars(process_group)
         wrapped = dict.fromkeys(("send", "recv", "recv_anysource"), self._transfer)
         wrapped |= dict.fromkeys(BY_METHOD, self._collective)
-        wrapped["_start_coalescing"] = self._start_coalescing
-        wrapped["_end_coalescing"] = self._end_coalescing
+        wrapped[START_COALESCING] = self._start_coalescing
+        wrapped[END_COALESCING] = self._end_coalescing
         for method in wrapped.keys() & methods.keys():
             recorded = wrapped[method](methods[method])
             setattr(process_group, method, copy_identity(methods[method], recorded))
@@ -216,7 +217,6 @@ class AsyncWork(weakref.ref[Work]):
     Attributes:
         records: Its records; several for a coalesced batch.
         address: The address of its work.
-        group: Its group.
         launched_ns: When the call that launched it returned.
         stream: What it takes turns with, if it does.
     """
@@ -251,14 +251,13 @@ class OpenWorks:
 
     def wrap_reducer(self, reducer: type) -> None:
         """Wrap the method of DDP's reducer that takes a work to wait for in C++."""
-        name = "_set_forward_pass_work_handle"
-        original = vars(reducer)[name]
+        original = vars(reducer)[TAKE_WORK]
 
         def take(this: object, work: Work, *args: object) -> object:
             self._hand_on(work)
             return original(this, work, *args)
 
-        setattr(reducer, name, copy_identity(original, take))
+        setattr(reducer, TAKE_WORK, copy_identity(original, take))
 
     def wrap_batch(self, module: ModuleType) -> None:
         """Wrap `batch_isend_irecv` of `torch.distributed.distributed_c10d`, in place."""
@@ -282,7 +281,7 @@ class OpenWorks:
 
         What becomes of its works is the library's affair.
         """
-        frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 - as in Recorder
+        frame: FrameType | None = get_frame(3)
         while frame is not None and frame.f_code.co_filename.endswith(_FUNCTIONS):
             frame = frame.f_back
         return frame is None or is_library(frame.f_code.co_filename)
@@ -311,8 +310,6 @@ class OpenWorks:
 
         Args:
             work: What it returned; None: it is done.
-            record: Its record.
-            group: Its group.
             opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
             stream: What it takes turns with; see `await_stream`.
         """
@@ -339,7 +336,6 @@ class OpenWorks:
         """Wait for what this rank has launched before in the stream of an operation.
 
         Args:
-            group: The operation's group.
             kind: Its kind: collectives have one stream, transfers one with each peer.
             other: Number of the peer in the group.
 

@@ -19,14 +19,23 @@ from types import ModuleType
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import CALLEE_SCOPE, Scope, rpc_name
 from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function
-from pytest_multihost.core.rank.recorder.recorder import after_import
+from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.torch_groups import Argument, Function, copy_identity
 from pytest_multihost.core.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.core.slots import NO_RECORD
+from pytest_multihost.core.torch_private import (
+    CALL_WORKER,
+    CONNECT_WORKERS,
+    GATHER_FROM_WORKERS,
+    RUN_FOR_CALLER,
+    TRANSPORTS,
+    future_class,
+    number_of_worker,
+)
 
 _PACKAGE = "torch.distributed.rpc"
 _SCOPE = Scope("rpc")
-_TRANSPORTS = ["ibv", "uv"]
+_OF_HOSTS = ["ibv", "uv"]
 """All of TensorPipe's but shared memory, which hosts do not have in common: ranks stand for hosts.
 
 Its thread never sleeps, whether or not there is anything to do, so nobody could tell from outside
@@ -64,8 +73,8 @@ class RpcRecorder:
         original = options.__init__
 
         def init(this: object, **kwargs: object) -> None:
-            if kwargs.get("_transports") is None:
-                kwargs["_transports"] = _TRANSPORTS
+            if kwargs.get(TRANSPORTS) is None:
+                kwargs[TRANSPORTS] = _OF_HOSTS
             original(this, **kwargs)
 
         options.__init__ = update_wrapper(init, original)
@@ -73,7 +82,7 @@ class RpcRecorder:
     def wrap_begin(self, module: ModuleType) -> None:
         """Wrap what connects the workers."""
         record = partial(self.calls.recorded_by_name, self._begin)
-        replace_function(module, "_init_rpc_backend", record)
+        replace_function(module, CONNECT_WORKERS, record)
 
     def wrap_callee(self, module: ModuleType) -> None:
         """Wrap what runs a function for another worker."""
@@ -95,16 +104,17 @@ class RpcRecorder:
 
             return recorded
 
-        replace_function(module, "_run_function", wrap)  # C++ looks it up by its name
+        replace_function(module, RUN_FOR_CALLER, wrap)  # C++ looks it up by its name
 
     def wrap_calls(self, module: ModuleType) -> None:
         """Wrap what calls another worker, what waits for results, and what all workers enter."""
-        rref, future = module.PyRRef, module.torch._C.Future  # noqa: SLF001 - no other name
+        rref, future = module.PyRRef, future_class(module)
         self.works.wrap(future, "done")
         future.wait = copy_identity(future.wait, self._wait(future.wait))
-        replace_function(module, "_invoke_rpc", partial(self._invoke, module))
+        replace_function(module, CALL_WORKER, partial(self._invoke, module))
         replace_function(module, "shutdown", partial(self.calls.recorded_by_name, self._shutdown))
-        replace_function(module, "_all_gather", partial(self.calls.recorded_by_name, self._gather))
+        gather = partial(self.calls.recorded_by_name, self._gather)
+        replace_function(module, GATHER_FROM_WORKERS, gather)
         fetched = self.calls.recorded(self._fetch, rref.to_here)
         rref.to_here = copy_identity(rref.to_here, fetched)
 
@@ -139,14 +149,13 @@ class RpcRecorder:
 
     def _invoke(self, api: ModuleType, original: Function) -> Function:
         recorder, works = self.calls.recorder, self.works
-        rank_of = vars(api)["_to_worker_info"]
 
         def described(
             to: Argument, func: Argument, rpc_type: Argument, rpc_timeout: float = -1, **_: object
         ) -> int:
             timeout_s = api.get_rpc_timeout() if rpc_timeout < 0 else rpc_timeout
             name = rpc_name(rpc_type.value, func.__name__)
-            return self._call(name, rank_of(to).id, timeout_s)
+            return self._call(name, number_of_worker(api, to), timeout_s)
 
         bind = inspect.signature(original).bind
 

@@ -121,7 +121,6 @@ def attempt_page(
     """Return the page of one attempt of one test.
 
     Args:
-        page: Its data.
         above: The name and the file of the page in the folder above.
         renderers: What extensions show.
     """
@@ -152,7 +151,6 @@ def run_page(
     """Return the page of a run: every test that ran as a world, those that did not pass first.
 
     Args:
-        run_id: The run's name.
         verdicts: The lines of its verdicts.jsonl.
         pages: Folders of attempts that have a page.
         parts: What extensions show of each verdict; empty: nothing.
@@ -190,8 +188,6 @@ def write_judged(
 
     Args:
         directory: The attempt's folder, with the logs.
-        judged: The world.
-        about: The attempt.
         renderers: What extensions write and show.
 
     Returns:

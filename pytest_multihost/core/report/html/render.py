@@ -58,7 +58,6 @@ def render(
     """Return a page: a template's file, filled with values, with its styles and scripts.
 
     Args:
-        template: The file's name.
         scripts: Names of the files of its script.
         folder: An extension's folder with `templates` and `assets` of its own: all style sheets
             there are the page's, too.

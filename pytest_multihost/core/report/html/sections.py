@@ -33,8 +33,8 @@ from pytest_multihost.core.model.verdict import (
     sentence,
 )
 from pytest_multihost.core.outcome import RankFinding
-from pytest_multihost.core.outcome.finding import later_failures
-from pytest_multihost.core.outcome.points import frozen_for_good
+from pytest_multihost.core.outcome.active_faults import frozen_for_good
+from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
 
@@ -49,7 +49,6 @@ class PageModel:
     """One attempt of one test.
 
     Attributes:
-        judged: The judged world.
         verdict: The same for programs.
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
@@ -109,7 +108,6 @@ class RankGroup:
     """Ranks with the same outcome at the same place.
 
     Attributes:
-        ranks: The members.
         role: Their role; without a diagnosis, the rank that failed counts as the culprit.
         state: One or two words, such as ``waiting`` or ``killed as planned``.
         doing: Details of the state.
@@ -226,7 +224,6 @@ class StackClass(NamedTuple):
     """Ranks whose main threads have equal stacks.
 
     Attributes:
-        ranks: The members.
         frames: The stack of their main threads.
         dump: The dump of one of them.
         others: The stacks of that rank's other threads, equal ones once, with the threads' names.

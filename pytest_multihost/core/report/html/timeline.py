@@ -250,7 +250,6 @@ def axis(instants: Iterable[float], end: float) -> list[AxisSpan]:
     """Return the time from 0 to the end as spans, each with one scale.
 
     Args:
-        instants: Times of events.
         end: Where the axis ends, in the same unit.
     """
     times = sorted({0, end, *(at for at in instants if 0 < at < end)})

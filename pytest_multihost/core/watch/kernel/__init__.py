@@ -1,9 +1,12 @@
 """Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes.
 
-`proc` takes a snapshot with `proc_files` (the memory of processes included), `descriptors`,
-`sockets` and `elf`; `membership` says which processes are the world's, and reads the others.
-`quiescence` says whether a world is still at one moment, `stack_words` which functions are on the
-stacks of threads.
+* `proc`: takes a snapshot of a world's processes. `process_reader` reads one of them, with
+  `proc_files`, `memory`, `return_addresses`, `descriptors`, `sockets`, `futexes` and `elf`.
+* `membership`: which processes are the world's; `foreign_processes` reads the others.
+* `quiescence`: whether a world is still at one moment.
+* `stack_words`: which functions are on the stacks of threads.
+* `time_source`: the time at which snapshots are taken.
+* `merged_snapshot`, `remote_reader`: snapshots of several machines, as one.
 """
 
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses

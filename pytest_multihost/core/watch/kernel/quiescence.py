@@ -35,7 +35,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_multihost.core.proof.threads import CALLS, DEAD, FILES, STREAMS
+from pytest_multihost.core.proof.system_calls import CALLS, FILES, STREAMS
+from pytest_multihost.core.proof.threads import DEAD
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses, find_family
 from pytest_multihost.core.watch.kernel.sockets import sockets_in_flight

@@ -15,7 +15,6 @@ class RemoteReader:
 
     Attributes:
         local: Reads those here.
-        remote: The others.
     """
 
     local: KernelReader

@@ -125,7 +125,6 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
 
     Args:
         protocol: Its number.
-        space: The namespace's name.
         table: Reads its tables; None: those of this process's namespace.
 
     Raises:

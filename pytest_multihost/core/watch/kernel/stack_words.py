@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.model.process import Thread
 from pytest_multihost.core.watch.kernel.elf import demangled, symbol_table
-from pytest_multihost.core.watch.kernel.proc_files import Memory, ReturnAddresses
+from pytest_multihost.core.watch.kernel.memory import Memory
+from pytest_multihost.core.watch.kernel.return_addresses import ReturnAddresses
 
 _SYSTEM = re.compile(
     r"\[vdso\]|.*/(ld-linux[-\w]*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)(-[.\d]+)?)\.so[.\d]*"
@@ -44,7 +45,6 @@ def read_stack_words(pid: int, threads: Iterable[Thread]) -> tuple[StackWords, .
     """Return what the stacks of a process's waiting threads show; nothing of what cannot be read.
 
     Args:
-        pid: The process.
         threads: Its threads, as a snapshot shows them.
     """
     found = []

@@ -1,17 +1,20 @@
 """Collect stacks (faulthandler, py-spy, native frames) and flight recorder answers.
 
-`dump` asks ranks for their stacks, or py-spy for them; `deep_probe` reads native frames, with the
-program `native_reader`, and what ranks have entered.
+* `dump`: has ranks write their stacks, or py-spy for them: `py_spy`.
+* `deep_probe`: asks ranks whose records do not show which ranks they wait for.
+* `native_frames`: native stacks, read by the program `native_reader`.
+* `partings`: where ranks parted, from what they have entered.
 """
 
 from pytest_multihost.core.watch.probes.deep_probe import (
-    NativeReader,
     needs_native_frames,
-    probe_partings,
     probe_unclear_ranks,
     with_probe_results,
 )
-from pytest_multihost.core.watch.probes.dump import PySpySampler, dump_stacks, request_dump
+from pytest_multihost.core.watch.probes.dump import dump_stacks, request_dump
+from pytest_multihost.core.watch.probes.native_frames import NativeReader
+from pytest_multihost.core.watch.probes.partings import probe_partings
+from pytest_multihost.core.watch.probes.py_spy import PySpySampler
 
 __all__ = [
     "NativeReader",

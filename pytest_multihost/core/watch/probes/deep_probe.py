@@ -6,169 +6,25 @@ the native frames below a jitted function, the holder of the GIL. Each is omitte
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.core.blame.divergence import find_partings
-from pytest_multihost.core.blame.inferred import operation_of, plain_name, waits_at_sockets
-from pytest_multihost.core.model.operation import History, Operations, Parting
+from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.blame.socket_waits import waits_at_sockets
+from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
-from pytest_multihost.core.slots import FlightMailbox, slots_path
-from pytest_multihost.core.slots.readers import read_histories
-from pytest_multihost.core.watch.kernel import read_stat
-from pytest_multihost.core.watch.probes.dump import gil_holders
-
-# Read the native frames of all threads of ranks: what they wait for below Python.
-#
-# Each thread in turn is stopped for well under a millisecond and then continues, with the same
-# results. Yet this is for a world that is suspected to hang, not for periodic use. Ranks that are
-# stopped or in uninterruptible sleep are not read: the former need no further explanation, and
-# ptrace(2) on the latter would block until the sleep ends.
-
-
-BUDGET_S = 5.0
-"""How long one process may take to be read: far more than it takes on an idle machine."""
-
-_READER = Path(__file__).with_name("native_reader.py")
-_WHY_NOT = {
-    "T": "it is stopped",
-    "t": "it is traced by a debugger",
-    "D": "it is in uninterruptible sleep",
-    "Z": "it has ended",
-    "X": "it has ended",
-    "": "it has ended",
-}
-"""By the state of a process (proc(5), /proc/PID/stat): why it is not read."""
-
-_STATE_READS = 20
-_STATE_INTERVAL_S = 0.01
-_TOO_LONG = "reading it took too long"
-_INSTALL = "pystack is not installed (pip install pytest-multihost-hangs[stacks])"
-_ALLOW = "allow ptrace (kernel.yama.ptrace_scope=0, or SYS_PTRACE in a container)"
-
-
-@dataclass(frozen=True, slots=True)
-class NativeStacks:
-    """The native frames of a world's ranks at one instant.
-
-    Attributes:
-        threads: All threads of each rank that could be read.
-        unobserved: What could not be read, why, and what would help: one sentence each.
-    """
-
-    threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
-    unobserved: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class NativeReader:
-    """A process that reads native frames once. It takes 0.1 s to start. Close it in the end."""
-
-    _process: subprocess.Popen[bytes] | None = None
-
-    def start(self, likely: Iterable[int] = ()) -> None:
-        """Start it, if it is not running: it may be asked soon, and for `likely` processes."""
-        if self._process is None and _has_pystack():
-            self._process = subprocess.Popen(
-                # -P: modules beside the reader must not stand in for those of the library
-                [sys.executable, "-P", str(_READER), *map(str, likely)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-
-    def read(self, pids: Sequence[int], budget_s: float) -> str:
-        """Return what it writes about processes; only its begin if it takes too long."""
-        self.start()
-        process, self._process = self._process, None
-        if process is None:
-            return ""
-        with process:
-            try:
-                asked = " ".join(map(str, pids)).encode()
-                output, _ = process.communicate(asked, timeout=budget_s * len(pids))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, _ = process.communicate()
-                for pid in pids:  # it was ended between stopping a process and waiting for that
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGCONT)
-        return output.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """End it, if nobody has asked it."""
-        if self._process is not None:
-            with self._process:
-                self._process.kill()
-            self._process = None
-
-
-def native_threads(
-    pids: Mapping[int, int], *, budget_s: float = BUDGET_S, reader: NativeReader | None = None
-) -> NativeStacks:
-    """Return all threads of ranks with their native frames, within the budget of all together.
-
-    Args:
-        pids: Process id of each rank to look at. Ranks of jax cost 0.15 CPU seconds for the symbols
-            of its library, and 0.05 for each rank.
-        budget_s: Seconds for each process.
-        reader: Reads them; may have been started before.
-    """
-    states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
-    reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
-    readable = {rank: pid for rank, pid in pids.items() if rank not in reasons}
-    has_pystack = _has_pystack()
-    errors = dict.fromkeys(readable.values(), _TOO_LONG if has_pystack else _INSTALL)
-    threads: dict[int, tuple[NativeThread, ...]] = {}
-    reader = reader or NativeReader()
-    output = reader.read(list(errors), budget_s) if has_pystack and readable else ""
-    for line in output.splitlines():
-        with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended meanwhile
-            answer = json.loads(line)
-            threads[answer["pid"]] = tuple(
-                NativeThread(tid, tuple(map(plain_name, symbols)))
-                for tid, symbols in answer.get("threads", ())
-            )
-            errors[answer["pid"]] = " ".join(answer.get("error", "").split())[:200]
-    for rank, pid in readable.items():
-        is_refused = "not permitted" in errors[pid].lower() or "permission" in errors[pid].lower()
-        if errors[pid]:
-            reasons[rank] = f"{errors[pid]}; {_ALLOW}" if is_refused else errors[pid]
-    unobserved = [f"no native frames of rank {rank}: {why}" for rank, why in reasons.items()]
-    found = {rank: threads[pid] for rank, pid in readable.items() if rank not in reasons}
-    return NativeStacks(found, tuple(unobserved))
-
-
-def _lasting_state(pid: int) -> str:
-    """Return the letter of a state, of an uninterruptible sleep only if it lasts.
-
-    A page that is read from a disk takes milliseconds, and a rank at work passes many.
-    """
-    state = ""
-    for _ in range(_STATE_READS):
-        stat = read_stat(f"/proc/{pid}")
-        state = stat.state if stat is not None else ""
-        if state != "D":
-            break
-        time.sleep(_STATE_INTERVAL_S)
-    return state
-
-
-def _has_pystack() -> bool:
-    return importlib.util.find_spec("pystack") is not None
-
+from pytest_multihost.core.slots import FlightMailbox
+from pytest_multihost.core.watch.probes.native_frames import (
+    NativeReader,
+    NativeStacks,
+    native_threads,
+)
+from pytest_multihost.core.watch.probes.py_spy import gil_holders
 
 FLIGHT_S = 0.2
 """How long a rank may take to answer; it needs a few milliseconds."""
@@ -177,7 +33,7 @@ _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNIN
 """Labels of main threads that may hold the GIL: they wait, for which it should have been released,
 or compute, for which it must be released now and then; the stacks tell which."""
 
-_POLL_S = 0.002
+POLL_S = 0.002
 
 
 def probe_unclear_ranks(
@@ -198,7 +54,6 @@ def probe_unclear_ranks(
         kernel: The last deep snapshot.
         pids: Process ids of the ranks that may be read.
         alive: Ranks that may answer for themselves.
-        scratch: The world's directory.
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
@@ -274,7 +129,7 @@ def _with_flight(
     deadline_s = since_s + FLIGHT_S
     found: dict[int, Operations] = {}
     while waiting and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
         answers = {each.rank: each.read(since_s=since_s) for each in waiting}
         found |= {rank: answer for rank, answer in answers.items() if answer is not None}
         waiting = [each for each in waiting if each.rank not in found]
@@ -316,42 +171,3 @@ def with_probe_results(
         for later in (probed.get(seen.rank, seen),)
     )
     return replace(failure, ranks=tuple(ranks))
-
-
-# Read what ranks have entered so far: from slot pages, and from torch's flight recorders.
-
-
-_ANSWER_S = 1.0
-"""How long a rank may take to tell its flight recorder's stacks, once it has begun to answer."""
-
-
-def probe_partings(scratch: Path, size: int, alive: Sequence[int]) -> tuple[Parting, ...]:
-    """Return where the ranks of each group parted, if they did.
-
-    Args:
-        scratch: The world's directory.
-        size: Number of ranks.
-        alive: Ranks that may answer for themselves.
-    """
-    recorded = [
-        each
-        for rank in range(size)
-        for each in read_histories(slots_path(scratch, rank), rank=rank)
-    ]
-    return find_partings(recorded, _flight_histories(scratch, alive))
-
-
-def _flight_histories(scratch: Path, asked: Sequence[int]) -> Sequence[History]:
-    since_s = time.monotonic()
-    waiting = [
-        each for rank in asked if (each := FlightMailbox(scratch, rank)).ask(for_histories=True)
-    ]
-    found: list[History] = []
-    while waiting and (now_s := time.monotonic()) < since_s + _ANSWER_S:
-        time.sleep(_POLL_S)
-        if now_s > since_s + FLIGHT_S:
-            waiting = [each for each in waiting if each.read(since_s=since_s) is not None]
-        answers = [(each, each.read_histories(since_s=since_s)) for each in waiting]
-        found += [history for _, answer in answers for history in answer or ()]
-        waiting = [each for each, answer in answers if answer is None]
-    return found

@@ -2,213 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
-import subprocess
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
+from pytest_multihost.core.cpython_private import FAULTHANDLER, parse_faulthandler
 from pytest_multihost.core.launch import RunningWorld
 from pytest_multihost.core.model.messages import DumpKind
-from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
-from pytest_multihost.core.slots.rank_files import py_spy_command
-
-# py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
-#
-# With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
-# shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
-# processor time, so it is run seldom, beside other work, and only for what is shown.
-
-
-SAMPLE_INTERVAL_S = 5.0
-"""How far two samples are apart."""
-
-_TIMEOUT_S = 5.0
-_AT_ONCE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SpiedThread:
-    """One thread as py-spy sees it.
-
-    Attributes:
-        tid: Its native id; 0 where py-spy does not know it.
-        name: Its name, empty where py-spy does not know it.
-        is_main: Whether it is the main thread.
-        holds_gil: Whether it holds the GIL.
-        frames: Its frames, innermost first.
-        values: For each frame the values of its local variables by name, as text; empty if they
-            were not asked for.
-    """
-
-    tid: int
-    name: str
-    is_main: bool
-    holds_gil: bool
-    frames: tuple[Frame, ...]
-    values: tuple[Mapping[str, str], ...] = ()
-
-
-def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
-    """Return the threads in what ``py-spy dump --json`` has printed.
-
-    Raises:
-        ValueError: It is an error message, or cut short.
-    """
-    try:
-        return tuple(
-            SpiedThread(
-                each["os_thread_id"] or 0,
-                each.get("thread_name") or "",
-                each["os_thread_id"] == each["pid"],
-                bool(each.get("owns_gil")),
-                tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
-                tuple(_values(f.get("locals")) for f in each["frames"]),
-            )
-            for each in json.loads(text)
-        )
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError("not the JSON that py-spy prints") from error
-
-
-def _values(found: Iterable[Mapping[str, str]] | None) -> Mapping[str, str]:
-    return {each["name"]: each.get("repr") or "" for each in found or ()}
-
-
-Spied = Mapping[int, tuple[SpiedThread, ...]]
-"""The threads of each rank."""
-
-
-def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
-    """Return the threads of processes with their variables, and why some could not be read.
-
-    Variables are read where that is possible: a thread that runs meanwhile may make it fail.
-
-    Args:
-        pids: Process id of each rank.
-    """
-    command = py_spy_command()
-    if not command:
-        return {}, dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
-
-    def spied(pid: int) -> tuple[SpiedThread, ...] | str:
-        why = ""
-        for options in (("--locals",), ()):
-            found = _spied([*command[:-1], *options, command[-1], str(pid)])
-            if not isinstance(found, str):
-                return found
-            why = why or found
-        return why
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = dict(zip(pids, pool.map(spied, pids.values()), strict=True))
-    threads = {rank: each for rank, each in answers.items() if not isinstance(each, str)}
-    return threads, {rank: each for rank, each in answers.items() if isinstance(each, str)}
-
-
-def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
-    """Return what py-spy prints, or why there is nothing."""
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
-        return parse_dump(done.stdout)
-    except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return said[0] if said else "py-spy told nothing"
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-
-
-def dump_of(rank: int, threads: Iterable[SpiedThread]) -> Dump:
-    """Return the stacks of a rank's threads, the main thread last."""
-    found = sorted(threads, key=lambda each: each.is_main)
-    stacks = (
-        ThreadStack(each.name or str(each.tid), each.frames, each.holds_gil) for each in found
-    )
-    return Dump(rank, "py-spy", tuple(stacks))
-
-
-def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
-    """Return the ranks whose main thread holds the GIL; none without py-spy.
-
-    Args:
-        pids: Process id of each rank to ask.
-    """
-    command = py_spy_command()
-    if not command or not pids:
-        return ()
-
-    def main_holds_gil(pid: int) -> bool:
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            done = subprocess.run(
-                [*command, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
-            )
-            return any(each.holds_gil and each.tid == pid for each in parse_dump(done.stdout))
-        return False
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(main_holds_gil, pids.values())
-        return [rank for rank, holds in zip(pids, answers, strict=True) if holds]
-
-
-@dataclass(slots=True)
-class PySpySampler:
-    """Samples the user's line in a process's main thread, in the background. Close it in the end.
-
-    Attributes:
-        clock: Returns the time in seconds.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    _command: tuple[str, ...] = field(default_factory=py_spy_command)
-    _asked_s: float = float("-inf")
-    _running: tuple[int, subprocess.Popen[bytes], IO[bytes]] | None = None
-    _sample: tuple[int, Frame | None] | None = None
-
-    def user_frame(self, pid: int) -> Frame | None:
-        """Return the last sample of `pid`, if there is one, and begin another if it is old."""
-        if self._running is not None and self._running[1].poll() is not None:
-            asked, _, answer = self._running
-            answer.seek(0)
-            self._sample = asked, None
-            with contextlib.suppress(ValueError, StopIteration):
-                main = next(each for each in parse_dump(answer.read()) if each.tid == asked)
-                self._sample = asked, innermost_user_frame(main.frames)
-            self.close()
-        if self._running is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
-            self._asked_s = self.clock()
-            self._ask(pid)
-        return self._sample[1] if self._sample is not None and self._sample[0] == pid else None
-
-    def _ask(self, pid: int) -> None:
-        if not self._command:
-            return
-        with contextlib.suppress(OSError):
-            # a file: a pipe could fill up, as it is not read while py-spy writes
-            answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
-            process = subprocess.Popen(
-                [*self._command, str(pid)],
-                stdin=subprocess.DEVNULL,
-                stdout=answer,
-                stderr=subprocess.DEVNULL,
-            )
-            self._running = pid, process, answer
-
-    def close(self) -> None:
-        """Stop sampling."""
-        if self._running is not None:
-            _, process, answer = self._running
-            process.kill()
-            process.wait()
-            answer.close()
-            self._running = None
-
+from pytest_multihost.core.model.stack import Dump
+from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
@@ -228,14 +32,7 @@ _STABLE = 3
 """How many sizes in a row must be equal for an answer to be complete: faulthandler writes line by
 line, and marks no end."""
 
-_OWN = "faulthandler"
 _LOOP = "asyncio/base_events.py"
-
-_THREAD = re.compile(
-    r"(Current thread|Thread|Stack)(?: (0x[0-9a-f]+)(?: \[(.*)\])?)? \(most recent call first\):"
-)
-_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
 def dump_stacks(
@@ -253,8 +50,6 @@ def dump_stacks(
     than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
 
     Args:
-        world: The ranks' world.
-        ranks: Those to ask.
         directory: Where they answer.
         computing: Ranks whose main thread computes while it holds the GIL. One that runs Python
             comes to run a handler of Python's, too; one in native code does not: it is deaf.
@@ -267,7 +62,7 @@ def dump_stacks(
     dumps = ask(ranks, "threads")
     dumps |= ask([rank for rank in ranks if not dumps[rank].threads], "outside")
     answered = [rank for rank in ranks if dumps[rank].threads]
-    spied = [rank for rank in answered if dumps[rank].source != _OWN]
+    spied = [rank for rank in answered if dumps[rank].source != FAULTHANDLER]
     own = [rank for rank in answered if rank not in spied]
     for rank, second in (ask(own, "threads") | ask(spied, "outside")).items():
         first = dumps[rank]
@@ -302,8 +97,6 @@ def request_dump(
     """Have ranks write what is asked for; return the files in which they do, when they are done.
 
     Args:
-        world: The ranks' world.
-        ranks: Those to ask.
         directory: Where they answer.
         kind: What they are to write.
     """
@@ -347,9 +140,6 @@ def _read(file: Path) -> str:
         return ""
 
 
-# What faulthandler and py-spy write
-
-
 def _parse(text: str, *, rank: int) -> Dump:
     """Read the last answer in a file, whoever has written it."""
     _, start, last = f"\n{text}".rpartition("\n[\n")
@@ -357,38 +147,3 @@ def _parse(text: str, *, rank: int) -> Dump:
         return dump_of(rank, parse_dump(start + last))
     except ValueError:
         return parse_faulthandler(text, rank=rank)
-
-
-def parse_faulthandler(text: str, *, rank: int) -> Dump:
-    """Read what `faulthandler` wrote.
-
-    Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
-    after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
-    lines that are none of these (``<no Python frame>``, ``Garbage-collecting``) carry no frame.
-    If the rank was asked several times, the last answer counts: within one, an empty line parts the
-    threads, and between two there is none.
-
-    Args:
-        text: The file's content, possibly cut off at the end.
-        rank: Whose it is.
-    """
-    threads: list[ThreadStack] = []
-    is_cut, last = False, "first"
-    for line in text.splitlines():
-        if head := _THREAD.match(line):
-            if last:  # another answer begins
-                threads, is_cut = [], False
-            name = head[3] or head[2] or "MainThread"  # "Stack" heads the only thread asked for
-            threads.append(ThreadStack(name=name, current=head[1] == "Current thread"))
-        elif threads and (found := _FRAME.match(line)):
-            number = int(found[2]) if found[2].isdigit() else 0
-            frame = Frame(_unescaped(found[1]), number, _unescaped(found[3]))
-            threads[-1] = replace(threads[-1], frames=(*threads[-1].frames, frame))
-        is_cut = is_cut or line == "..."
-        last = line
-    return Dump(rank, _OWN, tuple(threads), lacks_main=is_cut)
-
-
-def _unescaped(name: str) -> str:
-    """Undo how faulthandler writes what is not ASCII; it may not allocate memory."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)), name)

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.launcher_env import Address
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
 from pytest_multihost.core.model.operation import rank_set
@@ -110,9 +111,6 @@ class Listener:
 
     def detect_local_peers(self, folder: Path) -> None:
         """Find out which peers see the same processes and files as the controller.
-
-        Args:
-            folder: A directory of this machine.
 
         Raises:
             LaunchError: A peer is gone, or does not answer.

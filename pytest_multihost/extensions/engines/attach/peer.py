@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import psutil
 
+from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
-from pytest_multihost.core.launch.wire import Frame, FrameStream
+from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import (
     Failed,
@@ -58,9 +59,6 @@ class Peer:
     """Another process of the run.
 
     Attributes:
-        rank: Its rank.
-        stream: The connection to it.
-        hello: Its description of itself.
         offset_s: Offset from its clock to the controller's.
         uncertainty_s: Error bound of `offset_s`.
         is_local: Whether it shares the controller's kernel, process ids and files, so that the

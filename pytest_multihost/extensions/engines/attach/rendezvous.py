@@ -168,7 +168,6 @@ def _read_private(path: Path, *, follows: bool) -> bytes:
     """Return the content of a file that holds a secret.
 
     Args:
-        path: The file.
         follows: Whether it may be a symbolic link, as files of a mounted Kubernetes secret are.
 
     Raises:
@@ -251,7 +250,7 @@ def _reachable(stream: socket.socket) -> list[Address]:
 # proof, and a recorded proof does not fit another challenge.
 #
 # From the same values both derive two keys, one for each direction, and every later frame carries
-# tags made with its direction's key; see `launch.wire.Authenticator`. So the first frame
+# tags made with its direction's key; see `launch.frames.Authenticator`. So the first frame
 # from the controller proves that it knows the secret as well, no frame can be reflected as an
 # answer, and frames of other connections are rejected. Nothing is encrypted: an eavesdropper can
 # read it all.

@@ -14,14 +14,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.core.launch.interface import (
-    ANSWER_S,
-    CompositeWorld,
-    Ending,
-    WorldProcesses,
-)
+from pytest_multihost.core.launch.composite_world import CompositeWorld
+from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.launch.wire import Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.messages import (

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_multihost.core.launch.reaper import ENDING
+from pytest_multihost.core.launch.ending_signals import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
@@ -73,7 +73,6 @@ class Agent:
 
         Args:
             session: The session, after its collection.
-            chosen: Its multihost tests.
         """
         config = session.config
         settings = config.stash[TALLY].settings
@@ -130,7 +129,6 @@ class Controller:
     """What the controller of an attached run does more than that of any other; a plugin.
 
     Attributes:
-        listener: Accepts the peers.
         timeout_s: Timeout of the wait for them.
         lost: Descriptions of the peers that are gone.
     """

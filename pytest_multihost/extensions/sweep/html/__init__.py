@@ -12,6 +12,7 @@ from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.html import PAGE_NAME, render
 from pytest_multihost.extensions.sweep import words as sweep_words
+from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -20,7 +21,6 @@ from pytest_multihost.extensions.sweep.result import (
     SweepResult,
 )
 
-SWEEP_PAGE_NAME = "sweep.html"
 _FOLDER = Path(__file__).parent
 
 OUTCOMES: tuple[RunOutcome, ...] = tuple(sweep_words.OUTCOMES)
@@ -35,7 +35,6 @@ class Cell:
 
     Attributes:
         name: Identifies it within the page.
-        role: The ranks.
         runs: Runs, the worst outcome first.
         not_run: How many disturbances were planned and not run.
     """
@@ -62,7 +61,6 @@ class MatrixRow:
 
     Attributes:
         where: The line; None if it is not in the user's code.
-        text: The points.
         cells: One for each role; None where that does not pass these points.
     """
 
@@ -135,7 +133,6 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
     """Return the page of a sweep.
 
     Args:
-        result: The sweep.
         pages: Directories of runs that have a page.
         has_index: Whether there is a page of the run of pytest beside.
     """
@@ -161,7 +158,6 @@ def write_sweep_page(directory: Path, result: SweepResult) -> Path:
 
     Args:
         directory: The folder of the undisturbed attempt.
-        result: The sweep.
 
     Raises:
         OSError: It cannot be written.

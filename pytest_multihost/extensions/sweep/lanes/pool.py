@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.launch.interpreter import spawn_interpreter
+from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.launch.reaper import wait_until_dead
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.launch.wire import receive_packet, send_packet, signals_deferred
+from pytest_multihost.core.launch.wire import signals_deferred
 from pytest_multihost.core.model.errors import GarbledError, LaunchError
 from pytest_multihost.extensions.sweep.lanes.process import (
     FromLane,
@@ -42,8 +43,6 @@ class _Lane:
     """A lane, as the controller sees it.
 
     Attributes:
-        connection: To its process.
-        pid: Its process id.
         request: What it is running.
         servers: Pidfds of its servers, by key.
     """
@@ -119,7 +118,6 @@ class LanePool:
         """Have an idle lane run a world; there must be one.
 
         Args:
-            request: The world.
             launcher: The controller's own that could start it; the lane gets a clone of its server.
 
         Raises:

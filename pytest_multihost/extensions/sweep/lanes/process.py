@@ -18,8 +18,8 @@ from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
 from pytest_multihost.core.launch.libc import die_with_parent
+from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.launch.wire import Packet, receive_packet, send_packet
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec, token
 from pytest_multihost.core.model.stack import SourceContext
@@ -45,7 +45,6 @@ class LanesJob:
 
     Attributes:
         control: Descriptor of the control connection.
-        controller: The controller's process id.
     """
 
     control: int
@@ -77,7 +76,6 @@ class UseServer:
     Attributes:
         key: What later requests call it.
         launch: The way of launching, as verdicts call it.
-        pid: Its process id.
     """
 
     key: str
@@ -99,12 +97,10 @@ class RunWorld:
         symptoms: How the backend's failures look when they follow from another rank's.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory.
-        root: pytest's rootdir.
         artifacts: The directory to which the paths in answers are relative.
         keep: Where to write the artifacts of a run that shows a weakness; None: nowhere.
         permits: Where the permits for ranks are; None: none are needed.
         permit_count: How many there are.
-        run_id: The run of pytest.
         environment: Versions by package name.
     """
 
@@ -204,7 +200,6 @@ class _Lane:
     """A lane.
 
     Attributes:
-        connection: To the controller.
         launchers: What starts ranks, by key.
     """
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.plan import order_rest
-from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+from pytest_multihost.extensions.sweep.report import read_sweep
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -44,7 +45,6 @@ class Step:
 
     Attributes:
         disturbance: What is done in it.
-        purpose: Why.
         artifacts: Number of the artifacts that it is to leave; None: it leaves none.
     """
 
@@ -60,7 +60,6 @@ class OneSweep:
     Attributes:
         rest: What has not been run yet.
         runs: What was run once, judged.
-        repeats: Further runs of witnesses.
     """
 
     rest: deque[Disturbance]
@@ -270,7 +269,6 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
     """Return the last sweep of the same test with the same world.
 
     Args:
-        artifacts: The artifacts directory.
         result: The sweep that is about to begin.
     """
     found: list[SweepResult] = []

@@ -38,7 +38,8 @@ from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
 from pytest_multihost.core.report.text import ERASE, overlay
-from pytest_multihost.extensions.sweep.html import SWEEP_PAGE_NAME, write_sweep_page
+from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
+from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.extensions.sweep.marker import SweepRequest
 from pytest_multihost.extensions.sweep.options import CONTINUE
@@ -74,11 +75,7 @@ TICK_S = 0.5
 
 @dataclass(slots=True)
 class SweepLine:
-    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log.
-
-    Attributes:
-        config: The run's.
-    """
+    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log."""
 
     config: pytest.Config
     _shown_s: float = 0.0

@@ -16,7 +16,7 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.sweep.report import read_sweep, sweep_record, write_sweep
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 
-CONTRACT = Path(__file__).parent.parent.parent / "docs" / "sweep-json.md"
+CONTRACT = Path(__file__).parents[3] / "docs" / "sweep-json.md"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses
 from pytest_multihost.extensions.sweep.words import disturbance_text, mending
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 FAMILY_NAMES = tuple(FAMILIES)
 FROM_POINTS = tuple(name for name in FAMILY_NAMES if name != "hazards")
 STOP, LOSS = "train:stop", "train:loss"

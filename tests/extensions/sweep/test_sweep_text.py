@@ -1,7 +1,7 @@
 """What the terminal shows of a sweep, compared letter by letter with tests/golden/sweep*.txt.
 
-`PYTHONPATH=tests/shared python tests/unit/test_sweep_text.py` writes them anew. Then read them as a
-stranger would.
+`PYTHONPATH=tests/shared python tests/extensions/sweep/test_sweep_text.py` writes them anew. Then
+read them as a stranger would.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_multihost.extensions.sweep.words import (
     waits_text,
 )
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FILES = ".pytest_multihost/2026-11-23T00-00-00Z-4711/test_ckpt.py-test_save-4-gloo-1f3a/sweep.html"
 STORIES = {
     "sweep": (SWEEP, 120),

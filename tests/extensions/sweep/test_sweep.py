@@ -275,8 +275,8 @@ def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> No
         """
         import sys
         def pytest_sessionfinish():
-            rooms = ("pytest_multihost.extensions.sweep.lanes", "pytest_multihost.extensions.sweep",
-                     "pytest_multihost.extensions.sweep.run")
+            names = ("lanes", "run", "plan", "judge", "html", "report", "result", "words")
+            rooms = [f"pytest_multihost.extensions.sweep.{name}" for name in names]
             print("\\nimported:", [each for each in rooms if each in sys.modules])
         """
     )

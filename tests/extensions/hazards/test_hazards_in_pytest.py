@@ -14,7 +14,7 @@ from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES
 Worlds = Any  # of tests/conftest.py
 RunWorlds = Callable[..., Worlds]
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "hazards.md"
+DOCS = Path(__file__).parents[3] / "docs" / "hazards.md"
 EXAMPLES = dict(
     re.findall(
         r"^### (\w+)\n(?:(?!^###).)*?```python\n(.*?)```",

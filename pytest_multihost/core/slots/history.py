@@ -1,51 +1,26 @@
-"""Read what a rank has recorded: its operations, its history, which of its threads wait."""
+"""Reads a rank's history: the last collectives that it has entered in each of its groups."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from pytest_multihost.core.model.operation import (
-    CallSite,
-    GroupKey,
-    History,
-)
+from pytest_multihost.core.model.operation import CallSite, GroupKey, History
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.slots.page import (
     CALL,
-    ENDED,
     ENTRIES,
     ENTRY,
-    FIRST_WORD,
     HAVE_HISTORY,
-    RECORD,
-    RECORDS_AT,
     RING,
     RINGS,
-    SINK_AT,
-    STRIDE,
-    THREAD,
-    WAITED,
-    WORDS,
-    archive_path,
     history_path,
     parse_group,
     read_page,
     read_slots,
     texts_of,
 )
-
-__all__ = [
-    "archive_path",
-    "history_path",
-    "read_histories",
-]
-
-
-# Reads a rank's history: the last collectives that it has entered in each of its groups.
-
 
 Entry = tuple[int, int, tuple[int, ...]]
 """Sequence, when it began (ns), and what identifies its call: numbers of texts, line and root."""
@@ -107,33 +82,3 @@ def _site(call: tuple[int, ...], texts: Mapping[int, str]) -> CallSite:
     detail, file, line, function, name, _, _, _, root = call
     frames = (Frame(texts[file], line, texts[function]),) if file else ()
     return CallSite(texts[name], root if root >= 0 else None, texts[detail], frames)
-
-
-# Which threads of a rank wait for operations: all that is read of its page, so that it is fast.
-
-
-def read_waiting(path: Path) -> tuple[bytes, frozenset[int]]:
-    """Return a page's counts and records, and the threads that wait for operations; fastest.
-
-    The former are equal in two readings if the rank has written nothing in between.
-    """
-    try:
-        with path.open("rb", buffering=0) as file:
-            data = file.read(SINK_AT)
-    except OSError:
-        data = b""
-    if len(data) < SINK_AT:
-        return b"", frozenset()
-    words = memoryview(data).cast("Q")
-    ended = words[FIRST_WORD + ENDED :: WORDS].tolist()
-    records = (RECORD.unpack_from(data, RECORDS_AT + i * STRIDE) for i in _zeros(ended))
-    threads = (each[THREAD] for each in records if each[0] and each[WAITED])
-    return data, frozenset(threads)
-
-
-def _zeros(values: list[int]) -> Iterator[int]:
-    """Yield the places of zeros: of records that are open, of which there are few."""
-    at = -1
-    with suppress(ValueError):
-        while True:
-            yield (at := values.index(0, at + 1))

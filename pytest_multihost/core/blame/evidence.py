@@ -1,0 +1,81 @@
+"""The evidence of a diagnosis: what each rank that it names was seen to do, and by what means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.partition_blame import effect_evidence
+from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.blame.rpc_functions import called_functions
+from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.verdict import Evidence
+from pytest_multihost.core.outcome import Finding, describe_exit
+
+DIGITS = 4  # of seconds in a verdict
+
+
+def evidence(
+    cause: Cause, states: States, result: WorldResult, finding: Finding
+) -> Iterator[Evidence]:
+    """Yield the evidence about the ranks that wait, about the culprits, and about the network."""
+    for wait in first_waits(cause):
+        operation = wait.operation
+        if operation is not None and wait.rank not in cause.culprits:
+            fact = f"entered {operation.describe(result.spec.size)}"
+            since_s = round(operation.since_s - result.started_s, DIGITS)
+            yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
+        elif operation is None and states[wait.rank].polls:
+            yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
+    subject = result.spec.subject
+    told_by = "pytest" if subject == "test" else "harness"
+    for rank in cause.culprits:
+        state, found = states[rank], finding.ranks[rank]
+        if state.condition == "died" and found.facts.exit is not None:
+            yield Evidence(rank, describe_exit(found.facts.exit), "pidfd")
+        if state.condition == "raised" and found.at_s is not None:
+            at_s = round(found.at_s - result.started_s, DIGITS)
+            yield Evidence(rank, f"raised {found.summary}", told_by, at_s=at_s)
+        if state.condition == "finished" and found.facts.parked_s is not None:
+            at_s = round(found.facts.parked_s - result.started_s, DIGITS)
+            yield Evidence(rank, f"left the {subject}", told_by, at_s=at_s)
+        # Frames alone show where a rank is, and nothing of what it has entered before.
+        is_counted = cause.operation is not None and result.ending != "seen"
+        if cause.operation is not None and is_counted and cause.operation.kind == "collective":
+            yield _last_in_group(state, cause.operation, result)
+        yield from _functions_for_others(state)
+        seen = state.seen
+        if seen.label is not None and state.condition == "alive":
+            yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
+    yield from effect_evidence(result)
+
+
+def _functions_for_others(state: RankState) -> Iterator[Evidence]:
+    """Yield what functions a rank runs for others, and its own calls that wait meanwhile."""
+    functions = called_functions(state.known)
+    for each in functions:
+        fact = f"runs {each.detail}, which another rank has called"
+        yield Evidence(state.rank, fact, each.source)
+    for each in state.pending if functions else ():
+        if each.kind == "transfer" and each.frame is not None:
+            at = f"{PurePath(each.frame.file).name}:{each.frame.line}"
+            fact = f"another thread waits in {each.title} at {at}"
+            yield Evidence(state.rank, fact, each.source)
+
+
+def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> Evidence:
+    """Return the last operation of a rank in the group of `operation`."""
+    theirs = [
+        each
+        for each in state.known
+        if each.kind == "collective" and each.group_key == operation.group_key
+    ]
+    last = max(theirs, key=lambda each: each.sequence, default=None)
+    if last is None:
+        return Evidence(state.rank, "entered no operation of this group", "recorder")
+    left = f", which it left by {last.error}" if last.error else ""
+    fact = f"its last operation in this group was {last.describe(result.spec.size)}{left}"
+    return Evidence(state.rank, fact, "recorder")

@@ -1,0 +1,197 @@
+"""The headline of a diagnosis: the culprits, and what the other ranks wait for them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.wait_graph import Wait
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.spec import phase_name
+from pytest_multihost.core.model.verdict import Kind, RankPlace, Sentence, Span, sentence
+from pytest_multihost.core.outcome import Finding
+from pytest_multihost.core.outcome.active_faults import frozen_for_good
+
+_OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
+
+
+def headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    """Return one line: the culprits, and the operation in which the other ranks wait for them."""
+    size, is_one = result.spec.size, len(cause.culprits) == 1
+    if fault := planned_freeze(cause, result):
+        frozen = f" {'is' if is_one else 'are'} frozen by {fault!r}"
+        return sentence(_ranks(cause.culprits, cause), frozen, _waiters(cause, size))
+    if cause.kind in _SENTENCES:
+        before, after = _SENTENCES[cause.kind]
+        what = finding.ranks[cause.culprits[0]].summary
+        be, subject = "is" if is_one else "are", result.spec.subject
+        after = after.format(what=what, be=be, subject=subject)
+        return sentence(before, _ranks(cause.culprits, cause), after, _waiters(cause, size))
+    return _HEADLINES[cause.kind](cause, finding, result)
+
+
+def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
+    """Return the fault that keeps the culprits frozen, if faults freeze all of them for good."""
+    frozen = frozen_for_good(result.spec.faults, result.history)
+    is_planned = bool(cause.culprits) and frozen.keys() >= set(cause.culprits)
+    return frozen[cause.culprits[0]] if is_planned and cause.kind in _OF_FROZEN else None
+
+
+def _ranks(ranks: Sequence[int], cause: Cause) -> Sentence:
+    return (Span(rank_set(ranks), "culprit" if set(ranks) == set(cause.culprits) else ""),)
+
+
+def _words(operation: Operation | None, size: int, otherwise: str = "") -> Sentence:
+    """Return the text of an operation, or another one if there is none."""
+    if operation is None:
+        return sentence(otherwise)
+    if group := operation.group_name(size):
+        return sentence(f"{operation.title} ", (Span(f"({group})", "group"),))
+    return sentence(operation.title)
+
+
+def _waiters(cause: Cause, size: int) -> Sentence:
+    """Return the waiting ranks as in "; ranks 1-3 wait for it in all_reduce #3 (world group)"."""
+    if not cause.waiting:
+        return ()
+    them = "it" if len(cause.culprits) == 1 else "them"
+    where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
+    return sentence(f"; {rank_set(cause.waiting)} {_wait(cause)} for {them}", where)
+
+
+def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
+    """Return the line at which the others wait for a culprit that has none itself any more."""
+    if cause.kind not in ("finished", "died"):
+        return ""
+    waits = (each for each in cause.concerned_waits if each.operation is cause.operation)
+    ranks = [wait.rank for wait in waits if wait.rank in cause.waiting][:1]
+    at = next((each for each in places if each.rank in ranks), None)
+    return f" at {at.file}:{at.line}" if at is not None else ""
+
+
+def _wait(cause: Cause) -> str:
+    return "waits" if len(cause.waiting) == 1 else "wait"
+
+
+_SENTENCES: Mapping[Kind, tuple[str, str]] = {
+    "finished": ("", " returned from the {subject}"),
+    "raised": ("", " raised {what}"),
+    "died": ("", " {what}"),
+    "stopped": ("", " {be} stopped from outside the {subject}"),
+    "gil_held": ("native code in ", " holds the GIL"),
+}
+"""What is before and behind the culprits where their own state says enough, without the waiters."""
+
+
+def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    who, operation = _ranks(cause.culprits, cause), cause.operation
+    if operation is None:
+        return sentence(f"{rank_set(cause.waiting)} wait for a lock that ", who, " holds")
+    words = _words(operation, result.spec.size)
+    if operation.kind == "collective":
+        return sentence(who, " never reached ", words)
+    waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
+    if operation.kind == "transfer":
+        return sentence(who, " never did its part in ", words, f" of rank {waiter}")
+    waiting = f"{rank_set(cause.waiting)} {_wait(cause)} in "
+    return sentence(waiting, words, " for something that ", who, " did not provide")
+
+
+def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    """Return the culprits' side first; on a tie, the smallest side."""
+    ranks_in: dict[Sentence, list[int]] = {}
+    for wait in _sides_of_mismatch(cause):
+        if wait.operation is not None:
+            root, frame = wait.operation.root, wait.operation.frame
+            from_root = f" from rank {root}" if root is not None else ""
+            at = ""
+            if frame is not None and wait.operation.source == "native-frames":
+                at = f" at {PurePath(frame.file).name}:{frame.line}"
+            words = sentence(_words(wait.operation, result.spec.size), from_root, at)
+            ranks_in.setdefault(words, []).append(wait.rank)
+    ordered = sorted(
+        ranks_in.items(),
+        key=lambda each: (not {*each[1]} & {*cause.culprits}, len(each[1]), each[1]),
+    )
+    of_culprits = sum(not {*cause.culprits}.isdisjoint(ranks) for _, ranks in ordered)
+    first_other = of_culprits or len(ordered) - 1
+    found: Sentence = ()
+    for number, (words, ranks) in enumerate(ordered):
+        between = " where " if number == first_other else ", " if number else ""
+        found = sentence(found, between, _ranks(ranks, cause), " in ", words)
+    return found
+
+
+def _sides_of_mismatch(cause: Cause) -> Iterator[Wait]:
+    """Yield one wait of each rank of all sides.
+
+    A rank whose operation let it pass waits in a later one of that group.
+    """
+    group = cause.operation.group_key if cause.operation is not None else None
+    is_told = any(wait.is_mismatch for wait in cause.waits)  # else the programs' lines differ
+    waits = [wait for wait in cause.concerned_waits if wait.operation is not None]
+    for rank, theirs in group_by_value((wait.rank, wait) for wait in waits).items():
+        mismatched = [wait for wait in theirs if wait.is_mismatch]
+        inside = [wait for wait in theirs if wait.operation and wait.operation.group_key == group]
+        is_side = not is_told or rank in cause.culprits
+        yield from (mismatched or inside or (theirs if is_side else []))[:1]
+
+
+def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    found = sentence(_ranks(cause.cycle or cause.waiting, cause), " wait for each other: ")
+    for rank, ahead in zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True):
+        wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
+        operation = wait.operation if wait is not None else None
+        words = _words(operation, result.spec.size, otherwise="the lock of a file")
+        between = "" if rank == cause.cycle[0] else ", "
+        found = sentence(found, f"{between}rank {rank} waits in ", words, f" for rank {ahead}")
+    return found
+
+
+def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    operation, size = cause.operation, result.spec.size
+    words = _words(operation, size, otherwise="an operation")
+    if cause.culprits:
+        waiters = _waiters(replace(cause, operation=None), size)
+        who = _ranks(cause.culprits, cause)
+        return sentence(who, " left ", words, f" by {cause.error}", waiters)
+    if cause.cut is not None:
+        inside = {w.rank for w in cause.waits if w.operation and w.rank in cause.waiting}
+        has = "has" if len(inside) == 1 else "have"
+        cut = f", and {cause.cut.words}"
+        return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
+    members = operation.group if operation is not None else ()
+    entered = [rank for rank in cause.waiting if rank in members] or cause.waiting
+    return sentence(f"{rank_set(entered)} have entered ", words, ", and nothing moves")
+
+
+def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    facts, subject = finding.ranks[cause.culprits[0]].facts, result.spec.subject
+    phase = phase_name(facts.phase, subject)
+    own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
+    where = sentence(" in ", _words(own[0], result.spec.size)) if own else ()
+    be, them = ("is", "it") if len(cause.culprits) == 1 else ("are", "them")
+    who = _ranks(cause.culprits, cause)
+    return sentence(who, f" {be} stuck in {phase}", where, f", and nobody waits for {them}")
+
+
+def _unknown(_: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    late = [each.facts.rank for each in finding.ranks if each.outcome == "hung"]
+    if not late:
+        return sentence(result.reason or "the world did not end")
+    return sentence(f"{rank_set(late)} did not end; it is unknown which rank is waited for")
+
+
+_HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {
+    "straggler": _straggler,
+    "livelock": lambda *args: sentence(_straggler(*args), ": it is busy, or waits again and again"),
+    "mismatch": _mismatch,
+    "deadlock": _deadlock,
+    "transport": _transport,
+    "stuck": _stuck,
+    "unknown": _unknown,
+}

@@ -1,0 +1,54 @@
+"""The notes of a diagnosis: other causes, faults, and why it is not more precise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.headline import headline
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
+from pytest_multihost.core.outcome import Finding
+from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
+
+_VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
+"""Kinds for which more observations might give a more precise diagnosis."""
+
+_MAX_BLOCKERS = 3
+_LAST_RUNS = 8
+"""Of so many last snapshots, four a second, a rank that has run in one was not still."""
+
+_DECLARE = (
+    "what the ranks wait for was not recorded: `pytest_multihost.operation(...)` around a wait"
+    " of their own tells for which ranks it is"
+)
+
+
+def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Iterator[str]:
+    """Yield the notes, each a sentence without its full stop."""
+    for cause in causes[1:]:
+        words = "".join(span.text for span in headline(cause, finding, result))
+        yield f"also {cause.kind}: {words}"
+    yield from unfired_faults(result)
+    yield from fault_notes(result)
+    last = result.last_snapshot
+    if last is not None:
+        yield from _notes_of_snapshot(last, causes[0], result.ending)
+    is_unknown = causes[0].kind == "unknown" and result.ending == "overrun"
+    if is_unknown and last is not None and not last.unobserved:
+        yield _DECLARE
+
+
+def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
+    if ending == "overrun" and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
+        yield f"not proven before the deadline because {'; '.join(found)}"
+    if cause.kind in _VAGUE:
+        yield from last.unobserved
+    yield from last.notes
+
+
+def _moving(last: WorldSnapshot) -> tuple[str, ...]:
+    """Return as a sentence which ranks have run to the end: no proof was even begun."""
+    ranks = [each.rank for each in last.ranks if any(each.recent_runs[-_LAST_RUNS:])]
+    verb = "runs, or wakes up" if len(ranks) == 1 else "run, or wake up"
+    return (f"{rank_set(ranks)} {verb} again and again",) if ranks else ()

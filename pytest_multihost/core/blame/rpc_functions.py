@@ -1,0 +1,85 @@
+"""Functions that ranks run for others in threads of their own, called by torch.distributed.rpc.
+
+A diagnosis may be about such a thread. Then what the main thread does, such as a wait in
+rpc.shutdown, says nothing about the hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_multihost.core.model.operation import CALLEE_SCOPE, RPC_KINDS, Operation, rpc_name
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import Dump, ThreadStack
+from pytest_multihost.core.model.verdict import OperationName, WaitsFor
+
+_CALLEE = "torch/distributed/rpc/internal.py"
+_FETCH = "to_here"
+
+
+def called_functions(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Return those of a rank's operations that are functions which it runs for others."""
+    return tuple(each for each in operations if each.is_open and each.scope == CALLEE_SCOPE)
+
+
+def is_call_of(name: str, function: Operation) -> bool:
+    """Return whether an operation of this name may be a call of that function."""
+    return name in {_FETCH, *(rpc_name(kind, function.detail) for kind in RPC_KINDS)}
+
+
+def operations_in_calls(
+    result: WorldResult,
+    culprits: Sequence[int],
+    operation: OperationName | None,
+    waits_for: Sequence[WaitsFor],
+) -> Mapping[int, Operation]:
+    """Return, of each rank whose thread for others a diagnosis is about, the operation there.
+
+    Of a culprit that is the function which it runs, of another rank what that function waits in.
+
+    Args:
+        result: What was observed of the world.
+        culprits: Those of the diagnosis.
+        operation: That in which the others wait for the culprits.
+        waits_for: The waits of the diagnosis.
+    """
+    found: dict[int, Operation] = {}
+    for wait in waits_for:
+        own = result.last_seen[wait.rank].operations if wait.rank in result.last_seen else ()
+        threads = {each.thread for each in called_functions(own)}
+        for each in own:
+            name = OperationName(each.name, each.sequence, each.group)
+            if each.is_open and each.thread in threads and name == wait.operation:
+                found.setdefault(wait.rank, each)
+    for rank in culprits if operation is not None else ():
+        own = result.last_seen[rank].operations if rank in result.last_seen else ()
+        for each in called_functions(own):
+            if rank not in found and operation and is_call_of(operation.name, each):
+                found[rank] = each
+    return found
+
+
+def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:
+    """Return the thread of a dump that is in an operation which a function for others is in."""
+    threads = [each for each in dump.threads if _runs_for_caller(each)]
+    if operation.scope == CALLEE_SCOPE:
+        known = (e for e in threads if any(f.function == operation.detail for f in e.frames))
+    else:
+        known = (e for e in threads if operation.frame in e.frames)
+    return next(known, threads[0] if len(threads) == 1 else None)
+
+
+def with_threads(dumps: Iterable[Dump], operations: Mapping[int, Operation]) -> tuple[Dump, ...]:
+    """Return the dumps; of these ranks with the thread of the operation as the main one."""
+    found = []
+    for dump in dumps:
+        operation = operations.get(dump.rank)
+        thread = thread_of(dump, operation) if operation is not None else None
+        shown = replace(dump, threads=(thread,), lacks_main=False) if thread is not None else dump
+        found.append(shown)
+    return tuple(found)
+
+
+def _runs_for_caller(thread: ThreadStack) -> bool:
+    return any(each.file.endswith(_CALLEE) for each in thread.frames)

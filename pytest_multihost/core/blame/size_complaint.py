@@ -1,0 +1,63 @@
+"""Ranks that gloo ends because what they receive has another size than they expect.
+
+Such a rank died, and that is what ended the world. But gloo compares sizes only where more
+arrives than fits, so the rank whose tensor differs is often another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.core.outcome import Finding
+
+_COMPLAINT = "op.preamble.length <= op.nbytes"
+"""The condition that gloo states when it finds more than it expects, in each of its versions."""
+
+
+def as_doubtful(cause: Cause, finding: Finding) -> Cause:
+    """Return the cause as only likely if gloo ended its culprit because of a size."""
+    return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
+
+
+def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:
+    """Yield why gloo ended the first cause's culprit, and what the members had entered."""
+    for rank in _complaining(causes[0], finding):
+        inside = [
+            (each, tuple(_entered(each, states)))
+            for each in states[rank].known
+            if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.is_open
+        ]
+        # Of several, gloo does not say which: it is the one that the members entered differently.
+        told = [each for each in inside if each[1]] or (inside if len(inside) == 1 else [])
+        operation, entered = told[0] if told else (None, ())
+        where = f" in {operation.title}" if operation is not None else ""
+        yield (
+            f"gloo ended rank {rank} because what it received has another size:"
+            f" another rank's tensor differs{where}{': ' if entered else ''}{'; '.join(entered)}"
+        )
+
+
+def _complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
+    """Return the culprits that died with gloo's complaint about a size as their last words."""
+    if cause.kind != "died":
+        return ()
+    return tuple(rank for rank in cause.culprits if _COMPLAINT in finding.ranks[rank].last_words)
+
+
+def _entered(operation: Operation, states: States) -> Iterator[str]:
+    """Yield which members entered what at this place in the sequence, if they differ."""
+    if not operation.sequence:
+        return
+    ranks_with = group_by_value(
+        (f"{each.name} {each.detail}".rstrip(), rank)
+        for rank in sorted(states)
+        for each in states[rank].known
+        if each.kind == "collective" and each.place == operation.place
+    )
+    if len(ranks_with) > 1:
+        for words, ranks in ranks_with.items():
+            yield f"{rank_set(ranks)} entered {words}"

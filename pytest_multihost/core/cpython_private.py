@@ -1,0 +1,250 @@
+"""All uses of what CPython keeps private, or may change with any release; 3.11 to 3.14 are known.
+
+The one module that touches private names of the interpreter and of its standard library, that reads
+exception tables and instructions, and that reads the text of `faulthandler`. What another release
+does in another way is unknown, and unknown counts as "may be": an exception may be handled, a task
+may be unfinished, a thread may still do something, and a stack without a known form shows nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import dis
+import gc
+import glob
+import linecache
+import multiprocessing.process
+import re
+import sys
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import islice
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
+
+# Frames. These are the interpreter's own functions, not wrappers: a wrapper would be a frame more.
+
+get_frame = sys._getframe
+"""Returns a frame by its depth; 0 is the caller's. `inspect` is 100 times slower."""
+
+current_frames = sys._current_frames
+"""Returns the innermost frame of each thread, by the thread's identifier."""
+
+
+# Exit handlers, threads, folders of multiprocessing
+
+
+def clear_exit_handlers() -> None:
+    """Forget what has been registered with `atexit`; CPython's own tests do the same."""
+    atexit._clear()
+
+
+def run_exit_handlers() -> None:
+    """Run what has been registered with `atexit`, as the interpreter does when it ends."""
+    atexit._run_exitfuncs()
+
+
+def wait_for_threads() -> None:
+    """Wait for the threads that keep the interpreter from ending, as it does itself."""
+    shut_down = getattr(threading, "_shutdown", None)
+    if shut_down is not None:
+        shut_down()
+        return
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+
+
+def pool_threads() -> Collection[threading.Thread]:
+    """Return the threads of the executors of `concurrent.futures`, which end with these alone."""
+    pools = sys.modules.get("concurrent.futures.thread")
+    return frozenset(getattr(pools, "_threads_queues", ()))
+
+
+def keep_sockets_in(directory: Path) -> None:
+    """Have multiprocessing keep its sockets in a directory, and not in one that it makes in /tmp.
+
+    It removes its own at exit, which a rank that is killed never reaches.
+    """
+    this: Any = multiprocessing.process.current_process()
+    this._config["tempdir"] = str(directory)
+
+
+def path_globber() -> type | None:
+    """Return the class by which `pathlib` looks for files; it may hold functions of `os`."""
+    found: type | None = getattr(glob, "_StringGlobber", None)
+    return found
+
+
+# Tasks of asyncio
+
+Task = Any
+"""A task of any event loop."""
+
+
+def unfinished_tasks() -> list[Task]:
+    """Return the tasks of asyncio that are not done, of all event loops.
+
+    3.11 keeps all tasks in `_all_tasks`, 3.12 standard tasks in `_scheduled_tasks`. 3.14 has them
+    in lists of its threads, which cannot be read. Where no list can, the garbage collector knows
+    all.
+    """
+    tasks: Any = sys.modules.get("asyncio.tasks")
+    if tasks is None:
+        return []
+    lists = [getattr(tasks, name, None) for name in ("_scheduled_tasks", "_all_tasks")]
+    known: Iterable[Task] = next(filter(None, lists), ())
+    if sys.version_info >= (3, 14) or not any(each is not None for each in lists):
+        known = {*known, *(each for each in gc.get_objects() if issubclass(type(each), tasks.Task))}
+    return [each for each in list(known) if not each.done()]
+
+
+# Exception tables: which instructions a `try` or a `with` covers, and where its handler begins.
+#
+# CPython's InternalDocs/exception_handling.md describes them.
+
+_FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
+_CLEANUP = tuple(dis.opmap.get(each) for each in ("COPY", "POP_EXCEPT", "RERAISE"))
+_LEAVING = tuple(dis.opmap.get(each) for each in ("PUSH_EXC_INFO", "WITH_EXCEPT_START"))
+_OPENING = frozenset({"open", "scandir"})
+"""Names of functions whose results, as managers of a `with`, only close themselves."""
+
+_SAMPLE = "one()\ntry:\n    two()\nexcept Exception:\n    three()\n"
+
+
+def is_covered(code: CodeType, offset: int) -> bool:
+    """Return whether a handler is there for an instruction, given by its offset in bytes."""
+    if not reads_tables():
+        return True
+    return any(start <= offset < end for start, end, _ in _table(code))
+
+
+@lru_cache(maxsize=4096)
+def handler_of(code: CodeType, offset: int) -> int | None:
+    """Return where the handler of an instruction begins that may end an exception.
+
+    None if there is no such handler. One that certainly raises again is skipped, and so is that of
+    a `with` which closes a file. Where tables cannot be read, each instruction has its own handler.
+    """
+    if not reads_tables():
+        return offset
+    for _ in range(len(_table(code))):
+        target = next((each for start, end, each in _table(code) if start <= offset < end), None)
+        if target is None or not (_begins(code, target, _CLEANUP) or _closes(code, target)):
+            return target
+        offset = target  # it raises again
+    return None
+
+
+@cache
+def reads_tables() -> bool:
+    """Return whether this interpreter's tables have the form that is read here.
+
+    A sample shows it: its second call is covered by a handler that begins as handlers do, and its
+    first one is not covered.
+    """
+    code = compile(_SAMPLE, "<sample>", "exec")
+    try:
+        handlers = [
+            (line, _begins(code, target, _LEAVING[:1]))
+            for first, _, line in code.co_lines()
+            for start, end, target in _table(code)
+            if start <= first < end
+        ]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return (3, True) in handlers and 1 not in dict(handlers)
+
+
+@lru_cache(maxsize=4096)
+def _table(code: CodeType) -> tuple[tuple[int, int, int], ...]:
+    """Return which instructions each handler covers, and where it begins, as offsets in bytes.
+
+    A number in the table has six bits in each byte, the highest first; bit 6 says that it goes on.
+    Instructions are counted in units of two bytes.
+    """
+    numbers, number = list[int](), 0
+    for byte in code.co_exceptiontable:
+        number = number << 6 | byte & 63
+        if not byte & 64:
+            numbers.append(2 * number)
+            number = 0
+    entries = zip(*(numbers[index::_FIELDS] for index in range(3)), strict=True)
+    return tuple((start, start + count, target) for start, count, target in entries)
+
+
+def _begins(code: CodeType, offset: int, operations: tuple[int | None, ...]) -> bool:
+    found = code.co_code[offset : offset + 2 * len(operations) : 2]
+    return tuple(found) == operations
+
+
+def _closes(code: CodeType, target: int) -> bool:
+    """Return whether a handler is that of a `with` whose manager is a file that it opens."""
+    if not _begins(code, target, _LEAVING):
+        return False
+    unit = min(start for start, _, each in _table(code) if each == target) // 2 - 1
+    if code.co_code[2 * unit] == dis.opmap.get("BEFORE_WITH"):  # of the whole statement
+        unit -= 1
+    first, last, begin, end = next(islice(code.co_positions(), unit, None), (None,) * 4)
+    if first is None or first != last or begin is None or end is None:
+        return False
+    line = linecache.getline(code.co_filename, first).encode()
+    try:
+        manager = ast.parse(line[begin:end].decode(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    function = manager.func if isinstance(manager, ast.Call) else None
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name in _OPENING
+
+
+# The text of faulthandler
+
+FAULTHANDLER: Final = "faulthandler"
+"""The source of a dump that faulthandler has written."""
+
+_THREAD = re.compile(
+    r"(Current thread|Thread|Stack)(?: (0x[0-9a-f]+)(?: \[(.*)\])?)? \(most recent call first\):"
+)
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+
+
+def parse_faulthandler(text: str, *, rank: int) -> Dump:
+    """Read what `faulthandler` wrote.
+
+    Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
+    after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
+    lines that are none of these (``<no Python frame>``, ``Garbage-collecting``) carry no frame.
+    If the rank was asked several times, the last answer counts: within one, an empty line parts the
+    threads, and between two there is none.
+
+    Args:
+        text: The file's content, possibly cut off at the end.
+    """
+    threads: list[ThreadStack] = []
+    is_cut, last = False, "first"
+    for line in text.splitlines():
+        if head := _THREAD.match(line):
+            if last:  # another answer begins
+                threads, is_cut = [], False
+            name = head[3] or head[2] or "MainThread"  # "Stack" heads the only thread asked for
+            threads.append(ThreadStack(name=name, current=head[1] == "Current thread"))
+        elif threads and (found := _FRAME.match(line)):
+            number = int(found[2]) if found[2].isdigit() else 0
+            frame = Frame(_unescaped(found[1]), number, _unescaped(found[3]))
+            threads[-1] = replace(threads[-1], frames=(*threads[-1].frames, frame))
+        is_cut = is_cut or line == "..."
+        last = line
+    return Dump(rank, FAULTHANDLER, tuple(threads), lacks_main=is_cut)
+
+
+def _unescaped(name: str) -> str:
+    """Undo how faulthandler writes what is not ASCII; it may not allocate memory."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)), name)

@@ -1,0 +1,76 @@
+"""Packets: messages with file descriptors beside them, between processes of one machine.
+
+The connection of packets is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages,
+so the descriptors that come with one (SCM_RIGHTS) belong to that one. On a stream they would be
+attached to a byte, and a reader that receives several messages at once could not assign them. And
+it is connected, so the end of the other side is detected.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from pytest_multihost.core.launch.frames import Decoder, Frame, M, encode
+from pytest_multihost.core.model.errors import GarbledError
+from pytest_multihost.core.model.json_values import JsonObject
+
+_MAX_DESCRIPTORS = 250
+"""The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
+
+_MAX_PACKET = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Packet(Generic[M]):
+    """One message and the descriptors that came with it."""
+
+    message: M
+    descriptors: tuple[int, ...] = ()
+
+
+def send_packet(
+    connection: socket.socket,
+    message: Any,  # noqa: ANN401 - any of `model.messages`
+    descriptors: Sequence[int] = (),
+) -> None:
+    """Send one packet; the kernel duplicates the descriptors for the receiver.
+
+    The frame's number is that of the descriptors. Those that the kernel does not take with it
+    follow, each group with one byte.
+    """
+    data = encode(Frame(message, number=len(descriptors)))
+    socket.send_fds(connection, [data], list(descriptors[:_MAX_DESCRIPTORS]))
+    for first in range(_MAX_DESCRIPTORS, len(descriptors), _MAX_DESCRIPTORS):
+        socket.send_fds(connection, [b"+"], list(descriptors[first : first + _MAX_DESCRIPTORS]))
+
+
+def receive_packet(connection: socket.socket, messages: object = JsonObject) -> Packet[Any] | None:
+    """Wait for the next packet and return it, or None when the other side is gone.
+
+    Args:
+        connection: Where it comes from.
+        messages: The messages that may come: a union of classes. Any JSON object by default.
+
+    Raises:
+        GarbledError: It is none of these.
+    """
+    try:
+        data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
+        frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
+        if data and len(frames) != 1:
+            raise GarbledError("a packet holds one message")
+        while data and len(descriptors) < frames[0].number:
+            if flags & socket.MSG_CTRUNC:  # the kernel has dropped some
+                for each in descriptors:
+                    os.close(each)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            data, more, flags, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
+            descriptors += more
+    except ConnectionResetError:
+        return None
+    return Packet(frames[0].message, tuple(descriptors)) if data else None

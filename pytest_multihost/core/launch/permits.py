@@ -1,0 +1,54 @@
+"""Share one machine between several controllers, as pytest-xdist starts them.
+
+Ten workers that each start a world of eight would start eighty processes at once, and start-up
+deadlines would expire through no fault of the tests. So the ranks of all controllers of one run
+share a semaphore: a fixed number of permits, each a file that is locked with flock(2). The kernel
+releases a lock when its process ends, in any way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def permit_count() -> int:
+    """Return how many ranks may run at once: they wait more than they compute."""
+    return max(8, 2 * (os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def hold_permits(directory: Path, wanted: int, *, count: int | None = None) -> Iterator[None]:
+    """Hold permits for a world's ranks, waiting until they are free.
+
+    A world larger than their number takes all of them. A waiting controller holds the gate lock,
+    so that several worlds cannot each hold some permits and wait for the rest.
+
+    Args:
+        directory: Where the lock files are; one per run of pytest.
+        wanted: Number of ranks.
+        count: Number of permits; by default `permit_count()`.
+    """
+    import fcntl  # not on every system that can import this package
+
+    count = permit_count() if count is None else count
+    missing = min(wanted, count)
+    busy = []
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with (directory / "gate").open("a") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            for index in range(count):
+                if not missing:
+                    break
+                permit = held.enter_context((directory / str(index)).open("a"))
+                try:
+                    fcntl.flock(permit, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    missing -= 1
+                except BlockingIOError:
+                    busy.append(permit)
+            for permit in busy[:missing]:
+                fcntl.flock(permit, fcntl.LOCK_EX)
+        yield

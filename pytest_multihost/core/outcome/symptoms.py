@@ -1,0 +1,80 @@
+"""Patterns by which a rank's failure is known to follow only from another's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_multihost.core.model.event import RaisedError
+
+_RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
+"""Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
+symptom, whatever text they quote."""
+
+_CLOSED = re.compile(
+    r"(BrokenPipe|ConnectionAborted|ConnectionReset|EOF|IncompleteRead)Error\b"
+    r"|connection.*(abort|clos|lost|reset)|broken pipe|socket closed",
+    re.IGNORECASE,
+)
+"""Exceptions of a rank whose peer has closed the connection, from whatever library they come."""
+
+_UNANSWERED = re.compile(
+    r"(Connection|ConnectionRefused|Timeout)Error\b|connection.*refused|timed out", re.IGNORECASE
+)
+
+
+def is_closed_connection(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, is of a closed connection.
+
+    Whatever library it comes from. It follows from another rank's failure only if one has failed.
+    """
+    return _matches_chain(_CLOSED, error)
+
+
+def is_unanswered(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, says that no answer came."""
+    return _matches_chain(_UNANSWERED, error)
+
+
+def _matches_chain(pattern: re.Pattern[str], error: RaisedError) -> bool:
+    texts = (f"{error.type}: {error.message}", *error.causes)
+    return error.type not in _RAISED_BY_TESTS and any(map(pattern.search, texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Symptoms:
+    """A backend's patterns of failures that follow from another rank's.
+
+    Attributes:
+        raised: Regular expressions for the text of an exception.
+        fatal: Regular expressions for the log of a rank whose runtime ended it.
+    """
+
+    raised: tuple[str, ...] = ()
+    fatal: tuple[str, ...] = ()
+
+    def is_in_error(self, text: str) -> bool:
+        """Return whether the text of an exception matches a symptom."""
+        return _matches(self.raised, text)
+
+    def is_in_log(self, text: str) -> bool:
+        """Return whether the end of a rank's log matches a symptom."""
+        return _matches(self.fatal, text)
+
+    def is_symptom(self, error: RaisedError, text: str) -> bool:
+        """Return whether an exception follows from another rank's failure.
+
+        Args:
+            error: The exception as its rank has sent it.
+        """
+        is_symptom = error.is_harness_symptom or self.is_in_error(text)
+        return is_symptom and error.type not in _RAISED_BY_TESTS
+
+    def is_raised_from_symptom(self, error: RaisedError) -> bool:
+        """Return whether an exception was raised from a symptom, or while handling one."""
+        return error.type not in _RAISED_BY_TESTS and any(map(self.is_in_error, error.causes))
+
+
+def _matches(patterns: Iterable[str], text: str) -> bool:
+    return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)

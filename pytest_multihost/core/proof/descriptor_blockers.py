@@ -1,0 +1,131 @@
+"""What may end a wait of a world by a descriptor.
+
+`descriptor_blockers` judges descriptors themselves, whether or not a thread waits for them: data
+that move, a connection that leaves the world. `waker_of` judges one wait: what may end it by making
+a descriptor ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_multihost.core.model.process import Descriptor
+from pytest_multihost.core.proof.snapshot import Interval
+
+_TRAFFIC_BYTES = 4096
+"""Bytes on one connection between two snapshots that are more than heartbeats."""
+
+_TO_ITSELF_BYTES = 1 << 16
+"""The same on a connection of a rank to itself: every 10 ms the rank that hosts torch's store polls
+it for the number of ranks that have arrived."""
+
+SOCKETS = frozenset({"tcp", "unix", "udp"})
+_SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
+"""Descriptors whose wait ends when another process that holds them, or a peer, acts."""
+
+_OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen"})
+
+
+def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
+    """Yield the activity that a descriptor shows, even if no thread waits for it.
+
+    Data can be in flight on a socket whose reader is busy elsewhere, and an accelerator or io_uring
+    may finish work that was submitted long ago.
+    """
+    if found.is_exempt or interval.is_severed(found):
+        return
+    if found.kind == "device":
+        yield f"has opened {found.target}"
+    elif found.kind == "uring" and found.where != "inside":
+        yield "has asked io_uring for something"
+    elif found.kind in SOCKETS:
+        yield from _socket_blockers(interval, found)
+
+
+def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
+    peer = found.peer or "somebody"
+    if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
+        yield f"{found.kind} socket to {peer} leads outside the world"
+    last = interval.was.descriptors.get(found.fd)
+    if last is None or last.target != found.target:
+        yield f"{found.kind} socket to {peer} is new"
+    elif moves_data(interval, last, found):
+        yield f"data moves on the {found.kind} socket to {peer}"
+    elif may_arrive(interval, found):
+        yield f"what it has sent to {peer} may still arrive"
+
+
+def may_arrive(interval: Interval, found: Descriptor) -> bool:
+    """Whether data that a socket has sent, and that its peer has not got, may still reach it.
+
+    TCP retransmits lost data after any time up to two minutes (tcp(7), RTO), so unchanged queues
+    prove nothing while frames can reach the peer.
+    """
+    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
+    may_arrive = found.is_resent or (interval.now.is_disturbed and is_unacknowledged)
+    return may_arrive and found.hosts not in interval.now.severed
+
+
+def moves_data(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
+    """Whether data move on a socket, beyond the polling of a waiting rank's own store."""
+    process = interval.process
+    moved = found.bytes_moved - last.bytes_moved
+    if last.queues == found.queues and moved <= _TRAFFIC_BYTES:
+        return False
+    if process.main and interval.awaited_operations(process.main):
+        own = {each.endpoints for each in process.descriptors.values() if each.kind == "tcp"}
+        if found.endpoints and found.endpoints[::-1] in own:
+            return moved > _TO_ITSELF_BYTES
+    return last.queues != found.queues or moved > _TRAFFIC_BYTES
+
+
+def awaited_descriptors(
+    interval: Interval, fds: tuple[int, ...] | None, seen: frozenset[int] = frozenset()
+) -> set[int] | None:
+    """Return the descriptors that a wait for `fds` can end by, each epoll replaced by its members.
+
+    None if they could not be read. An epoll may watch another that watches it, so descriptors
+    already `seen` are left out.
+    """
+    if fds is None:
+        return None
+    found: set[int] = set()
+    for fd in set(fds) - seen:
+        descriptor = interval.process.descriptors.get(fd)
+        if descriptor is None or descriptor.kind != "epoll":
+            found.add(fd)
+            continue
+        inner = awaited_descriptors(interval, descriptor.watched, seen | {fd})
+        if inner is None:
+            return None
+        found |= inner
+    return found
+
+
+def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -> str:
+    """Return what may make a descriptor ready before the deadline; empty if nothing can.
+
+    For a runtime's own thread, a connection, timer or eventfd is no blocker: what the thread does
+    then concerns only its runtime.
+    """
+    if found is None:
+        return "a descriptor that cannot be read"
+    is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "uring"}
+    if is_inside or found.kind == "epoll" or found.where == "nobody":
+        return ""  # only the world's own threads can, which are judged themselves
+    if is_runtimes and (found.kind in _OF_RUNTIMES or interval.is_severed(found)):
+        return ""
+    if found.kind in _SHARED:
+        if found.where == "harness":
+            return "the harness"
+        leads = "may lead" if found.where == "unknown" else "leads"
+        return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
+    if found.kind == "pidfd":
+        is_known = interval.now.kernel.process(found.pid) is not None
+        return "" if is_known else f"process {found.pid}, of which nothing is known"
+    if found.kind == "timerfd":
+        is_late = found.ends_s is not None and found.ends_s > interval.deadline_s
+        return "" if is_late else "a timer"
+    if found.kind == "listen":
+        return f"somebody to connect to {found.peer or 'its socket'}"
+    return f"{found.kind} {found.target}"

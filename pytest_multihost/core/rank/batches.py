@@ -1,0 +1,116 @@
+"""Count the batches that a rank draws from its data loaders."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import wraps
+
+from pytest_multihost.core.nemesis.targets import load_loader
+from pytest_multihost.core.rank.wrap_calls import replace_attribute, wrap_calls
+
+OnDraw = Callable[[], None]
+"""Called before a batch is drawn; the data ends where it raises StopIteration."""
+
+
+def count_batches(
+    target: str, on_draw: OnDraw, undoing: ExitStack, *, more_modules: Iterable[object] = ()
+) -> None:
+    """Call `on_draw` before each batch that is drawn from data loaders.
+
+    Args:
+        target: Names a loader, the class of loaders, or a function that returns one.
+        on_draw: Called in the thread that draws.
+        undoing: Puts back what was replaced.
+        more_modules: Modules that are not in `sys.modules`.
+
+    Raises:
+        SettingError: There is no such thing, or it cannot be replaced.
+    """
+    loader = load_loader(target)
+    if isinstance(loader.found, type):
+        _count_class(loader.found, on_draw, undoing, lambda _: True)
+    elif loader.call is None:
+        _count_object(loader.found, on_draw, undoing)
+    else:
+
+        def returned(made: object, *_: object, **__: object) -> object:
+            if isinstance(made, Iterator):
+                return CountedIterator(made, on_draw)
+            _count_object(made, on_draw, undoing)
+            return made
+
+        wrap_calls(loader.call, _ignore, undoing, more_modules=more_modules, returned=returned)
+
+
+class CountedIterator:
+    """An iterator over the user's data; for whoever asks, it is the user's own."""
+
+    def __init__(self, iterator: Iterator[object], on_draw: OnDraw) -> None:
+        self._iterator, self._on_draw, self._is_over = iterator, on_draw, False
+
+    def __iter__(self) -> CountedIterator:
+        return self
+
+    def __next__(self) -> object:
+        __tracebackhide__ = True
+        if self._is_over:
+            raise StopIteration
+        try:
+            self._on_draw()
+            return next(self._iterator)
+        except StopIteration:
+            self._is_over = True
+            raise
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._iterator, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance() asks for it
+        return self._iterator.__class__
+
+
+def _ignore(_when: str) -> None:
+    """Do nothing before and after a call: what it returns is what counts."""
+
+
+def _count_object(loader: object, on_draw: OnDraw, undoing: ExitStack) -> None:
+    if type(loader).__module__ != "builtins":
+        _count_class(type(loader), on_draw, undoing, lambda given: given is loader)
+
+
+def _count_class(
+    kind: type,
+    on_draw: OnDraw,
+    undoing: ExitStack,
+    is_meant: Callable[[object], bool],
+) -> None:
+    """Count what is drawn from the objects of a class that are meant.
+
+    Objects that are their own iterators keep their state, so each draw is intercepted.
+    """
+    name = "__next__" if hasattr(kind, "__next__") else "__iter__"
+    original = getattr(kind, name)
+
+    def draw(loader: object) -> object:
+        __tracebackhide__ = True
+        if is_meant(loader):
+            on_draw()
+        return original(loader)
+
+    entered = set[tuple[int, int]]()  # grain's loaders call their own __iter__ again
+
+    def iterate(loader: object) -> object:
+        key = threading.get_ident(), id(loader)
+        if key in entered or not is_meant(loader):
+            return original(loader)
+        entered.add(key)
+        try:
+            return CountedIterator(original(loader), on_draw)
+        finally:
+            entered.remove(key)
+
+    wrapper = wraps(original)(draw if name == "__next__" else iterate)
+    replace_attribute(kind, name, wrapper, undoing)

@@ -1,0 +1,108 @@
+"""Report the files that native code opens, so that they are points like all others.
+
+Those of safetensors and tensorstore are reported where Python calls these libraries: before a file
+is opened or a store is read or written, and by the path that the caller has given. What they do
+within one call is not seen. Those of `torch.save` are reported around its writer in C++.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial, update_wrapper
+from types import ModuleType
+from typing import Any
+
+from pytest_multihost.core.model.fault import IoCall
+from pytest_multihost.core.nemesis.interpose import is_observing, reported
+from pytest_multihost.core.rank.recorder.calls import replace_code
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.torch_groups import Function
+from pytest_multihost.core.torch_private import archive_writer_class
+
+_FILE_URL = "file://"
+_SAFETENSORS = ("torch", "numpy", "flax", "mlx", "tensorflow", "paddle")
+
+Store = Any
+"""An object of tensorstore's, or what is given to it: JSON or a spec."""
+
+PathOf = Callable[..., str | None]
+"""Returns the path that a call is about, from its arguments; None if it is no file."""
+
+
+def report_native_files() -> None:
+    """Report what this process does with these libraries from now on, if they are imported."""
+    for name in _SAFETENSORS:
+        after_import(f"safetensors.{name}", _wrap_safetensors)
+    after_import("tensorstore", _wrap_tensorstore)
+
+
+def _reporting(calls: tuple[IoCall, ...], path_of: PathOf, original: Function) -> Function:
+    def wrapped(*args: object, **kwargs: object) -> object:
+        __tracebackhide__ = True
+        if is_observing():
+            path = None
+            with contextlib.suppress(Exception):  # what the library will refuse
+                path = path_of(*args, **kwargs)
+            for call in calls if path else ():
+                reported(call, path or "")
+        return original(*args, **kwargs)
+
+    return wrapped
+
+
+def _wrap_safetensors(module: ModuleType) -> None:
+    replace_code(module.save_file, partial(_reporting, ("open", "write"), partial(_filename, 1)))
+    replace_code(module.load_file, partial(_reporting, ("open", "read"), partial(_filename, 0)))
+
+
+def _filename(place: int, *args: object, **kwargs: object) -> str:
+    path: Any = kwargs["filename"] if "filename" in kwargs else args[place]
+    return os.fsdecode(path)
+
+
+def _wrap_tensorstore(module: ModuleType) -> None:
+    opens = _reporting(("open",), _opened_path, module.open)
+    module.open = opens  # type: ignore[attr-defined]
+    for name, call in (("read", "read"), ("write", "write")):
+        original = getattr(module.TensorStore, name)
+        wrapped = _reporting((call,), _path_of_store, original)  # type: ignore[arg-type]
+        setattr(module.TensorStore, name, wrapped)
+
+
+def _opened_path(spec: Store, *_: object, **__: object) -> str | None:
+    return next(_paths_in(spec if isinstance(spec, dict | str) else spec.to_json()), None)
+
+
+def _path_of_store(store: Store, *_: object, **__: object) -> str | None:
+    return next(_paths_in(store.kvstore.spec().to_json()), None)
+
+
+def _paths_in(spec: object) -> Iterator[str]:
+    """Yield the paths of files in the JSON of a spec: those of the store that all others lie in."""
+    if isinstance(spec, str) and spec.startswith(_FILE_URL):
+        yield spec.removeprefix(_FILE_URL).partition("|")[0]
+    elif isinstance(spec, dict) and spec.get("driver") == "file":
+        yield str(spec["path"])
+    elif isinstance(spec, dict):
+        for key in ("kvstore", "base"):
+            yield from _paths_in(spec.get(key))
+
+
+def report_files(serialization: ModuleType) -> None:
+    """Report that `torch.save` is about to open a file, and about to write it to its end."""
+    writer = archive_writer_class(serialization)
+    opening, closing = writer.__init__, writer.__exit__
+
+    def __init__(self: object, name: str, *args: object) -> None:  # noqa: N807 - as the original
+        reported("open", name)
+        opening(self, name, *args)
+
+    def __exit__(self: Any, *error: object) -> None:  # noqa: ANN401, N807 - as the original
+        if not any(error):
+            reported("write", self.name)
+        closing(self, *error)
+
+    writer.__init__ = update_wrapper(__init__, opening)
+    writer.__exit__ = update_wrapper(__exit__, closing)

@@ -1,0 +1,51 @@
+"""How the stacks of a rank are taken: by a signal that it handles itself, else by py-spy.
+
+Code in a rank can take its handlers away: Lightning's `fit()` ends with `signal.signal(number,
+signal.getsignal(number))` for all signals, and `getsignal` does not see faulthandler's. So a
+signal is sent only where /proc shows a handler for it and a thread that does not block it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_multihost.core.model.messages import DumpKind
+
+_OTHERS = ("main", "tasks")
+
+
+def dump_signal(kind: DumpKind) -> int:
+    """Return the signal on which a rank writes this kind of dump.
+
+    SIGURG for stacks, which every rank is asked for: nobody sends it unasked, and should a rank
+    lose its handler at this very moment, the signal is ignored. SIGUSR1 and SIGUSR2 announce
+    termination in torchelastic and Slurm; real-time signals end a process that does not handle
+    them.
+    """
+    return signal.SIGRTMIN + 9 + _OTHERS.index(kind) if kind in _OTHERS else signal.SIGURG
+
+
+def can_handle(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal, and a thread that does not block it."""
+    bit = 1 << number - 1
+    for path in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(OSError):  # the thread has ended
+            lines = path.read_text(errors="replace").splitlines()
+            masks = {name: value for name, _, value in (line.partition(":") for line in lines)}
+            if int(masks["SigCgt"], 16) & bit and not int(masks["SigBlk"], 16) & bit:
+                return True
+    return False
+
+
+def py_spy_command() -> tuple[str, ...]:
+    """Return how py-spy is told to print a process's stacks as JSON without stopping it.
+
+    The process's id follows. Empty where py-spy is neither beside this Python nor on the PATH.
+    """
+    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    program = beside or shutil.which("py-spy")
+    return (program, "dump", "--nonblocking", "--json", "--pid") if program else ()

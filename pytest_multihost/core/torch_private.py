@@ -1,0 +1,127 @@
+"""All uses of what torch keeps private; torch 2.9 to 2.13 are known.
+
+Functions take the module of torch's that has just been imported, so nothing is imported here. The
+names of functions that are wrapped are constants. What another version lacks raises AttributeError,
+or is empty. The recorder then records less, and what is not recorded may be anything: a rank that
+waits in it counts as one whose operation is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+TorchObject = Any
+"""An object or a class of torch's, which the type checker does not see."""
+
+Trace = Mapping[str, Any]
+"""What the flight recorder holds, as torch writes it."""
+
+MAKE_GROUP: Final = "_new_group_with_tag"
+"""The function of `distributed_c10d` by which all groups but the default one are made."""
+
+MEET_BY_STORE: Final = "_store_based_barrier"
+"""The function of `distributed_c10d` in which `new_group` ends, also on ranks that are no members.
+"""
+
+START_COALESCING: Final = "_start_coalescing"
+END_COALESCING: Final = "_end_coalescing"
+"""Methods of `ProcessGroup` around what one work will stand for."""
+
+TAKE_WORK: Final = "_set_forward_pass_work_handle"
+"""The method of DDP's reducer that takes a work to wait for in C++."""
+
+CONNECT_WORKERS: Final = "_init_rpc_backend"
+RUN_FOR_CALLER: Final = "_run_function"
+CALL_WORKER: Final = "_invoke_rpc"
+GATHER_FROM_WORKERS: Final = "_all_gather"
+"""Functions of `torch.distributed.rpc`."""
+
+TRANSPORTS: Final = "_transports"
+"""The option of TensorPipe that names its transports."""
+
+_BINDINGS = "torch._C._distributed_c10d"
+_COMPILER = "torch._inductor"
+
+
+def reducer_class(c10d: ModuleType) -> type:
+    """Return the class of DDP's reducer."""
+    found: type = c10d.torch._C._distributed_c10d.Reducer
+    return found
+
+
+def tcp_store_class(c10d: ModuleType) -> TorchObject:
+    """Return the class of stores that a rank hosts for the others."""
+    return c10d.torch._C._distributed_c10d.TCPStore
+
+
+def future_class(api: ModuleType) -> TorchObject:
+    """Return the class of the results of remote calls; `api` is `torch.distributed.rpc.api`."""
+    return api.torch._C.Future
+
+
+def number_of_worker(api: ModuleType, worker: TorchObject) -> int:
+    """Return the number of a worker of torch.distributed.rpc, whatever it is named by."""
+    return int(api._to_worker_info(worker).id)
+
+
+def group_names(c10d: ModuleType) -> dict[str, TorchObject]:
+    """Return the process groups of this rank by the names that the flight recorder gives them."""
+    return {str(name): pg for pg, name in list(c10d._world.pg_names.items())}
+
+
+def is_of_this_process(store: TorchObject) -> bool:
+    """Return whether a store certainly lies in this process, so that no other rank writes to it."""
+    underlying = getattr(store, "_underlying_non_prefix_store", store)
+    return type(underlying).__name__ == "HashStore"
+
+
+def archive_writer_class(serialization: ModuleType) -> TorchObject:
+    """Return the class by which `torch.save` writes files; there is no public one."""
+    return serialization._open_zipfile_writer_file
+
+
+# The flight recorder
+
+
+def has_flight_recorder() -> bool:
+    """Return whether the flight recorder of this process can be read."""
+    return hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json")
+
+
+def flight_trace() -> Trace:
+    """Return what the flight recorder holds, without stacks."""
+    bindings: TorchObject = sys.modules[_BINDINGS]
+    found: Trace = json.loads(bindings._dump_fr_trace_json())
+    return found
+
+
+def flight_trace_with_stacks() -> Trace:
+    """Return what the flight recorder holds, with the stacks, which its JSON lacks."""
+    bindings: TorchObject = sys.modules[_BINDINGS]
+    with _without_compiler():
+        found: Trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301 - of this process
+    return found
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes seconds.
+
+    To make stacks it asks for `torch._inductor`, which is imported when it is asked for.
+    """
+    if _COMPILER in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[_COMPILER] = None  # an import fails at once, and torch does without
+    try:
+        yield
+    finally:
+        if modules.get(_COMPILER, ...) is None:
+            del modules[_COMPILER]

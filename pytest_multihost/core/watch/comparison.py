@@ -1,0 +1,54 @@
+"""Compare two snapshots of a world: what each rank is doing, and which have not moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_multihost.core.model.operation import PROGRAM_START
+from pytest_multihost.core.model.process import KernelSnapshot, Thread
+from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.threads import main_labels
+
+
+def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
+    """Return what each rank is doing, as far as a snapshot and its predecessor show it."""
+    kernel = before.kernel if before is not None else None
+    labels = main_labels(kernel, now.kernel)
+    pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
+    # even if it is waiting again
+    ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
+    found = []
+    for each in now.operations:
+        label, activity = labels.get(each.rank, (None, None))
+        found.append(
+            RankSnapshot(
+                rank=each.rank,
+                label=label,
+                activity=activity,
+                operations=tuple(o for o in each.open if o.name != PROGRAM_START),
+                entered=tuple(each.entered.items()),
+                has_run=each.rank in ran,
+            )
+        )
+    return tuple(found)
+
+
+def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
+    """Return the ranks whose main thread is in the same wait in both snapshots."""
+    return frozenset(
+        rank
+        for rank, was, main in _main_threads(before, now)
+        if was.state == main.state == "S" and was.wait_key == main.wait_key
+    )
+
+
+def _main_threads(
+    before: KernelSnapshot, now: KernelSnapshot
+) -> Iterator[tuple[int, Thread, Thread]]:
+    """Yield rank, earlier and later main thread of each rank that has one in both snapshots."""
+    earlier = before.ranks
+    for rank, process in now.ranks.items():
+        was = earlier[rank].main if rank in earlier else None
+        if was is not None and process.main is not None:
+            yield rank, was, process.main

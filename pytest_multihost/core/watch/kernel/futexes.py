@@ -1,0 +1,77 @@
+"""Words in memory that threads wait for (futex(2)), and who can wake them."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from pytest_multihost.core.model.process import NEVER, Where
+from pytest_multihost.core.proof.runtime_threads import is_interpreter
+from pytest_multihost.core.proof.system_calls import FUTEXES, SystemCall
+from pytest_multihost.core.watch.kernel.descriptors import Tables
+from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
+
+_NUMBERED = "/SYSV"
+"""System V memory is no file and always called removed; any process of its user can attach it."""
+
+_RANDOM_NAME = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
+"""Semaphores of multiprocessing and loky, which have their names for spawned children."""
+
+_ANONYMOUS = "/dev/zero (deleted)"
+
+
+def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
+    """Return where the wakers of a waiting thread may be, from the memory page of its futex.
+
+    Args:
+        call: What it waits in; unless this is a futex, only its own process can wake it.
+        tables: All processes; None in a shallow snapshot.
+    """
+    if call.name not in FUTEXES or call.is_private_futex:
+        return "inside"
+    # futex_waitv waits for several words, which are not read: it is not used in practice.
+    mapping = None if call.name == "futex_waitv" else memory.mapping(call.args[0])
+    if mapping is None or tables is None:
+        return "unknown"
+    if not mapping.is_shared:
+        return "inside"
+    if can_be_opened(mapping, memory.pid):
+        return "unknown"
+    return "outside" if tables.foreign.has(mapping) else "inside"
+
+
+def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
+    """Return whether a process that does not have a file yet may open it: by name, or by number.
+
+    Random names cannot be guessed; the process that made one passes it only to its children.
+
+    glibc makes a semaphore under one name, gives it its own and removes the first, by which the
+    kernel goes on calling it (https://sourceware.org/git/glibc.git, sysdeps/pthread/sem_open.c). So
+    the other names of a removed file are looked up in its directory.
+    """
+    directory, name = os.path.split(mapping.path)
+    if mapping.path.startswith(_NUMBERED):
+        return True
+    if not mapping.is_removed:
+        return not _RANDOM_NAME.fullmatch(name)
+    if directory == "/" or mapping.path == _ANONYMOUS:  # no file, but what the kernel calls one
+        return False
+    try:
+        with os.scandir(f"/proc/{pid}/root{directory}") as found:
+            names = [each.name for each in found if each.inode() == mapping.inode]
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # may be any
+    return not all(map(_RANDOM_NAME.fullmatch, names))
+
+
+def waits_for_gil(call: SystemCall, memory: Memory, ends_s: float | None) -> bool:
+    """Return whether a thread waits for its turn to run Python.
+
+    It asks for the GIL every five milliseconds
+    (https://docs.python.org/3/library/sys.html#sys.setswitchinterval), and the word that it waits
+    for lies in the interpreter's data; those of locks and queues lie on the heap.
+    """
+    is_timed = call.name == "futex" and ends_s != NEVER
+    return is_timed and is_interpreter(memory.file_of_data(call.args[0]))

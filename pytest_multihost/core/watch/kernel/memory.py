@@ -1,0 +1,150 @@
+"""Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
+
+The process goes on meanwhile, so that what is read may be of two instants; it counts only where
+the thread that it belongs to has not moved. It takes the permission to ptrace(2), which an
+ancestor of the same user has by default (Yama's ptrace_scope), but attaches to nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import re
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pytest_multihost.core.watch.kernel.proc_files import read
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMapping:
+    """One line of /proc/PID/maps.
+
+    Attributes:
+        start: Its first address.
+        end: The address behind its last.
+        flags: ``r``, ``w``, ``x``, and ``s`` for shared or ``p`` for private.
+        device: The file's device, as it is written there.
+        inode: The file's inode.
+        path: The file's path, something in brackets, or empty for anonymous memory.
+        offset: Where in the file it begins.
+    """
+
+    start: int
+    end: int
+    flags: str
+    device: str
+    inode: int
+    path: str
+    offset: int = 0
+
+    @property
+    def file(self) -> str:
+        """Device and inode, as they are written there: they identify the file."""
+        return f"{self.device} {self.inode}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may share this memory, and wake waiters on a futex in it."""
+        return self.flags.endswith("s")
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the name by which its file was opened is gone; the file may have another."""
+        return self.path.endswith(" (deleted)")
+
+
+_LINE = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) ([-a-z]+) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) ([0-9]+) *(.*)$",
+    re.MULTILINE,
+)
+
+
+def _mapping(line: tuple[bytes, ...]) -> MemoryMapping:
+    start, end, flags, offset, device, inode, path = line
+    return MemoryMapping(
+        int(start, 16),
+        int(end, 16),
+        flags.decode(),
+        device.decode(),
+        int(inode),
+        path.decode("utf-8", "replace"),
+        int(offset, 16),
+    )
+
+
+@dataclass
+class Memory:
+    """The memory of one process during one snapshot."""
+
+    pid: int
+    _file: int | None = field(default=None, repr=False)
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None and self._file >= 0:
+            os.close(self._file)
+        self._file = None
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return `size` bytes at `address`, None where they cannot be read."""
+        data = self.read_up_to(address, size)
+        return data if len(data) == size else None
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """Return at most `size` bytes at `address`, up to the first page that cannot be read."""
+        if self._file is None:
+            self._file = -1
+            with contextlib.suppress(OSError):
+                self._file = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        if self._file < 0 or not address:
+            return b""
+        try:
+            return os.pread(self._file, size, address)
+        except (OSError, OverflowError):
+            return b""
+
+    def seconds(self, address: int, unit: float) -> float | None:
+        """Return the timespec or timeval at `address`."""
+        data = self.read(address, 16)
+        if data is None:
+            return None
+        whole, part = (float(each) for each in struct.unpack("=qq", data))
+        return whole + part / unit
+
+    def text(self, address: int) -> str:
+        """Return the string at `address`, as far as it lies on its page; empty if unreadable."""
+        data = self.read(address, min(4096 - address % 4096, 1024))
+        return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
+
+    @cached_property
+    def _lines(self) -> list[tuple[bytes, ...]]:
+        """The parts of each line of its maps, by address; none where they cannot be read."""
+        return _LINE.findall(read(f"/proc/{self.pid}/maps") or b"")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [int(each[0], 16) for each in self._lines]
+
+    def mappings(self, flag: str) -> tuple[MemoryMapping, ...]:
+        """Return all mappings with a flag by address; none where they cannot be read."""
+        return tuple(_mapping(each) for each in self._lines if flag.encode() in each[2])
+
+    def mapping(self, address: int) -> MemoryMapping | None:
+        """Return the mapping in which `address` lies."""
+        at = bisect.bisect(self._starts, address) - 1
+        found = _mapping(self._lines[at]) if at >= 0 else None
+        return found if found and address < found.end else None
+
+    def file_of_data(self, address: int) -> str:
+        """Return the path of the file whose data are at `address`, empty if they are none's.
+
+        Data that begin as zeros have no file of their own: they follow the others.
+        """
+        found = self.mapping(address)
+        if found is None or found.path:
+            return found.path if found is not None else ""
+        before = self.mapping(found.start - 1)
+        return before.path if before is not None else ""

@@ -1,0 +1,213 @@
+"""One process, read through /proc: its threads, descriptors and memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_multihost.core.model.process import NEVER, Process, Thread
+from pytest_multihost.core.proof.runtime_threads import read_stack
+from pytest_multihost.core.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
+from pytest_multihost.core.proof.threads import DEAD
+from pytest_multihost.core.watch.kernel import proc_files
+from pytest_multihost.core.watch.kernel.descriptors import Tables
+from pytest_multihost.core.watch.kernel.elf import symbol_table
+from pytest_multihost.core.watch.kernel.foreign_processes import with_eventfd_holders
+from pytest_multihost.core.watch.kernel.futexes import waits_for_gil, who_wakes
+from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
+from pytest_multihost.core.watch.kernel.memory import Memory
+from pytest_multihost.core.watch.kernel.return_addresses import ReturnAddresses
+
+_PIDFD_GETFD = 438
+
+
+@dataclass
+class ProcessReader:
+    """Reads one process during one snapshot; close its memory in the end.
+
+    Attributes:
+        at_s: When the snapshot began.
+        since: Returns since when a thread can be in its wait at the earliest, and whether the wait
+            is new since the snapshot before.
+        harness: What belongs to the harness.
+        tables: What is needed to say where descriptors lead; None in a shallow snapshot.
+        locks: Returns the holders for each process that waits for a file lock; None if unknown.
+        ends: When timed waits end, by thread, where the arguments of their system calls do not
+            tell: see `TimeSource`.
+        own: Names of threads that only serve the world's time source.
+        returns: Finds return addresses in it.
+    """
+
+    pid: int
+    at_s: float
+    since: Callable[[Thread, float], tuple[float, bool]]
+    harness: HarnessProcesses
+    tables: Tables | None = None
+    locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
+    ends: Mapping[int, float] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
+    memory: Memory = field(init=False)
+    returns: ReturnAddresses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.pid)
+        self.returns = ReturnAddresses(self.memory)
+
+    def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:
+        """Return everything about the process."""
+        tids = proc_files.entries(f"/proc/{self.pid}/task") or []
+        tids.sort(key=lambda tid: tid != self.pid)
+        threads = tuple(filter(None, map(self.thread, tids)))
+        status = proc_files.read_status(f"/proc/{self.pid}")
+        timers = proc_files.read(f"/proc/{self.pid}/timers")
+        # Signals that wait to be delivered, to the thread or the process.
+        pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
+        found = Process(
+            pid=self.pid,
+            rank=rank,
+            is_rank=is_rank,
+            name=name,
+            threads=threads,
+            descriptors={fd: tables.describe(self.pid, fd) for fd in tables.links[self.pid]},
+            caught=int(status.get("SigCgt", "0"), 16),
+            pending=pending & ~int(status.get("SigBlk", "0"), 16),
+            timers=None if timers is None else timers.count(b"ID:"),
+            tracer=int(status.get("TracerPid", "0")),
+            unread=(*(("signals",) if threads and not status else ()), *tables.unread),
+        )
+        return with_eventfd_holders(found, tables.foreign, tables.names)
+
+    def thread(self, tid: int) -> Thread | None:
+        """Return what a thread does; None when it is gone."""
+        directory = f"/proc/{self.pid}/task/{tid}"
+        stat, runs = proc_files.read_stat(directory), proc_files.read_runs(directory)
+        if stat is None:
+            return None
+        if stat.state in DEAD:
+            return Thread(tid=tid, name=stat.name, state=stat.state, started_s=stat.started_s)
+        call, pointer = proc_files.read_call(directory)
+        cpu_ns, count = runs or (stat.cpu_ns, -1)
+        found = Thread(
+            tid=tid,
+            name=stat.name,
+            state=stat.state,
+            call=call.name,
+            args=call.args,
+            pointer=pointer,
+            cpu_ns=cpu_ns or stat.cpu_ns,
+            runs=count,
+            started_s=stat.started_s,
+        )
+        since_s, is_new = self.since(found, self.at_s)
+        if call.name in {"", "running"}:
+            wchan = (proc_files.read(f"{directory}/wchan", is_line=True) or b"").decode()
+            return self._with_code(replace(found, wchan=wchan, fds=None))
+        found = self._with_wait(found, call, since_s)
+        # The stack costs most. Who waits in the same futex as before has the same.
+        is_as_before = found.ends_s == NEVER and not is_new and call.name in FUTEXES
+        return found if is_as_before else self._with_code(found)
+
+    def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
+        fd, child = call.descriptor, call.child
+        ends_s = self.ends.get(thread.tid) or self._ends_s(call, since_s)
+        target = ""
+        if fd is not None and self.tables is not None:
+            target = self.tables.links[self.pid].get(fd, "")
+        elif fd is not None:
+            target = proc_files.link(f"/proc/{self.pid}/fd/{fd}")
+        if fd is not None and target.startswith("socket:") and call.name in SOCKETS | STREAMS:
+            timeout_s = _socket_timeout_s(self.pid, fd)
+            if timeout_s is None or ends_s is None:
+                ends_s = None
+            else:
+                ends_s = min(ends_s, since_s + timeout_s)
+        if call.path_address is not None:
+            target = self.memory.text(call.path_address)
+        elif child > 0:
+            stat = proc_files.read_stat(f"/proc/{child}")
+            target = f"child {child}: {stat.name}" if stat else f"child {child}"
+        is_deep = self.tables is not None
+        return replace(
+            thread,
+            ends_s=ends_s,
+            fds=(fd,) if fd is not None else self._polled(call),
+            target=target,
+            child=child,
+            futex_scope=who_wakes(call, self.memory, self.tables),
+            waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
+            holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
+            is_exempt=thread.name in self.own or (bool(target) and self.harness.is_path(target)),
+        )
+
+    def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
+        """Return when a timeout in the call's arguments ends it, on the monotonic clock."""
+        timeout = call.timeout
+        if timeout.kind in {"none", "unknown"}:
+            return NEVER if timeout.kind == "none" else None
+        if timeout.milliseconds is not None:
+            return since_s + timeout.milliseconds / 1000
+        seconds = self.memory.seconds(timeout.address, timeout.unit)
+        if seconds is None:
+            return None
+        if timeout.kind == "realtime":
+            return seconds - (time.time() - time.monotonic())
+        return seconds + (since_s if timeout.kind == "relative" else 0.0)
+
+    def _polled(self, call: SystemCall) -> tuple[int, ...] | None:
+        """Return the descriptors that poll(2) or select(2) wait for; None if unreadable."""
+        found: set[int] = set()
+        if call.name in {"poll", "ppoll"}:
+            address, count = call.args[:2]
+            data = self.memory.read(address, 8 * count) if count else b""
+            if data is None:
+                return None
+            found = {fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0}
+        elif call.name in {"select", "pselect6"}:
+            count = call.args[0] & 0xFFFFFFFF
+            for address in filter(None, call.args[1:4]):
+                data = self.memory.read(address, (count + 63) // 64 * 8) if count else b""
+                if data is None:
+                    return None
+                bits = int.from_bytes(data, "little")
+                found |= {fd for fd in range(count) if bits >> fd & 1}
+        return tuple(sorted(found))
+
+    def _with_code(self, thread: Thread) -> Thread:
+        """Return a thread with whose code waits; of main threads that does not matter."""
+        if self.tables is None or thread.tid == self.pid or not thread.pointer:
+            return thread
+        returns = self.returns.of_stack(thread.pointer)
+        if returns is None:
+            return thread
+        is_leaf = self.returns.is_at(thread.pointer)
+        code, function = read_stack(
+            returns, lambda path, offset: symbol_table(path).name_at_offset(offset), is_leaf=is_leaf
+        )
+        return replace(thread, code=code, function=function)
+
+
+def _socket_timeout_s(pid: int, fd: int) -> float | None:
+    """Return the longest a blocking call on another process's socket takes.
+
+    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so they are read from the socket
+    through a duplicated descriptor (pidfd_getfd(2)), which is closed at once.
+
+    Returns:
+        The shorter of both, NEVER without any; None if they cannot be read.
+    """
+    try:
+        process = os.pidfd_open(pid)
+        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, fd, 0)
+        os.close(process)
+        with socket.socket(fileno=copy) as held:  # of -1 it makes an error
+            options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+            data = [held.getsockopt(socket.SOL_SOCKET, option, 16) for option in options]
+    except (OSError, ValueError):
+        return None
+    seconds = [whole + part / 1e6 for whole, part in (struct.unpack("=qq", each) for each in data)]
+    return min(filter(None, seconds), default=NEVER)

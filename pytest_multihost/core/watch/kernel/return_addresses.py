@@ -1,0 +1,108 @@
+"""Find return addresses on the stack of a thread that goes on, without an unwinder.
+
+A stack is full of what ended frames have left there, and a new thread's stack often is an ended
+thread's. So a word counts as a return address only if it points into code, and the bytes before the
+place it points to are a call instruction: a return address lies behind the instruction that has
+called. Pointers to functions, and numbers that happen to point into code, pass that test in a few
+cases of a thousand. What comes out may name a place that is not returned to any more, but misses
+none that is. `core/proof/runtime_threads.py` says what that is good for.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
+
+BYTES = 8
+"""How many bytes before an address are needed to judge it."""
+
+# Intel's manual, volume 2, CALL: E8 and a distance of four bytes, or FF with 2 in the middle bits
+# of the next byte, of which the whole is two to seven bytes long.
+_NEAR, _NEAR_SIZE = 0xE8, 5
+_INDIRECT, _INDIRECT_SIZES = 0xFF, (2, 3, 4, 6, 7)
+
+# Arm's manual, C6.2: BL; BLR, and its forms with a signed address.
+_BRANCHES = ((0xFC000000, 0x94000000), (0xFFFFFC1F, 0xD63F0000), (0xFEFFF800, 0xD63F0800))
+
+
+def is_call(before: bytes, machine: str) -> bool:
+    """Return whether code that ends in these bytes ends in a call instruction.
+
+    Args:
+        before: The last `BYTES` of it.
+        machine: As `os.uname` has it; of one that is not known, anything may be a call.
+    """
+    if machine == "x86_64":
+        return before[-_NEAR_SIZE] == _NEAR or any(
+            before[-size] == _INDIRECT and before[1 - size] >> 3 & 7 == 2  # noqa: PLR2004 - above
+            for size in _INDIRECT_SIZES
+        )
+    if machine == "aarch64":
+        word = int.from_bytes(before[-4:], "little")
+        return any(word & mask == value for mask, value in _BRANCHES)
+    return True
+
+
+_ADDRESS_BITS = (1 << 48) - 1
+"""The rest of a pointer may carry its signature (aarch64)."""
+
+_MAX_STACK = 1 << 19
+_MACHINE = os.uname().machine
+
+
+@dataclass
+class ReturnAddresses:
+    """Finds return addresses in the memory of one process."""
+
+    memory: Memory
+    _is_behind_call: dict[int, bool] = field(default_factory=dict, repr=False)
+
+    def of_stack(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
+        """Return where the stack at `pointer` returns to, innermost first: file and offset.
+
+        A stack ends with its mapping, or before: since glibc 2.42 its guard pages are of the same
+        mapping (MADV_GUARD_INSTALL of madvise(2)), and the kernel joins the mappings of several
+        stacks to one. Guard pages cannot be read.
+
+        Returns:
+            None where it cannot be read, or its end is not found.
+        """
+        stack = self.memory.mapping(pointer)
+        pointer &= ~7
+        data = (
+            self.memory.read_up_to(pointer, min(stack.end - pointer, _MAX_STACK)) if stack else b""
+        )
+        return None if len(data) in {0, _MAX_STACK} else tuple(self._find(data))
+
+    def is_at(self, pointer: int) -> bool:
+        """Return whether the very word at `pointer` is a return address.
+
+        It is in a wait that is made by libc's `syscall`, which keeps nothing else on the stack.
+        """
+        data = self.memory.read(pointer, 8)
+        return data is not None and any(self._find(data))
+
+    def _find(self, stack: bytes) -> Iterator[tuple[str, int]]:
+        starts, mappings = self._code
+        for word in array.array("Q", stack[: len(stack) & ~7]):
+            address = word & _ADDRESS_BITS
+            at = bisect.bisect(starts, address) - 1
+            if at < 0 or address >= mappings[at].end:
+                continue
+            if address not in self._is_behind_call:
+                before = self.memory.read(address - BYTES, BYTES)
+                # What cannot be read may be a call.
+                self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
+            if self._is_behind_call[address]:
+                yield mappings[at].path, address - mappings[at].start + mappings[at].offset
+
+    @cached_property
+    def _code(self) -> tuple[list[int], tuple[MemoryMapping, ...]]:
+        mappings = self.memory.mappings("x")
+        return [each.start for each in mappings], mappings

@@ -1,0 +1,83 @@
+"""Which ranks try again and again for the lock of a file, and which rank holds it.
+
+Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in
+the kernel shows such a wait between two tries; the rank has recorded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from pytest_multihost.core.model.operation import Operation, Operations, Scope, rank_numbers
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
+
+_LOCKS = frozenset({"flock", "lockf"})
+_BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
+_MISSED = 3
+"""After so many intervals without a try a rank has given up."""
+_SLACK_S = 1.0
+"""So much later the rank may come to its next try on a busy machine."""
+
+
+def polled_lock(operations: Operations, at_s: float) -> Operation | None:
+    """Return the tries of a rank for a lock, if it is still trying.
+
+    It is not if it has tried only once, has got the lock, has begun another operation since, or has
+    not tried again when its next try was due.
+    """
+    tries = [each for each in operations.recent if each.scope.kind in _LOCKS]
+    last = max(tries, key=lambda each: each.ended_s or 0.0, default=None)
+    if last is None or last.ended_s is None or last.sequence < 2:  # noqa: PLR2004 - once is no wait
+        return None
+    interval_s = (last.ended_s - last.since_s) / (last.sequence - 1)
+    has_given_up = at_s - last.ended_s > _MISSED * interval_s + _SLACK_S
+    mine = (each for each in operations.recent if each.thread == last.thread)
+    return None if has_given_up or any(each.since_s > last.ended_s for each in mine) else last
+
+
+def with_polled_locks(
+    snapshot: WorldSnapshot,
+    kernel: KernelSnapshot,
+    operations: Sequence[Operations],
+    local: Collection[int],
+    holders: Callable[[Scope], Sequence[int]],
+) -> WorldSnapshot:
+    """Return the last snapshot of a world with the holders of locks that ranks try to get.
+
+    Args:
+        snapshot: Of a world.
+        kernel: Its processes at that instant.
+        operations: What each rank has recorded.
+        holders: Returns the processes that hold a lock now.
+    """
+    tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}
+    owners = {each.pid: each.rank for each in kernel.processes if not each.is_dead}
+    ranks = list(snapshot.ranks)
+    strangers: dict[str, list[int]] = {}
+    for i, seen in enumerate(ranks):
+        lock = tries.get(seen.rank)
+        if lock is None or seen.rank not in local or seen.label not in _BETWEEN_TRIES:
+            continue
+        pids = holders(lock.scope)
+        found = {owners[pid] for pid in pids if pid in owners} - {None, seen.rank}
+        held = tuple(sorted(each for each in found if each is not None))
+        if held and not seen.lock_holders:
+            ranks[i] = replace(seen, lock_holders=held, tries_lock=True)
+        for pid in set(pids) - owners.keys():
+            held_by = f"the lock of {lock.detail}, which process {pid} outside the world holds"
+            strangers.setdefault(held_by, []).append(seen.rank)
+    notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
+    return _with_ranks(snapshot, ranks, notes)
+
+
+def _stranger(lock: str, ranks: Sequence[int]) -> str:
+    who = f"rank {ranks[0]} tries" if len(ranks) == 1 else f"ranks {rank_numbers(ranks)} try"
+    return f"{who} again and again for {lock}"
+
+
+def _with_ranks(
+    snapshot: WorldSnapshot, ranks: Sequence[RankSnapshot], notes: Sequence[str]
+) -> WorldSnapshot:
+    return replace(snapshot, ranks=tuple(ranks), notes=(*snapshot.notes, *notes))

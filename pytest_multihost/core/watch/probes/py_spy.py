@@ -1,0 +1,203 @@
+"""py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
+
+With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
+shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
+processor time, so it is run seldom, beside other work, and only for what is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO
+
+from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
+from pytest_multihost.core.slots.stacks import py_spy_command
+
+SAMPLE_INTERVAL_S = 5.0
+"""How far two samples are apart."""
+
+_TIMEOUT_S = 5.0
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SpiedThread:
+    """One thread as py-spy sees it.
+
+    Attributes:
+        tid: Its native id; 0 where py-spy does not know it.
+        name: Its name, empty where py-spy does not know it.
+        is_main: Whether it is the main thread.
+        holds_gil: Whether it holds the GIL.
+        frames: Its frames, innermost first.
+        values: For each frame the values of its local variables by name, as text; empty if they
+            were not asked for.
+    """
+
+    tid: int
+    name: str
+    is_main: bool
+    holds_gil: bool
+    frames: tuple[Frame, ...]
+    values: tuple[Mapping[str, str], ...] = ()
+
+
+def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
+    """Return the threads in what ``py-spy dump --json`` has printed.
+
+    Raises:
+        ValueError: It is an error message, or cut short.
+    """
+    try:
+        return tuple(
+            SpiedThread(
+                each["os_thread_id"] or 0,
+                each.get("thread_name") or "",
+                each["os_thread_id"] == each["pid"],
+                bool(each.get("owns_gil")),
+                tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
+                tuple(_values(f.get("locals")) for f in each["frames"]),
+            )
+            for each in json.loads(text)
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("not the JSON that py-spy prints") from error
+
+
+def _values(found: Iterable[Mapping[str, str]] | None) -> Mapping[str, str]:
+    return {each["name"]: each.get("repr") or "" for each in found or ()}
+
+
+Spied = Mapping[int, tuple[SpiedThread, ...]]
+"""The threads of each rank."""
+
+
+def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
+    """Return the threads of processes with their variables, and why some could not be read.
+
+    Variables are read where that is possible: a thread that runs meanwhile may make it fail.
+
+    Args:
+        pids: Process id of each rank.
+    """
+    command = py_spy_command()
+    if not command:
+        return {}, dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
+
+    def spied(pid: int) -> tuple[SpiedThread, ...] | str:
+        why = ""
+        for options in (("--locals",), ()):
+            found = _spied([*command[:-1], *options, command[-1], str(pid)])
+            if not isinstance(found, str):
+                return found
+            why = why or found
+        return why
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = dict(zip(pids, pool.map(spied, pids.values()), strict=True))
+    threads = {rank: each for rank, each in answers.items() if not isinstance(each, str)}
+    return threads, {rank: each for rank, each in answers.items() if isinstance(each, str)}
+
+
+def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
+    """Return what py-spy prints, or why there is nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
+        return parse_dump(done.stdout)
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return said[0] if said else "py-spy told nothing"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+
+
+def dump_of(rank: int, threads: Iterable[SpiedThread]) -> Dump:
+    """Return the stacks of a rank's threads, the main thread last."""
+    found = sorted(threads, key=lambda each: each.is_main)
+    stacks = (
+        ThreadStack(each.name or str(each.tid), each.frames, each.holds_gil) for each in found
+    )
+    return Dump(rank, "py-spy", tuple(stacks))
+
+
+def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
+    """Return the ranks whose main thread holds the GIL; none without py-spy.
+
+    Args:
+        pids: Process id of each rank to ask.
+    """
+    command = py_spy_command()
+    if not command or not pids:
+        return ()
+
+    def main_holds_gil(pid: int) -> bool:
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            done = subprocess.run(
+                [*command, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
+            )
+            return any(each.holds_gil and each.tid == pid for each in parse_dump(done.stdout))
+        return False
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(main_holds_gil, pids.values())
+        return [rank for rank, holds in zip(pids, answers, strict=True) if holds]
+
+
+@dataclass(slots=True)
+class PySpySampler:
+    """Samples the user's line in a process's main thread, in the background. Close it in the end.
+
+    Attributes:
+        clock: Returns the time in seconds.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _command: tuple[str, ...] = field(default_factory=py_spy_command)
+    _asked_s: float = float("-inf")
+    _running: tuple[int, subprocess.Popen[bytes], IO[bytes]] | None = None
+    _sample: tuple[int, Frame | None] | None = None
+
+    def user_frame(self, pid: int) -> Frame | None:
+        """Return the last sample of `pid`, if there is one, and begin another if it is old."""
+        if self._running is not None and self._running[1].poll() is not None:
+            asked, _, answer = self._running
+            answer.seek(0)
+            self._sample = asked, None
+            with contextlib.suppress(ValueError, StopIteration):
+                main = next(each for each in parse_dump(answer.read()) if each.tid == asked)
+                self._sample = asked, innermost_user_frame(main.frames)
+            self.close()
+        if self._running is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
+            self._asked_s = self.clock()
+            self._ask(pid)
+        return self._sample[1] if self._sample is not None and self._sample[0] == pid else None
+
+    def _ask(self, pid: int) -> None:
+        if not self._command:
+            return
+        with contextlib.suppress(OSError):
+            # a file: a pipe could fill up, as it is not read while py-spy writes
+            answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+            process = subprocess.Popen(
+                [*self._command, str(pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=subprocess.DEVNULL,
+            )
+            self._running = pid, process, answer
+
+    def close(self) -> None:
+        """Stop sampling."""
+        if self._running is not None:
+            _, process, answer = self._running
+            process.kill()
+            process.wait()
+            answer.close()
+            self._running = None
