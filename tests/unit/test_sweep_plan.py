@@ -17,7 +17,8 @@ from pytest_multihost.model.sweep import (
     SweepPlan,
 )
 from pytest_multihost.model.verdict import Place
-from pytest_multihost.sweep.plan import order_rest, plan_sweep
+from pytest_multihost.sweep.plan import plan_sweep
+from pytest_multihost.sweep.rest import order_rest
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 

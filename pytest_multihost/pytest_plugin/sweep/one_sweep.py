@@ -31,7 +31,7 @@ from pytest_multihost.model.sweep import (
 )
 from pytest_multihost.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
 from pytest_multihost.report.sweep import SWEEP_NAME, read_sweep
-from pytest_multihost.sweep.plan import order_rest
+from pytest_multihost.sweep.rest import order_rest
 from pytest_multihost.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
