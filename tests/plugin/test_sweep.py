@@ -269,20 +269,22 @@ def test_the_marker_of_a_module_is_for_its_multihost_tests(run_worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> None:
-    """Neither the lanes nor what plans and judges."""
+def test_a_run_without_a_sweep_imports_nothing_that_sweeps(run_worlds, pytester) -> None:
+    """Neither the lanes nor what plans and judges: only names and words."""
     pytester.makeconftest(
         """
         import sys
         def pytest_sessionfinish():
             rooms = ("pytest_multihost.extensions.sweep.lanes", "pytest_multihost.extensions.sweep",
                      "pytest_multihost.extensions.sweep.run")
-            print("\\nimported:", [each for each in rooms if each in sys.modules])
+            print("\\nimported:", *sorted(each for each in sys.modules if each.startswith(rooms)))
         """
     )
     worlds = run_worlds(PRIMARY, "-s")
     worlds.run.assert_outcomes(passed=1)
-    assert re.search(r"imported: \[\]", worlds.stdout)
+    names = ("", ".families", ".mendings")
+    [found] = re.findall(r"^imported: (.*)$", worlds.stdout, re.MULTILINE)
+    assert found.split() == [f"pytest_multihost.extensions.sweep{each}" for each in names]
 
 
 def test_nothing_is_left_of_disturbed_worlds(run_worlds, tmp_path: Path, monkeypatch) -> None:

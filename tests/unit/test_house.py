@@ -71,6 +71,7 @@ FACES_OF_THEIR_OWN = {
         "sweep.judge",
         "sweep.mendings",
         "sweep.plan",
+        "sweep.rest",
         "sweep.weaknesses",
         "watch.clock_jumps",
         "watch.kernel.stack_words",

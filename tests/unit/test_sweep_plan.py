@@ -17,7 +17,8 @@ from pytest_multihost.core.model.sweep import (
     SweepPlan,
 )
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
+from pytest_multihost.extensions.sweep.plan import plan_sweep
+from pytest_multihost.extensions.sweep.rest import order_rest
 
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 

@@ -30,8 +30,8 @@ from pytest_multihost.core.model.sweep import (
     Weakness,
 )
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME, SweepSettings
-from pytest_multihost.extensions.sweep.plan import order_rest
 from pytest_multihost.extensions.sweep.report import SWEEP_NAME, read_sweep
+from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
