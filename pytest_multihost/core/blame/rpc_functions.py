@@ -69,8 +69,7 @@ def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:
 
 
 def with_threads(dumps: Iterable[Dump], operations: Mapping[int, Operation]) -> tuple[Dump, ...]:
-    """Return the dumps; a rank's thread in its operation of `operations` becomes the main thread.
-    """
+    """Return the dumps; the thread in a rank's operation takes the main thread's place."""
     found = []
     for dump in dumps:
         operation = operations.get(dump.rank)

@@ -14,12 +14,12 @@ ASKS: Final = frozenset(
         *("ismount", "lexists"),
     }
 )
-"""Functions of Python's that only ask about a file, and take an error for a no."""
+"""Python functions that only ask about a file, and take an error for a no."""
 
 STORE_READS: Final = frozenset(
     {"store.get", "store.wait", "blocking_key_value_get", "blocking_key_value_get_bytes"}
 )
-"""Operations that read what another rank provides, and fail after a time if it does not."""
+"""Operations that read a value from another rank, and time out if it provides none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RecordedPoint:
         span: Number of operations that the rank had begun before.
         is_main: Whether its main thread has passed it.
         where: The user's innermost line; None if the user's code is not on the stack.
-        other: Of a rename or link, the other path.
+        other: The other path of a rename or link.
         makes: Whether the call on a file may make or empty it.
         meets_all: Whether the operation is over only once every rank has entered it.
         error_path: The way of an exception that is raised there.
