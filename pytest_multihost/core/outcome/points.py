@@ -30,12 +30,11 @@ def recorded_points(
 ) -> Mapping[int, tuple[RecordedPoint, ...]]:
     """Return the points that each rank has recorded, in the order in which it passed them.
 
-    Each has the `nth` with which `at` names this very passage. What stands for others stands
-    alone: `all_gather_object`, not the collectives that it is made of, which only count.
+    Each has the `nth` with which `at` names this passage. A point that represents others appears
+    without them: `all_gather_object`, not the collectives inside it, which only count.
 
     Args:
-        history: The events of a world that was told to record points.
-        place: Makes places of lines; by default without their texts.
+        place: Converts frames to places; by default without the lines' texts.
     """
     return {rank: _points(rank, each, place) for rank, each in _records(history).items()}
 
@@ -44,9 +43,6 @@ def frames_of_points(history: Iterable[Event]) -> Mapping[int, tuple[tuple[Frame
     """Return the user's lines from each point out to the test, in the order of `recorded_points`.
 
     Without `WorldSpec.tells_callers` they are those of the first passage at the point's line.
-
-    Args:
-        history: The events of a world that was told to record points.
     """
     return {
         rank: tuple(
@@ -57,11 +53,10 @@ def frames_of_points(history: Iterable[Event]) -> Mapping[int, tuple[tuple[Frame
 
 
 def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
-    """Return what the code of no rank looks at, of ``clock`` and ``hashes``.
+    """Return which of ``clock`` and ``hashes`` no rank's code uses.
 
     Args:
-        history: The events of a world that was told to record points.
-        size: Its ranks; one that has not said what it uses may use all.
+        size: Number of ranks; a rank that has not reported its use may use both.
     """
     told = {
         event.rank: frozenset(event.body.unused)
@@ -72,7 +67,7 @@ def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
 
 
 def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
-    """Return how many points ranks have passed that they did not record: there were too many."""
+    """Return how many points ranks have passed without a record, because there were too many."""
     found = Counter[int]()
     for event in history:
         if isinstance(event.body, PointsRecorded) and event.body.beyond:
@@ -133,7 +128,7 @@ def _point(site: PointSite, rank: int, nth: int, span: int, where: Place | None)
 
 
 def _meet_in_last_operation(found: list[RecordedPoint], inner: PointSite) -> None:
-    """Let an operation wait for all if one of those that it is made of does."""
+    """Let the last operation meet all ranks if `inner`, a part of it, does."""
     for index in range(len(found) - 1, -1, -1):
         each = found[index]
         if each.point.point == "collective" and each.is_main == inner.is_main:
@@ -142,9 +137,9 @@ def _meet_in_last_operation(found: list[RecordedPoint], inner: PointSite) -> Non
 
 
 def _counted_together(sites: Iterable[PointSite]) -> dict[Point, list[tuple[Point, str]]]:
-    """Return for each point what `at` counts with it: a glob matches other files, too.
+    """Return for each point the points that `at` counts with it: a glob also matches other files.
 
-    What is counted is a point with the other path of a rename.
+    A counted point comes with the other path of a rename.
     """
     passed = {(each.point, each.other) for each in sites}
     found = {point: [each for each in passed if each[0] == point] for point, _ in passed}
