@@ -77,7 +77,7 @@ CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""
 
 ENTRY = struct.Struct("<QIIIII20s")
-"""Of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
+"""One entry of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
 
 SEQUENCE_AT = 24
 """Byte offset in a record of its sequence."""
@@ -339,7 +339,7 @@ class SlotPage:
         return Call(data, self._sequences[group], count_at(group), self._rings[group] * RING)
 
     def _open_history(self) -> None:
-        """Create the history: only when a group has one, because it costs each rank memory pages."""
+        """Create the history: only when a group has one, because it costs each rank pages."""
         with self._lock:
             path, self._next_history = self._next_history, None
             if path is not None:
