@@ -1,8 +1,8 @@
 """Failures of the test's own code, which the end of its world does not explain.
 
-A test may expect that its world hangs, or that a rank dies or raises. Its effects on other ranks
-are harmless: lost connections, timeouts, aborted operations. Any other failure is the test's own:
-an assertion, a failed subtest, an error of a fixture, a rank that skipped alone.
+A test may expect that its world hangs, or that a rank dies or raises. The effects of such an end on
+other ranks are harmless: lost connections, timeouts, aborted operations. Any other failure is the
+test's own: an assertion, a failed subtest, an error of a fixture, a rank that skipped alone.
 """
 
 from __future__ import annotations

@@ -72,8 +72,7 @@ Turns = Mapping[int, int]
 """How often each thread of a world has run."""
 
 AskTurns = Callable[[Collection[int]], Turns | None]
-"""Asks whether a world is quiescent except for some threads; returns its turns, None if it is not.
-"""
+"""Asks whether a world is quiescent except for some threads; returns its turns, or None if not."""
 
 
 @dataclass(frozen=True, slots=True)

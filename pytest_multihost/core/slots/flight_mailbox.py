@@ -95,7 +95,7 @@ class FlightMailbox:
         _replace(self.history_file, to_json(_Histories(at_s, histories)))
 
     def read_histories(self, *, since_s: float) -> tuple[History, ...] | None:
-        """Return the histories of the rank's groups; None if the file is older than `since_s`."""
+        """Return the histories of the rank's groups; None if there are none since `since_s`."""
         answer = _read(_Histories, self.history_file)
         return answer.histories if answer is not None and answer.at_s >= since_s else None
 
