@@ -3,8 +3,8 @@
 torch and jax are imported inside functions only, in ranks and in the server that forks them: the
 process of pytest itself imports no runtime.
 
-`backend` says what a backend is; `torch_groups` has gloo and nccl, `jax` has jax. The built-in
-ones, `none` among them, and how one is found by its name are here.
+`backend` defines a backend; `torch_groups` has gloo and nccl, `jax` has jax. This module has
+`none`, the list of built-in backends, and the look-up by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def offered_backends(hook: pluggy.HookRelay) -> list[Backend]:
 
 
 def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
-    """Return the backend called `name`; of several the first one offered is taken.
+    """Return the backend called `name`; of several, the first one offered.
 
     Raises:
         SettingError: No plugin offers it, or the package it needs is not installed.

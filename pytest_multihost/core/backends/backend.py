@@ -14,13 +14,13 @@ class Backend:
 
     In order: `lacking` is called in pytest's process when the test is planned, `preload` once in
     the server, `start` and then `devices` in each rank. The symptoms are used when the world has
-    ended, to tell the rank that failed from those that only noticed it.
+    ended, to distinguish the rank that failed from those that only noticed it.
 
     Attributes:
         name: What users write: ``backend="gloo"``.
-        start: Returns when the process group is up. Imports the runtime; sets timeouts of its own
-            that the test's deadline precedes, so that a hang is seen by the watchdog and not ended
-            by the runtime.
+        start: Returns when the process group is up. Imports the runtime; sets the runtime's
+            timeouts beyond the test's deadline, so that the watchdog sees a hang before the runtime
+            ends it.
         package: Import name of the package it needs, or None.
         extra: The extra of this distribution that installs the package.
         preload: Imports what every rank needs, before any rank is forked. Must leave the process
@@ -33,13 +33,13 @@ class Backend:
             an error that a rank makes itself.
         fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
         primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
-        may_run_jax: Whether its ranks may be in operations beside their main threads that no
-            recorder sees, as those of a jitted function of jax are. If so, native frames are read
-            before a rank is said not to be in one.
+        may_run_jax: Whether threads beside the main one may be in operations that no recorder sees,
+            such as those of jitted jax functions. If so, native frames are read before a rank is
+            judged not to be in one.
         connects_by_proxies: Whether its runtime would connect the ranks through the proxies that
             environment variables name, as gRPC does: scripts then do not see these variables.
-        operation_error: What an operation of torch's raises when it fails, as ``module:Class``;
-            empty: RuntimeError.
+        operation_error: The exception of a failed torch operation, as ``module:Class``; empty:
+            RuntimeError.
         offered_by: The distribution that offers it; shown when an unknown backend is asked for.
     """
 
@@ -60,7 +60,7 @@ class Backend:
 
     @property
     def facts(self) -> BackendFacts:
-        """What the spec of a world says about its backend."""
+        """The facts about the backend that the spec of a world contains."""
         return BackendFacts(
             may_run_jax=self.may_run_jax,
             connects_by_proxies=self.connects_by_proxies,

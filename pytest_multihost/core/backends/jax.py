@@ -32,7 +32,7 @@ _TIMEOUTS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_ti
 def runtime_timeout_s(world: WorldSpec) -> int | None:
     """Return one value for jax's own timeouts, in seconds, longer than the test's deadline.
 
-    None for a world in which runtimes keep their own: what comes after these is tested there.
+    None if runtimes keep their own timeouts, because the test is about what follows these.
     """
     if world.keeps_timeouts:
         return None
@@ -43,8 +43,8 @@ def xla_flags(inherited: str, timeout_s: int | None) -> str:
     """Return XLA_FLAGS for a rank.
 
     Args:
-        inherited: What the user has set. Their timeouts stay; their device count is removed, as
-            the marker's `local_devices` decides it and XLA refuses a second one.
+        inherited: What the user has set. Their timeouts stay; their device count is removed,
+            because the marker's `local_devices` decides it and XLA refuses a second one.
         timeout_s: XLA's timeout for a collective, in seconds; None: its own.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
@@ -83,9 +83,10 @@ def _start(spec: RankSpec) -> None:
 
 
 def _preload() -> None:
-    """Import jax, and what it would import only when it compiles for the first time.
+    """Import jax, and the modules that it imports only when it compiles for the first time.
 
-    None of it starts a thread or a backend; every rank would spend 30 ms of CPU on it.
+    None of them starts a thread or a backend. Otherwise every rank would spend 30 ms of CPU on
+    them.
     """
     import jax  # noqa: F401
 

@@ -21,7 +21,7 @@ _MARGIN_S = 60.0
 def group_timeout_s(world: WorldSpec) -> float:
     """Return a group timeout, in seconds, that the test's own deadline always precedes.
 
-    Torch's own for a world in which runtimes keep theirs: what comes after it is tested there.
+    It is torch's own if runtimes keep theirs, because the test is about what follows it.
     """
     if world.keeps_timeouts:
         return _TORCH_DEFAULT_S
@@ -83,7 +83,7 @@ GLOO = Backend(
         r"[Ff]ailed to recv, got 0 bytes|sendBytes failed",
         r"DistNetworkError: .*(Connection reset by peer|Broken pipe|Connection was likely closed)",
         r"^RuntimeError: Operation timed out!$",
-        # gloo fails every operation of a group so, after the one that has timed out.
+        # After a timeout, gloo fails every operation of the group like this.
         r"^RuntimeError: Application timeout caused pair closure$",
     ),
 )

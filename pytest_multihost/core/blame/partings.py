@@ -215,7 +215,7 @@ def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] |
 def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
     """Return the place from which ranks used different lines up to `end`, each new to its rank.
 
-    In a loop the lines would not be new, and the report is of a rank that lacks an iteration.
+    In a loop the lines would not be new; there, the report names a rank that lacks an iteration.
     """
     ranks = sorted(group.of)
 

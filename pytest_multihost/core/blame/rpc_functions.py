@@ -69,7 +69,7 @@ def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:
 
 
 def with_threads(dumps: Iterable[Dump], operations: Mapping[int, Operation]) -> tuple[Dump, ...]:
-    """Return the dumps; the thread in a rank's operation takes the main thread's place."""
+    """Return the dumps; the thread in a rank's operation replaces its main thread."""
     found = []
     for dump in dumps:
         operation = operations.get(dump.rank)

@@ -308,7 +308,7 @@ class PeerHello:
     Attributes:
         host: Name of its machine.
         kernel: Identifies its kernel, clock and process ids.
-        address: Its own address on the connection, which is that of `interface`.
+        address: Its own address on the connection, on `interface`.
         tests: Its worlds, in order.
         problems: Why it cannot take part.
     """

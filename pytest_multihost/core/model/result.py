@@ -88,7 +88,7 @@ class RankSnapshot:
         activity: The same in detail; None if nothing could be read.
         entered: For each of its groups, the sequence of the last collective it entered.
         lock_holders: Ranks that hold a file lock it waits for.
-        tries_lock: Whether it waits for that lock by trying again and again.
+        tries_lock: Whether it polls for that lock.
         has_run: Whether its main thread has run since the previous snapshot, even briefly.
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.

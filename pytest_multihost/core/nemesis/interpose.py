@@ -3,7 +3,7 @@
 Nothing is replaced before there is an observer, and everything is put back after the last. For an
 observed path, `open` returns a file object that reports its calls, and the functions of `os` that
 take a descriptor look up its path (/proc/self/fd). Files that C and C++ code opens, maps or reads
-are not seen, but for those that `reported` tells of: that takes the preloaded shim.
+are not seen, except those passed to `reported`; seeing them takes the preloaded shim.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pytest_multihost.core.nemesis.targets import replace_names
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 File = Any  # a path, a descriptor, or an object that has one
 Buffer = Any  # bytes, or an object with the buffer protocol
-Result = Any  # what the function that is intercepted returns
+Result = Any  # the result of an intercepted function
 Function = Callable[..., Result]
 
 SYSTEM_FILES = (
     *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
     *("*/????-packages/*", "*.py", "*.pyc", "*/.pytest_multihost/*", "*/.pytest_cache/*"),
 )
-"""Globs of what ``*`` alone leaves out: files of the kernel, Python and installed packages."""
+"""Globs of files that ``*`` alone skips: those of the kernel, Python and installed packages."""
 
 _OS_CALLS: Mapping[str, IoCall] = {
     "open": "open",
@@ -59,7 +59,7 @@ _OS_CALLS: Mapping[str, IoCall] = {
     "listdir": "listdir",
     "scandir": "listdir",
 }
-"""Functions of `os` that are intercepted, and as what calls they are reported."""
+"""The intercepted functions of `os`, and the calls as which they are reported."""
 
 _MAKING = frozenset({"link", "mkdir", "rename"})
 
@@ -71,11 +71,10 @@ class FileAccess:
     """One call on an observed file, before or after it is made.
 
     Attributes:
-        call: Which call.
-        path: Absolute path of the file; of a rename or link the new path, if that is observed.
-        size: Bytes asked for; afterwards, bytes moved; 0 for what moves none.
+        path: Absolute path of the file; for a rename or link, the new path, if that is observed.
+        size: Bytes asked for; afterwards, bytes moved; 0 for calls that move none.
         makes: Whether the call may make the file.
-        other: Of a rename or link, the other path.
+        other: The other path of a rename or link.
     """
 
     call: IoCall
@@ -105,10 +104,10 @@ class FileObserver:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether a path matches a glob; ``*`` matches slashes, too.
+    """Return a function that decides whether a path matches a glob; ``*`` also matches slashes.
 
-    A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone leaves
-    out `SYSTEM_FILES`, the folders of this Python, and those above them.
+    A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone skips
+    `SYSTEM_FILES`, the folders of this Python, and those above them.
     """
     if pattern == "*":
         return lambda path: not (_is_of_interpreter(path) or _SYSTEM_FILE.match(path))
@@ -120,7 +119,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 def _is_of_interpreter(path: str) -> bool:
     """Return whether a path is in a folder of this Python, or is one of the folders above.
 
-    Whoever imports a package looks for its files there: for torch, thousands of calls.
+    An import of a package looks for its files there: thousands of calls for torch.
     """
     inside, above = _interpreter_folders()
     return path in above or path.startswith(inside)
@@ -144,8 +143,8 @@ def observing_files(observer: FileObserver, more_modules: Iterable[object] = ())
     """Report to `observer` the calls on files within the block.
 
     Args:
-        more_modules: Modules of the test that are not in `sys.modules`. What the user's own modules
-            have imported by name is replaced there, too.
+        more_modules: Modules of the test that are not in `sys.modules`. Names that the user's own
+            modules have imported are replaced there as well.
     """
     if not _observers:
         opened = _make_open(io.open)
@@ -185,7 +184,7 @@ def is_observing() -> bool:
 
 
 def reported(call: IoCall, path: str) -> None:
-    """Report a call on a file of this rank's that is about to be made where none is intercepted."""
+    """Report a call on a file that this rank is about to make where calls are not intercepted."""
     __tracebackhide__ = True
     if _observers and (found := _path_of(path)):
         _before(call, found, makes=True)
@@ -255,7 +254,6 @@ def _path_of(file: object, folder: int | None = None) -> str | None:
     """Return the absolute path behind a path, a descriptor or an open file; None if it is none.
 
     Args:
-        file: What a program has given.
         folder: The descriptor to which a relative path is relative.
     """
     try:
@@ -270,7 +268,7 @@ def _path_of(file: object, folder: int | None = None) -> str | None:
 
 
 def _make_open(original: Function) -> Function:
-    """Return an `open` whose files report their calls where they are observed."""
+    """Return an `open` whose files report their calls if they are observed."""
 
     @wraps(original)
     def open(  # noqa: A001 - it is open
@@ -338,7 +336,7 @@ def _observed(original: Function, call: IoCall) -> Function:
 
 
 def _listing(path: str, found: Result) -> Result:
-    """Return what `listdir` or `scandir` has found as the observers of the folder show it."""
+    """Return the result of `listdir` or `scandir` as the observers of the folder show it."""
     changes = [each.listed for each in _observers if each.listed and each.matches(path)]
     if not changes:
         return found
@@ -374,7 +372,7 @@ class _Entries:
 
 
 def _paths_of(call: IoCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the absolute paths that a function of `os` is about, that of a new name first."""
+    """Return the absolute paths that a call of an `os` function uses, a new name first."""
     if call in ("rename", "link"):
         names = {**dict(zip(("src", "dst"), args, strict=False)), **kwargs}
         folder = names.get("dst_dir_fd", names.get("dir_fd"))
@@ -390,7 +388,7 @@ def _transferred(
     call: IoCall,
     path: str,
     descriptor: int,
-    what: Buffer,  # of a read: how many bytes
+    what: Buffer,  # for a read, how many bytes
     *rest: int,
 ) -> Result:
     """Read or write at most as many bytes as the observers allow."""

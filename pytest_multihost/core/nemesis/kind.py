@@ -36,13 +36,13 @@ Conflicts = Callable[[Sequence[Fault], Sequence[Host], int], list[str]]
 class Announcement(TypedDict, total=False):
     """What a rank reports to the controller about a fault before performing it.
 
-    The rank may not be able to say anything afterwards: it may be stopped, dead, or cut off.
+    The rank may not be able to report anything afterwards: it may be stopped, dead, or cut off.
 
     Attributes:
         until_s: When it will be over by itself, in monotonic seconds.
         pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
         kills: Whether the rank dies of it.
-        service: The service of the world whose part in the server is to perform it.
+        service: The service of the world whose part in the server performs it.
         hold: How long the controller is to hold the rank: the fields of `model.event.Hold`.
     """
 
@@ -60,16 +60,16 @@ class Strike:
     Attributes:
         place: The spec of this rank and its world.
         passed: The point that was passed, with the name and call that it had this time.
-        detail: What was reported to the controller, see `FaultKind.announce`.
-        begun: Tells the controller that the fault has happened; called by kinds that tell so
-            themselves.
-        armed: For such a kind: tells the controller, in JSON values, that it is waiting to happen.
+        detail: The announcement to the controller, see `FaultKind.announce`.
+        begun: Reports to the controller that the fault has happened; called by kinds with
+            `tells_itself`.
+        armed: For such a kind: reports to the controller, in JSON values, that it waits to happen.
             `rules` are the numbers of rules in the rank's page of I/O rules: their counters show
-            whether it has happened even if the rank can no longer say so. `note` is a remark for
+            whether it has happened even if the rank can no longer report it. `note` is a remark for
             the verdict.
         healing: Closed when the test's body is over; undoes what it was given, last first.
-        performed: For a kind that is performed outside of the rank: waits until that is done, and
-            returns what went wrong, empty if nothing did.
+        performed: For a kind that a service performs: waits until it has done so, and returns the
+            error; empty if there is none.
         more_modules: Modules of the test that are not in `sys.modules`.
         ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
             then; others may have by the time at which this one does.
@@ -104,32 +104,31 @@ class FaultKind:
             ``strike.healing`` how to undo what it changes.
         params: What it takes: a check for each name.
         required: Names that must be given.
-        announce: From the parameters and the time in monotonic seconds, what the controller is
-            told before the fault is performed.
+        announce: Returns the announcement to the controller, from the parameters and the time in
+            monotonic seconds.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
         tells_itself: Whether `perform` arranges the call of ``strike.begun()`` for the moment when
             the fault takes effect, say at the first file that it slows down.
         points: The kinds of points to which it can be bound; empty: to all.
         lacking: What this machine lacks for it, if anything: the test is skipped.
-        service: The service of the world that performs it, outside of the rank; empty: none.
-        conflicts: From all faults of a test, with numbers for ranks, from its hosts and the number
-            of ranks: why it cannot have those of this kind. Called once for all kinds that have
+        service: The service of the world that performs it, outside the rank; empty: none.
+        conflicts: Returns why a test cannot have its faults of this kind, from all its faults
+            (ranks are numbers), its hosts and its number of ranks. Called once for all kinds with
             the same function.
         is_before_test: Whether it is performed before the test, by the process that starts the
             rank: its point is never passed, and `perform` is never called.
-        is_exclusive: Whether only one of the faults that say so can happen at one point.
+        is_exclusive: Whether at most one exclusive fault can happen at one point.
         stops_process: Whether it stops the process and continues it. Two such kinds exclude each
             other on a rank.
         one_per: What has at most one fault of this kind: a rank, a point of a rank, a value of its
             parameter ``path`` on a rank, a host.
-        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_shim: Whether a preloaded library must apply it to the files of C libraries.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
         sentence: What was done, in the report of a sweep, without a full stop. It may contain
             `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its name
             alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once; and
             the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}` and `{least}`.
-        mending: The section of docs/mending.md that removes what it shows; empty: that for late
-            ranks.
+        mending: The section of docs/mending.md for what it shows; empty: the one for late ranks.
     """
 
     name: str
@@ -154,7 +153,7 @@ class FaultKind:
 
     @property
     def facts(self) -> FaultFacts:
-        """What the spec of a world says about its faults of this kind."""
+        """The facts about this kind that the spec of a world contains."""
         return FaultFacts(
             is_before_test=self.is_before_test,
             needs_shim=self.needs_shim,
@@ -172,14 +171,14 @@ class FaultKind:
 
 
 def known_names(names: Iterable[str], wrong: str) -> str:
-    """Return the names that exist as a sentence's end, and which is the nearest to a wrong one."""
+    """Return the known names as a sentence's end, with the one nearest to a wrong name."""
     names = list(names)
     near = difflib.get_close_matches(wrong[:_MAX_NAME], names, n=1)
     return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
 
 
 def error_number(name: object) -> int:
-    """Return the number of an error of the operating system, 0 where there is none."""
+    """Return the number of an error of the operating system, 0 if there is none."""
     found = getattr(errno, name, 0) if isinstance(name, str) and name.startswith("E") else 0
     return found if isinstance(found, int) else 0
 

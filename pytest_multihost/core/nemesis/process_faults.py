@@ -1,10 +1,10 @@
 """Faults of a rank's process: it starts late, waits, is stopped, raises an exception, or dies.
 
-Or it has little memory or few file descriptors left, for itself alone.
+Others leave this one rank with little memory or few file descriptors.
 
 A stopped process cannot continue itself, so `freeze` and `cpu_throttle` are performed by the
 server, the parent of the ranks, from what the rank announces here. All times are absolute, on the
-machine's monotonic clock: a rank continues when it was meant to, however late a message arrives.
+machine's monotonic clock: a rank continues on time, however late a message arrives.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CGROUPS = (
 
 
 def _nothing(strike: Strike) -> None:
-    """Do nothing: the server performs it, or it was performed before the test."""
+    """Do nothing: the server performs the fault, or it was performed before the test."""
 
 
 def _pause(
@@ -82,7 +82,7 @@ def _wait(strike: Strike) -> None:
 
 
 def _await_release(strike: Strike) -> None:
-    """Keep this thread at the point until the controller lets it go on."""
+    """Keep this thread at the point until the controller releases it."""
     strike.performed()
 
 
@@ -251,7 +251,7 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
     """Move this process into a cgroup of its own with a memory limit: the OOM killer ends it."""
     parent, limit_name, swap_name = _writable_cgroup()
     home = parent / "cgroup.procs"
-    for stale in parent.glob(f"{_GROUP_PREFIX}*"):  # of a rank whose controller was killed, too
+    for stale in parent.glob(f"{_GROUP_PREFIX}*"):  # also of a rank whose controller was killed
         with contextlib.suppress(OSError):  # there is a process in it
             stale.rmdir()
     group = parent / f"{_GROUP_PREFIX}{os.getpid()}"
@@ -316,8 +316,8 @@ def descriptor_limit(open_descriptors: Collection[int], headroom: int) -> int:
 
 
 def _limit_descriptors(strike: Strike) -> None:
-    # Listing the folder takes a descriptor itself, which is closed by the time that they are
-    # counted: so each is checked again.
+    # Listing the folder opens a descriptor itself, which is closed again before they are counted.
+    # So each is checked again.
     listed = [int(name) for name in os.listdir("/proc/self/fd")]
     found = [number for number in listed if os.path.exists(f"/proc/self/fd/{number}")]  # noqa: PTH110
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,7 +2,7 @@
 
 The preloaded shim performs it for every caller of the C library. In a process without the shim only
 Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
-a file in shared memory, show what has happened, also when the rank cannot say so any more.
+a file in shared memory, show what has happened, even if the rank can no longer report it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MAX_GLOB_BYTES = 512
 def _slow_down(strike: Strike) -> None:
     """Slow files down from now on, through the shim where it is loaded.
 
-    Without it only Python's own files are slowed down. The page only counts calls then, also those
-    of children.
+    Without it only Python's own files are slowed down. The page then only counts calls, including
+    those of children.
     """
     rules = io_rules(strike.fault.params, spared(strike.fault.params["path"], strike.place))
     path, note = page_path(strike.place.scratch, strike.rank), ""
@@ -94,12 +94,12 @@ def _slow_down(strike: Strike) -> None:
 
 
 def page_path(scratch: str | Path, rank: int) -> Path:
-    """Return where the page of I/O rules of a rank is."""
+    """Return the path of a rank's page of I/O rules."""
     return Path(scratch, f"rank-{rank}.io")
 
 
 def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
-    """Return what the parameters of a `slow_io` ask for, as rules of the shim.
+    """Return the shim's rules for the parameters of a `slow_io`.
 
     A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts
     longer than the test may take. A thread that woke up again and again would look alive.
@@ -122,7 +122,7 @@ def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
 
 
 def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
-    """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
+    """Return globs of files that are never slowed down: the harness's; with ``*``, system files."""
     scratch, directory = (glob.escape(each) for each in (spec.scratch, spec.directory))
     names = (f"rank-{spec.rank}.*", "????-store", "service-*")
     own = (f"{directory}/*", *(f"{scratch}/{each}" for each in names))
@@ -155,7 +155,7 @@ SLOW_IO = FaultKind(
 
 
 def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
-    """Remove all I/O rules of ranks: stacks are to be taken from them, or they are to be ended.
+    """Remove all I/O rules of ranks, before their stacks are taken or they are ended.
 
     The shim reads the rules from shared memory, so this works whatever state the rank is in; a
     thread that it has put to sleep wakes soon, and shows its own stack instead of the shim's.
@@ -172,7 +172,7 @@ def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
     """Remove what ranks have left, and return the beginnings of faults that they have not reported.
 
     Args:
-        history: Of a world that has ended.
+        history: The history of a world that has ended.
         scratch: The world's directory, which holds the pages of I/O rules.
     """
     killed = {
@@ -192,7 +192,7 @@ def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Even
     """Yield the beginnings of faults that only the counters of their I/O rules show.
 
     A fault like `slow_io` is armed at its point and happens at the first matching call, perhaps in
-    a forked child or in a rank that could not report it any more.
+    a forked child or in a rank that could no longer report it.
     """
     phases = {
         (event.rank, event.body.index, event.body.phase): event.body

@@ -1,4 +1,4 @@
-"""Find the functions and data loaders that points name, and what replaces them."""
+"""Find the functions and data loaders that points name, and replace them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Function = Any  # a function, or a descriptor that makes one
 
 
 class Replaced(BaseException):
-    """What a fault raises at a call to make it return something else.
+    """Raised by a fault at a call to make the call return another value.
 
     Attributes:
-        value: What it returns.
+        value: The value that the call returns.
     """
 
     def __init__(self, value: object) -> None:
@@ -44,8 +44,8 @@ class CallTarget:
     """A function, and the namespace that holds it.
 
     Attributes:
-        function: What the namespace holds; of a method it is the descriptor, not what reading the
-            attribute makes of it, so that it can be put back unchanged.
+        function: The object in the namespace; for a method, the descriptor and not the attribute's
+            value, so that it can be put back unchanged.
     """
 
     owner: Namespace
@@ -55,11 +55,11 @@ class CallTarget:
 
 @dataclass(frozen=True, slots=True)
 class LoaderTarget:
-    """A data loader, or what makes one.
+    """A data loader, or a class or function that makes one.
 
     Attributes:
-        found: A class, whose objects are meant; or a function, what it returns; or the loader.
-        call: Where the function is; None if `found` is none.
+        found: The loader, a class whose objects are loaders, or a function that returns one.
+        call: The function's location; None if `found` is not a function.
     """
 
     found: Any  # whatever is there
@@ -169,7 +169,7 @@ def _find(module: Namespace, path: str) -> CallTarget:
 
 
 def _look_up(module: Namespace, path: str) -> tuple[Namespace, object]:
-    """Return what is at `path` in `module`, and what holds it.
+    """Return the owner of the object at `path` in `module`, and the object.
 
     Raises:
         SettingError: There is nothing; names the nearest.

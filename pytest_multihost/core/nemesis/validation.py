@@ -1,6 +1,7 @@
-"""The kinds of faults that exist: how they are parsed and validated.
+"""The parsing and validation of faults, and the built-in kinds.
 
-All problems are reported at once. Nothing that a fault names is imported.
+All problems are reported at once. Nothing that a fault names is imported, and the text of a fault,
+as on the command line, is never evaluated.
 """
 
 from __future__ import annotations
@@ -33,9 +34,6 @@ from pytest_multihost.core.nemesis.process_faults import (
 from pytest_multihost.core.nemesis.slow_io import SLOW_IO
 from pytest_multihost.core.nemesis.targets import target_problem
 from pytest_multihost.core.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
-
-# Parse faults from text, as on the command line; the text is never evaluated.
-
 
 T = TypeVar("T", Fault, Point)
 _MAX_TEXT = 200
@@ -119,10 +117,10 @@ BUILT_IN_KINDS: tuple[FaultKind, ...] = (
 
 
 def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
-    """Return the kinds by name; of two with one name the first counts.
+    """Return the kinds by name; if two have one name, the first counts.
 
     Args:
-        groups: What each plugin offers, that of the plugin registered last first.
+        groups: The kinds of each plugin, the plugin registered last first.
     """
     kinds = [kind for group in groups for kind in group]
     return {kind.name: kind for kind in reversed(kinds)}
@@ -136,12 +134,11 @@ def resolve_faults(
     hosts: Sequence[Host],
     kinds: Mapping[str, FaultKind],
 ) -> tuple[tuple[Fault, ...], list[str]]:
-    """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
+    """Return the faults of a test with numbers for ranks, and all problems with them.
 
     Args:
         seed: Decides which rank is "one".
         hosts: Its hosts; empty: its ranks are on this machine.
-        kinds: The kinds that exist, by name.
     """
     if problems := fault_problems(faults, size=size, kinds=kinds):
         return (), problems
@@ -152,12 +149,7 @@ def resolve_faults(
 def fault_problems(
     faults: Sequence[Fault], *, size: int, kinds: Mapping[str, FaultKind]
 ) -> list[str]:
-    """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is.
-
-    Args:
-        size: Ranks of the world.
-        kinds: The kinds that exist, by name.
-    """
+    """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is."""
     return [
         f"{shown(each)}: {problem}" for each in faults for problem in _problems(each, size, kinds)
     ]
@@ -205,9 +197,8 @@ def resolved_problems(
     """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
     Args:
-        faults: Without problems of their own; ranks are numbers.
+        faults: Faults without problems of their own; ranks are numbers.
         hosts: The test's hosts; empty: its ranks are on this machine.
-        kinds: The kinds that exist, by name.
     """
     found = []
     for first, second in combinations(faults, 2):

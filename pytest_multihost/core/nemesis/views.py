@@ -1,4 +1,4 @@
-"""Faults of what one rank sees otherwise than the others: its clock, files, results of calls."""
+"""Faults that make one rank see other things than the rest: its clock, files, results of calls."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from pytest_multihost.core.nemesis.targets import Replaced, replace_names
 
 # The fault `clock_skew`: this rank's wall clock shows another time, as Python code reads it.
 #
-# `time.monotonic` and waits, the times of files, and the clocks that C++ reads are as before.
+# `time.monotonic` and waits, the times of files, and the clocks that C++ reads are unchanged.
 
 
 Function = Callable[..., Any]
-"""A function of `time`, or what stands for one."""
+"""A function of `time`, or its replacement."""
 
 
 def _skew(strike: Strike) -> None:
-    """Replace what tells the time, wherever it has been imported."""
+    """Replace the functions and classes that give the time, wherever they have been imported."""
     seconds = strike.fault.params["seconds"]
     dates = [(datetime.datetime, _datetime(seconds)), (datetime.date, _date(seconds))]
     times = [(getattr(time, each.__name__), each) for each in _functions(seconds)]
@@ -63,7 +63,7 @@ def _skew(strike: Strike) -> None:
 
 
 def _reduced(date: Any) -> tuple[Function, tuple[object, ...]]:  # noqa: ANN401 - of either class
-    """Return how pickle makes a date again: not by its class, which has no name for the moment."""
+    """Return how pickle rebuilds a date: not by its class, which pickle cannot find for now."""
     return _date_of, (type(date).__name__, *date.__reduce__()[1])
 
 
@@ -72,7 +72,7 @@ def _date_of(name: str, *state: object) -> object:
 
 
 def _functions(by_s: float) -> Iterator[Function]:
-    """Yield functions for those of the module `time`, under their names."""
+    """Yield replacements for functions of the module `time`, under their names."""
     real: Any = SimpleNamespace(**vars(time))
     by_ns = round(by_s * 1e9)
 
@@ -109,7 +109,7 @@ def _named(name: str, function: Function) -> Function:
 
 
 def _stand_in(real: type, members: dict[str, object]) -> type:
-    """Return a class that stands for a class of dates; what it makes are real ones."""
+    """Return a class that replaces a class of dates, and makes real dates."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -160,7 +160,7 @@ CLOCK_SKEW = FaultKind(
 )
 
 
-# Faults of how this rank sees files: folders listed in another order, files of others not yet.
+# Faults of this rank's view of files: folders in another order, files of others not yet there.
 
 
 CLOCK_REALTIME_COARSE = 5
@@ -173,7 +173,7 @@ _AT_FDCWD, _STATX_BYTES, _STATX_CTIME, _STATX_BTIME = -100, 256, 0x80, 0x800
 
 
 def _shuffle(strike: Strike) -> None:
-    """List matching folders in reverse: so two names suffice for another order."""
+    """List matching folders in reverse, so that two names suffice for another order."""
     fits = matcher(strike.fault.params["path"])
 
     def listed(_path: str, names: Sequence[str]) -> Sequence[str]:
@@ -192,16 +192,16 @@ def _shuffle(strike: Strike) -> None:
 
 @dataclass(slots=True)
 class _StaleView:
-    """What this rank sees of the files and folders that other ranks make from now on.
+    """This rank's view of the files and folders that other ranks make from now on.
 
     Attributes:
-        fits: Whether a path is meant.
+        fits: Whether the fault concerns a path.
         since_s: Since when, on the wall clock of file systems.
         ahead_s: Returns how far the world's wall clock is ahead of that one.
         known: Paths that this rank has made or seen.
         moved: Folders and files that it has moved, with all that is in them.
-        made_ahead_s: Hidden paths, each with `ahead_s` when this rank looked for it first: about
-            what it was when that was made.
+        made_ahead_s: Hidden paths, each with `ahead_s` at this rank's first look for it: about the
+            value when the file was made.
     """
 
     strike: Strike
@@ -213,7 +213,7 @@ class _StaleView:
     made_ahead_s: dict[str, float] = field(default_factory=dict)
 
     def before(self, access: FileAccess) -> None:
-        """Fail where a file is not seen yet; remember what this rank makes itself."""
+        """Fail if a file is not visible yet; remember what this rank makes itself."""
         if access.call == "rename":
             self.moved.add(access.path)
         elif access.makes:
@@ -222,11 +222,11 @@ class _StaleView:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), access.path)
 
     def listed(self, folder: str, names: Sequence[str]) -> Sequence[str]:
-        """Return the names of what is seen in a folder."""
+        """Return the visible names in a folder."""
         return [name for name in names if not self.is_hidden(str(PurePath(folder, name)))]
 
     def is_hidden(self, path: str) -> bool:
-        """Whether another rank has made it since, and has changed it too short a time ago."""
+        """Whether another rank has made a path since, and has changed it too recently."""
         above = (path, *map(str, PurePath(path).parents))
         if not self.fits(path) or path in self.known or not self.moved.isdisjoint(above):
             return False
@@ -243,7 +243,7 @@ class _StaleView:
 
 
 def _next_tick_s() -> float:
-    """Wait until the clock of files has moved, and return its time: what exists now is older."""
+    """Wait until the clock of files has moved, and return its time: existing files are older."""
     before_s = clock_gettime(CLOCK_REALTIME_COARSE)
     while (since_s := clock_gettime(CLOCK_REALTIME_COARSE)) == before_s:
         sleep(0.001)
@@ -270,8 +270,8 @@ def _hide_new(strike: Strike) -> None:
 def born_and_changed_s(path: str) -> tuple[float, float] | None:
     """Return when a file was made and last changed or moved, by statx(2); None if there is none.
 
-    Python knows no time of birth. On a file system without one, that of a file is when it was
-    changed, and folders are as old as can be.
+    Python knows no time of birth. On a file system without one, a file counts as made at its last
+    change, and a folder at time 0.
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     wanted = _STATX_CTIME | _STATX_BTIME
@@ -311,7 +311,7 @@ FILE_VIEWS = (
 )
 
 
-# Faults of what a call gives to this rank alone: an error, the end of the data, another value.
+# Faults of a call's result in this rank alone: an error, the end of the data, another value.
 
 
 _OF_JAX = frozenset(
@@ -321,16 +321,16 @@ _OF_JAX = frozenset(
         "get_live_nodes",
     }
 )
-"""Operations of jax's, besides those whose names show it."""
+"""Operations of jax whose names do not show it."""
 
 
 def error_class(operation: str, backend_error: str) -> type[Exception]:
-    """Return what an operation of a runtime raises when it fails.
+    """Return the exception of an operation of a runtime that fails.
 
     Args:
         operation: Its name, as its users call it.
-        backend_error: What operations of the world's backend raise, as ``module:Class``; empty:
-            RuntimeError.
+        backend_error: The exception of operations of the world's backend, as ``module:Class``;
+            empty: RuntimeError.
     """
     wanted = "" if operation.startswith("world.") else backend_error
     if operation in _OF_JAX or operation.startswith(("jax.", "key_value_")):

@@ -1,6 +1,6 @@
 """What happened to a world and to each of its ranks, cause first: pure functions of its history.
 
-* `rank_facts`: what is known of a rank, folded from the world's events. `symptoms`: exceptions that
+* `rank_facts`: the facts about a rank, folded from the world's events. `symptoms`: exceptions that
   only follow from another rank's failure.
 * `finding`: what happened. `own_failures`: failures that the end of a world does not explain.
 * `points`: the points that ranks have passed.

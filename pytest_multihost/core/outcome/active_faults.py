@@ -53,7 +53,7 @@ def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[in
 def _ongoing(events: Iterable[Event]) -> list[tuple[int, FaultChanged]]:
     """Return the last "begun" change of each active fault, with its rank.
 
-    A fault of a rank is over with its next change, or when the rank's process ends.
+    A rank's fault is over at its next change, or when the rank's process ends.
     """
     open_: dict[tuple[int, int], FaultChanged] = {}
     for event in events:
@@ -70,7 +70,8 @@ def _ongoing(events: Iterable[Event]) -> list[tuple[int, FaultChanged]]:
 def active_fault_events(facts: Iterable[RankFacts]) -> list[Event]:
     """Return the "begun" events of the faults that are not over.
 
-    A fault ends with its rank's process, except what a service has performed outside of it.
+    A fault ends with its rank's process, except a fault that a service has performed outside the
+    rank.
     """
     return [
         event

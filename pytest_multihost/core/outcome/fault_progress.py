@@ -1,4 +1,4 @@
-"""Which of a world's faults have happened, when, and what is known of those that have not."""
+"""Which of a world's faults have happened, when, and why the others have not."""
 
 from __future__ import annotations
 
@@ -35,18 +35,14 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class HeldFor:
-    """A rank that was held and let go.
-
-    Attributes:
-        seconds: How long it was held.
-    """
+    """A rank that was held and released."""
 
     seconds: float
     reason: ReleaseReason
 
 
 def releases(result: WorldResult, index: int) -> dict[int, list[HeldFor]]:
-    """Return how long a fault has held ranks, and why it let them go, by rank.
+    """Return how long a fault has held ranks, and why it released them, by rank.
 
     Args:
         index: The fault's index in the world's list.
@@ -118,7 +114,7 @@ def _counted(point: str, name: str, call: str, count: int) -> str:
 
 
 def require_fired(finding: Finding, result: WorldResult) -> Finding:
-    """Return `finding`; if the test passed but a required fault never fired, as failed.
+    """Return `finding`, as failed if the test passed but a required fault never fired.
 
     A test that did not pass keeps its own reason.
     """

@@ -36,7 +36,7 @@ the sockets of a dying process first and reports its end last, so the exception 
 lost its connection can have an earlier time than the death that caused it."""
 
 _DEATH_SEEN_LAST_S = 0.5
-"""The same for an exception that says that a connection was closed, on a busy machine."""
+"""The same for an exception about a closed connection, on a busy machine."""
 
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
@@ -48,7 +48,7 @@ _LAST_WORDS = re.compile(
     r"|.*: Assertion `.*' failed\.)$",
     re.MULTILINE,
 )
-"""Why native code ended its process, as it says in the log; the first part names its source."""
+"""The reason that native code logs when it ends its process; the first part names its source."""
 
 _MAX_LAST_WORDS = 160
 
@@ -60,12 +60,10 @@ class RankFinding:
     """What happened to one rank.
 
     Attributes:
-        facts: What is known about the rank.
-        outcome: What happened.
         at_s: When, on the monotonic clock; None if nothing went wrong.
         summary: One line: what went wrong, why it was skipped, or how it ended.
         report: pytest's own report, serialised, if there is one.
-        last_words: What a rank that has aborted had written last: its runtime says why.
+        last_words: The reason that the runtime of an aborted rank has logged.
     """
 
     facts: RankFacts
@@ -96,13 +94,11 @@ class Finding:
     """What happened to a world.
 
     Attributes:
-        outcome: What happened, cause first.
-        status: What pytest is to report.
+        status: The status that pytest reports.
         reason: One line for the short summary: which ranks, and what happened to them.
         headline: The rank that decided, if one did.
-        when: The phase that pytest is to report it in.
-        call: Status and reason that pytest is to report of the call if only the teardown failed.
-        ranks: One finding each.
+        when: The phase in which pytest reports it.
+        call: Status and reason of the call in pytest's report, if only the teardown failed.
         symptoms: The backend's patterns of failures that follow from another rank's.
     """
 
@@ -117,12 +113,11 @@ class Finding:
 
 
 def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = "") -> Finding:
-    """Return that a world hangs of which only one moment is known; `blame` says if any rank waits.
+    """Return a hang of a world known at one instant only; `blame` finds whether ranks wait.
 
     Args:
-        ranks: What is known of each.
-        reason: What was read of the world.
-        summary: The same of each rank.
+        reason: What was read about the world.
+        summary: The same about each rank.
     """
     return Finding(
         outcome="hung",
@@ -141,7 +136,6 @@ def judge(
     """Return what happened to a world.
 
     Args:
-        result: What was observed of it.
         symptoms: The backend's patterns of failures that follow from another rank's.
         masked: Ranks whose exception masks a symptom and counts as one, whatever its text.
     """
@@ -198,7 +192,7 @@ def _judge_rank(
         last_words = result.last_words.get(facts.rank, "")
         return _died(facts, facts.exit, last_words, symptoms, result.spec.subject)
     if facts.failed_subtests_s and (facts.waits_at_gate or not facts.was_ended):
-        # In a rank that has left the test they do not explain why others did not end.
+        # In a rank that has left the test, they do not explain why others did not end.
         at_s = None if facts.waits_at_gate else facts.failed_subtests_s[0]
         return RankFinding(facts, "failed", at_s, describe_subtests(facts))
     if facts.is_killed_as_planned:
@@ -318,7 +312,7 @@ def _decisive(
 def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
     """Return pytest's status for an outcome: xfail applied, then the worst rank's."""
     ranks = list(ranks)
-    if outcome in ("hung", "crashed"):  # to be expected, every mark must expect any failure
+    if outcome in ("hung", "crashed"):  # expected only if every mark expects any failure
         marks = [each.facts.xfail for each in ranks if each.facts.reports]
         is_expected = bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
         return "xfailed" if is_expected else "failed"

@@ -1,9 +1,8 @@
 """Failures of the test's own code, which the end of its world does not explain.
 
-A test may expect that its world hangs, or that a rank dies or raises. What such an end brings
-about in other ranks is harmless: lost connections, timeouts, aborted operations. Any other
-failure is the test's own: an assertion, a failed subtest, an error of a fixture, a rank that
-skipped alone.
+A test may expect that its world hangs, or that a rank dies or raises. The effects of such an end on
+other ranks are harmless: lost connections, timeouts, aborted operations. Any other failure is the
+test's own: an assertion, a failed subtest, an error of a fixture, a rank that skipped alone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, st
     """Return the failures that the end of a world does not explain, with what happened.
 
     Args:
-        finding: What happened to the world.
         end: How it ended. The exceptions of culprits that raised are part of it.
     """
     culprits = [finding.ranks[rank] for rank in end.culprits]
@@ -79,7 +77,7 @@ def later_failures(finding: RankFinding, symptoms: Symptoms) -> Iterator[tuple[s
 
 
 def _is_harmless(error: RaisedError, symptoms: Symptoms) -> bool:
-    """Return whether an exception, or one that it was raised from, says that a peer is gone."""
+    """Return whether an exception, or one that it was raised from, reports that a peer is gone."""
     text = f"{error.type}: {error.message}"
     is_symptom = symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
     return is_symptom or is_closed_connection(error) or is_unanswered(error)

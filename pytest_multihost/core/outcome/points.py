@@ -30,18 +30,17 @@ def recorded_points(
 ) -> Mapping[int, tuple[RecordedPoint, ...]]:
     """Return the points that each rank has recorded, in the order in which it passed them.
 
-    Each has the `nth` with which `at` names this very passage. What stands for others stands
-    alone: `all_gather_object`, not the collectives that it is made of, which only count.
+    Each has the `nth` with which `at` names this passage. A point that represents others appears
+    without them: `all_gather_object`, not the collectives inside it, which only count.
 
     Args:
-        history: The events of a world that was told to record points.
-        place: Makes places of lines; by default without their texts.
+        place: Converts frames to places; by default without the lines' texts.
     """
     return {rank: _points(rank, each, place) for rank, each in _records(history).items()}
 
 
 def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
-    """Return how many points ranks have passed that they did not record: there were too many."""
+    """Return how many points ranks have passed without a record, because there were too many."""
     found = Counter[int]()
     for event in history:
         if isinstance(event.body, PointsRecorded) and event.body.beyond:
@@ -102,7 +101,7 @@ def _point(site: PointSite, rank: int, nth: int, span: int, where: Place | None)
 
 
 def _meet_in_last_operation(found: list[RecordedPoint], inner: PointSite) -> None:
-    """Let an operation wait for all if one of those that it is made of does."""
+    """Let the last operation meet all ranks if `inner`, a part of it, does."""
     for index in range(len(found) - 1, -1, -1):
         each = found[index]
         if each.point.point == "collective" and each.is_main == inner.is_main:
@@ -111,9 +110,9 @@ def _meet_in_last_operation(found: list[RecordedPoint], inner: PointSite) -> Non
 
 
 def _counted_together(sites: Iterable[PointSite]) -> dict[Point, list[tuple[Point, str]]]:
-    """Return for each point what `at` counts with it: a glob matches other files, too.
+    """Return for each point the points that `at` counts with it: a glob also matches other files.
 
-    What is counted is a point with the other path of a rename.
+    A counted point comes with the other path of a rename.
     """
     passed = {(each.point, each.other) for each in sites}
     found = {point: [each for each in passed if each[0] == point] for point, _ in passed}

@@ -31,18 +31,17 @@ class RankFacts:
     """The facts about one rank. Times are seconds on the monotonic clock.
 
     Attributes:
-        rank: Its index.
         phase: The last phase that it reached.
         ready_s: When its backend was up.
         parked_s: When its test body was over.
         done_s: When its teardown was over.
         exited_s: When its process ended.
         was_ended: Whether the harness ended its process.
-        failed_subtests_s: When subtests of the user's failed.
+        failed_subtests_s: When the user's subtests failed.
         reports: pytest's reports: setup, call, teardown.
         interrupted: An exception that left the test without a report, or the backend's failure.
-        failure: The first report of a raise, one that xfail expects only if there is no other, or
-            `interrupted`.
+        failure: The first report of a raise, or `interrupted`; a raise that xfail expects only if
+            there is no other.
         failed_s: When `failure` happened.
         released: Gates that were opened for it.
         is_being_killed: Whether a fault that ends its process has begun.
@@ -203,7 +202,7 @@ def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
 
 
 def describe_exit(status: Exited) -> str:
-    """Return as words how a process ended, as in "was killed by SIGKILL"."""
+    """Return in words how a process ended, as in "was killed by SIGKILL"."""
     if status.signal is None:
         return f"exited with code {status.code}"
     try:

@@ -17,7 +17,7 @@ _CLOSED = re.compile(
     r"|connection.*(abort|clos|lost|reset)|broken pipe|socket closed",
     re.IGNORECASE,
 )
-"""Exceptions of a rank whose peer has closed the connection, from whatever library they come."""
+"""Exceptions of a rank whose peer has closed the connection, from any library."""
 
 _UNANSWERED = re.compile(
     r"(Connection|ConnectionRefused|Timeout)Error\b|connection.*refused|timed out", re.IGNORECASE
@@ -27,7 +27,7 @@ _UNANSWERED = re.compile(
 def is_closed_connection(error: RaisedError) -> bool:
     """Return whether an exception, or one that it was raised from, is of a closed connection.
 
-    Whatever library it comes from. It follows from another rank's failure only if one has failed.
+    It may come from any library. It follows from another rank's failure only if one has failed.
     """
     return _matches_chain(_CLOSED, error)
 
@@ -63,11 +63,7 @@ class Symptoms:
         return _matches(self.fatal, text)
 
     def is_symptom(self, error: RaisedError, text: str) -> bool:
-        """Return whether an exception follows from another rank's failure.
-
-        Args:
-            error: The exception as its rank has sent it.
-        """
+        """Return whether an exception follows from another rank's failure."""
         is_symptom = error.is_harness_symptom or self.is_in_error(text)
         return is_symptom and error.type not in _RAISED_BY_TESTS
 

@@ -1,4 +1,4 @@
-"""Is the world hung? A proof that no wait in it can end, from snapshots alone.
+"""The proof that a world hangs: no wait in it can end, as shown by snapshots alone.
 
 * `snapshot`: the input of a proof. `proof_state`: the proof.
 * `blockers`: its rules, with `thread_blockers` and `descriptor_blockers`.

@@ -3,8 +3,8 @@
 Each rule yields the rest of a sentence about a process, thread or descriptor for everything that
 may end a wait. It yields nothing if only threads that are judged themselves can end the wait.
 
-Those of a process are here, those of its threads in `thread_blockers`, those of its descriptors in
-`descriptor_blockers`.
+This module has the rules for processes, `thread_blockers` those for threads, and
+`descriptor_blockers` those for descriptors.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def rank_blockers(
 ) -> Mapping[int, tuple[str, ...]]:
     """Return what may end a wait of each rank or of its children, as sentences.
 
-    A connection that leads outside the world counts only if a thread waits for it. What the
-    runtime's own threads wait for does not count, unless they give up: a rank is asked about, not
-    the world.
+    A connection that leads outside the world counts only if a thread waits for it. Waits of the
+    runtime's own threads do not count unless they give up, because the question is about a rank,
+    not about the world.
 
     Args:
         deadline_s: How long its waits are to last, on the monotonic clock.

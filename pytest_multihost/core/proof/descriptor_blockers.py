@@ -85,7 +85,7 @@ def awaited_descriptors(
     """Return the descriptors that a wait for `fds` can end by, each epoll replaced by its members.
 
     None if they could not be read. An epoll may watch another that watches it, so descriptors
-    already `seen` are left out.
+    already `seen` are skipped.
     """
     if fds is None:
         return None

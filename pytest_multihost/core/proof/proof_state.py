@@ -17,11 +17,11 @@ The argument has four parts.
 
 How long to wait for the second depends on the threads that may move without ending a wait: those
 that poll, of a runtime or in an operation. `SHORT_S` is enough if the world is *settled* then: it
-is quiescent, no thread has run but those that poll, and each of these has had its turn, and then
-another one for what the first has brought about (`has_settled`). Who starves has had none, so on a
-loaded machine this takes as long as it must. A world that never settles, say because a thread spins
-in an operation, needs two intervals of `INTERVAL_S` in a row. So does one in which all members have
-entered an operation, which then should have ended: something unknown may be under way.
+is quiescent, no thread has run except those that poll, and each of these has had its turn, and then
+another one for what the first has brought about (`has_settled`). A starving thread has had no turn,
+so on a loaded machine this takes as long as it must. A world that never settles, say because a
+thread spins in an operation, needs two intervals of `INTERVAL_S` in a row. So does one in which all
+members have entered an operation, which then should have ended: something unknown may be under way.
 
 A deep snapshot reads every thread and descriptor of the world. So `ProofSearch` takes one only
 while shallow ones show that all main threads stand still, and then at most once per interval.
@@ -50,7 +50,7 @@ INTERVAL_S = 1.0
 """The same for one that does not settle."""
 
 _WAITS_S = (SHORT_S,) * 6 + (3 * SHORT_S,) * 3
-"""Time from each deep snapshot to the next; then `INTERVAL_S`, or it would take too much.
+"""Time from each deep snapshot to the next; then `INTERVAL_S`, because snapshots are costly.
 
 On a loaded machine a settled world often does not look so: a thread of a runtime has just run."""
 
@@ -72,7 +72,7 @@ Turns = Mapping[int, int]
 """How often each thread of a world has run."""
 
 AskTurns = Callable[[Collection[int]], Turns | None]
-"""Asks whether a world is quiescent but for some threads; returns its turns, None if it is not."""
+"""Asks whether a world is quiescent except for some threads; returns its turns, or None if not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ProofState:
         last: The snapshot at which the current interval began.
         quiet: Number of intervals in a row, up to now, without a blocker.
         blockers: The blockers of the last interval: one sentence each.
-        is_settled: Whether there is none, and the world is settled.
+        is_settled: Whether there is no blocker, and the world is settled.
         due_s: When the next snapshot is worth its cost.
         looks: Number of snapshots that have been taken.
     """
@@ -96,7 +96,7 @@ class ProofState:
     looks: int = 0
 
     def is_likely(self, deadline_s: float) -> bool:
-        """Return whether nothing but movement can keep the next snapshot from being a proof."""
+        """Return whether only movement can keep the next snapshot from being a proof."""
         return self.last is not None and not blockers(self.last, self.last, deadline_s=deadline_s)
 
     @property
@@ -135,7 +135,7 @@ def has_settled(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadlin
     """Return whether an interval without blockers need not be longer.
 
     Args:
-        before: The deep snapshot at its begin.
+        before: The deep snapshot at its beginning.
         now: The one at its end.
         ask_turns: Asks the world after that.
         deadline_s: When the world is ended in any case.
@@ -176,8 +176,8 @@ def has_rested(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline
 def pollers(before: Turns, now: Turns) -> frozenset[int] | None:
     """Return the threads that poll, if no others have run between two moments; else None.
 
-    Who polls has found nothing in two turns, for its own sake and for what the first has brought
-    about. A thread that has had a single turn may have begun something.
+    A thread that polls has found nothing in two turns: neither by itself nor as an effect of its
+    first turn. A thread that has had a single turn may have begun something.
     """
     ran = {tid: runs - before[tid] for tid, runs in now.items() if tid in before}
     if before.keys() != now.keys() or any(runs == 1 for runs in ran.values()):
@@ -188,8 +188,8 @@ def pollers(before: Turns, now: Turns) -> frozenset[int] | None:
 def polls(thread: Thread) -> bool:
     """Return whether a thread may find something when its wait times out.
 
-    Who waits in a futex is woken by whoever has something for it, and does no more than to
-    keep its own records when it times out.
+    A thread that waits in a futex is woken by the thread that has something for it, and only
+    updates its own records when it times out.
     """
     return thread.call not in FUTEXES
 
@@ -224,7 +224,7 @@ class ProofSearch:
     """The search for a proof that one world hangs, one step per shallow snapshot.
 
     Attributes:
-        state: The progress of the proof; its blockers say what may end a wait.
+        state: The progress of the proof; its blockers name what may end a wait.
         last_deep: The last deep snapshot.
     """
 

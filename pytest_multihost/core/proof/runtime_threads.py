@@ -53,7 +53,7 @@ def read_stack(
     """Return the files whose code is on a stack, and the innermost function of a known pool.
 
     Words further out than the loop of an idle worker are remains of ended threads and are ignored.
-    The loop may be such a remain, too: it counts as the thread's own if the wait returns to the
+    The loop may also be such a remain: it counts as the thread's own if the wait returns to the
     pool's lock, with nothing between.
 
     Args:

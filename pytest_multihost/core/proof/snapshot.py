@@ -26,7 +26,7 @@ class Snapshot:
     Attributes:
         kernel: Its processes, as the kernel shows them.
         operations: The contents of its ranks' slot pages.
-        severed: Pairs of addresses: frames of the first never arrive at the second, as no plan
+        severed: Pairs of addresses: frames of the first never arrive at the second, because no plan
             heals the cut.
         is_disturbed: Whether network faults are or were active. Then unacknowledged data may be
             lost, and retransmitted after any time.
@@ -44,7 +44,7 @@ class Snapshot:
         return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
 
     def give_ups(self) -> Iterator[str]:
-        """Yield sentences on the ranks that would give up waiting; which fails the test."""
+        """Yield sentences on the ranks that would give up waiting, which would fail the test."""
         for process in self.kernel.processes if self.kernel.is_deep else ():
             for thread in process.threads if process.is_rank else ():
                 found = self.awaited_operations(process.rank, thread.tid)
@@ -59,7 +59,7 @@ class Snapshot:
                     )
 
     def failing_starts(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
-        """Return the program that a thread starts, if it cannot end but by failing the test.
+        """Return the program that a thread starts, if it can end only by failing the test.
 
         A rank on whose devices it runs has started no program from that line. The first start of a
         program is always recorded, so its collectives miss that rank.
@@ -78,10 +78,9 @@ class Snapshot:
         )
 
     def must_fail(self, operation: Operation) -> bool:
-        """Return whether an operation cannot end but by an error, which fails the test.
+        """Return whether an operation can end only by an error, which fails the test.
 
-        It is a collective that a member has not entered, and so it is for as long as that member
-        waits.
+        This is so for a collective that a member has not entered, as long as that member waits.
         """
         return operation.fails_test and bool(self.lacking(operation))
 
@@ -96,7 +95,7 @@ class Snapshot:
                 yield operation
 
     def lacking(self, operation: Operation) -> frozenset[int]:
-        """Return the members that a collective cannot end without and that have not entered it."""
+        """Return the members that have not entered a collective, which cannot end without them."""
         if operation.kind != "collective" or not operation.has_members:
             return frozenset()
         key, sequence = operation.place

@@ -1,8 +1,8 @@
 """System calls by number, and how a wait in them can end, derived from their arguments.
 
-/proc/PID/task/TID/syscall (proc(5)) has the number of the call that a thread is blocked in and
-its six argument registers; section 2 of the manual describes the arguments of each call. To read
-it waits until the thread is off its processor, so it never tells of a thread that still runs.
+/proc/PID/task/TID/syscall (proc(5)) has the number of the call that a thread is blocked in and its
+six argument registers; section 2 of the manual describes the arguments of each call. To read it
+waits until the thread is off its processor, so it never shows a thread that still runs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Timeout:
     """The location of the timeout of a wait.
 
     Attributes:
-        kind: The clock of an absolute time; "relative" to the begin of the wait; "none"; "unknown".
+        kind: The clock of an absolute time; "relative" to the start of the wait; "none"; "unknown".
         milliseconds: The timeout itself, if it is an argument.
         address: Its address in memory, if the argument points to it.
         unit: How many units of the second word there make a second: nano- or microseconds.

@@ -26,7 +26,7 @@ _CONNECTS = "jax.distributed.initialize"
 
 
 def waits_for_harness(process: Process, thread: Thread) -> bool:
-    """Return whether a thread is the harness's, or waits only for what the harness does with it."""
+    """Return whether a thread is the harness's, or waits only for the harness."""
     awaited = [process.descriptors.get(fd) for fd in thread.fds or ()]
     is_awaiting = bool(awaited) and all(each and each.is_exempt for each in awaited)
     return thread is not process.main and (thread.is_exempt or is_awaiting)
@@ -107,7 +107,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def gives_up(interval: Interval, thread: Thread) -> str:
-    """Return that the operation of a runtime's own thread times out."""
+    """Return the words for a runtime's own thread whose operation times out."""
     return f"gives up what it does for a rank{interval.activity(thread).until}"
 
 

@@ -34,7 +34,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Histories:
-    """What the flight recorder knows of the past, and when it was read."""
+    """The flight recorder's histories, and when they were read."""
 
     at_s: float
     histories: tuple[History, ...]
@@ -42,11 +42,7 @@ class _Histories:
 
 @dataclass(frozen=True, slots=True)
 class FlightMailbox:
-    """The mailbox of one rank.
-
-    Attributes:
-        rank: Index of the rank.
-    """
+    """The mailbox of one rank."""
 
     scratch: Path
     rank: int
@@ -73,8 +69,9 @@ class FlightMailbox:
         native code holds the GIL.
 
         Args:
-            for_histories: Whether to ask for histories, too. To make them, torch looks into modules
-                that the rank may just be importing, so only a world that is over may be asked.
+            for_histories: Whether to ask for histories as well. To make them, torch looks into
+                modules that the rank may just be importing, so only a world that is over may be
+                asked.
         """
         with contextlib.suppress(OSError):  # ENXIO: no reader; EAGAIN: the FIFO is full
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK)
@@ -86,7 +83,7 @@ class FlightMailbox:
 
     @staticmethod
     def asks_for_histories(requests: bytes) -> bool:
-        """Return whether requests that were read from the FIFO are for histories, too."""
+        """Return whether requests that were read from the FIFO include one for histories."""
         return _FOR_HISTORIES in requests
 
     def write(self, at_s: float, operations: Operations) -> None:
@@ -98,7 +95,7 @@ class FlightMailbox:
         _replace(self.history_file, to_json(_Histories(at_s, histories)))
 
     def read_histories(self, *, since_s: float) -> tuple[History, ...] | None:
-        """Return the histories of the rank's groups; None if there are none as new as that."""
+        """Return the histories of the rank's groups; None if there are none since `since_s`."""
         answer = _read(_Histories, self.history_file)
         return answer.histories if answer is not None and answer.at_s >= since_s else None
 

@@ -62,7 +62,7 @@ def _rings(path: Path, texts: Mapping[int, str]) -> Iterator[tuple[GroupKey, lis
 
 
 def _history(rank: int, group: GroupKey, entries: list[Entry], texts: Mapping[int, str]) -> History:
-    # Only what has no gap to the last one: the rank may have been writing.
+    # Keep only entries without a gap to the last one, because the rank may have been writing.
     last = entries[-1][0]
     known = [each for each in entries if each[0] > last - ENTRIES]
     while known[-1][0] - known[0][0] != len(known) - 1:

@@ -16,9 +16,8 @@ an open one is never overwritten.
 Beside it, in a sparse file, lies the rank's history: for each group a ring of the last `ENTRIES`
 collectives, at the index that their sequence gives. It is read only when the world is judged.
 
-Where a rank is told to keep all its operations, the record that a new one overwrites goes into
-another sparse file, the archive. So what is recorded is complete, and the first `RECORDS`
-operations cost nothing more.
+If a rank keeps all its operations, a record that a new one overwrites moves to another sparse file,
+the archive. So what is recorded is complete, and the first `RECORDS` operations cost nothing more.
 
 Only the rank's table of texts has a lock: a rank that dies or is stopped while it holds a lock in
 shared memory would hold it for ever. Instead each record ends with its own number, and a reader
@@ -78,7 +77,7 @@ CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""
 
 ENTRY = struct.Struct("<QIIIII20s")
-"""Of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
+"""One entry of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
 
 SEQUENCE_AT = 24
 """Byte offset in a record of its sequence."""
@@ -91,7 +90,7 @@ ENDED, WAITED = 1, 2
 """Offsets in a record of its second and third time, in words of eight bytes."""
 
 THREAD = 5
-"""Which field of a record is the thread that waits for it, or has begun it."""
+"""The field of a record with the thread that waits for it, or began it."""
 
 FAILED, HAS_TIMEOUT, FAILS_TEST, HANDED_ON, VALUE_SHIFT, TICKS_PER_S = 1, 2, 4, 8, 5, 100
 """Flag bits: left by an exception (the upper bits are the number of its text), or has a timeout
@@ -117,17 +116,17 @@ RINGS = 64
 """How many groups of a rank have a history; one more ring, never read, is for all others."""
 
 ARCHIVED = 20_000
-"""How many operations of a rank the archive holds, beside the last `RECORDS`."""
+"""How many operations of a rank the archive holds, in addition to the last `RECORDS`."""
 
 _NEVER = 1 << 62
-"""The number of no operation."""
+"""A number that no operation reaches."""
 
 RING = ENTRY.size * ENTRIES
 HISTORY_SIZE = RING * (RINGS + 1)
 
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 FOR_CPU = 1 << 8
-"""Added to a kind's number where the group asks for gloo by name."""
+"""Added to a kind's number if the group asks for gloo by name."""
 
 
 def count_at(group: int) -> int:
@@ -233,7 +232,7 @@ class SlotPage:
         self._view()
 
     def keep_all(self) -> None:
-        """Keep from now on what new records overwrite, in the archive."""
+        """From now on, move records to the archive before new ones overwrite them."""
         self._archive_from = RECORDS
 
     def _keep(self, at: int) -> None:
@@ -280,7 +279,7 @@ class SlotPage:
         return number
 
     def detail(self, text: str) -> int:
-        """Return the number of a text of which there may be many: they get half of the room."""
+        """Return the number of a text of a numerous kind; such texts get half of the room."""
         return self.text(text, room_to=TEXTS_AT + TEXT_BYTES // 2)
 
     def group(self, ranks: tuple[int, ...], ordinal: int = 0, scope: Scope = RUNTIME_SCOPE) -> int:
@@ -322,7 +321,6 @@ class SlotPage:
             group: Number of its group.
             peer: Other rank of a transfer.
             root: Rank that sends or receives for all.
-            tag: Of a transfer.
             is_for_cpu: Whether its group asks for gloo by name.
         """
         if self._rings[group] < RINGS and self._next_history is not None:
@@ -333,7 +331,7 @@ class SlotPage:
         return Call(data, self._sequences[group], count_at(group), self._rings[group] * RING)
 
     def _open_history(self) -> None:
-        """Create the history: only when a group has one, since making it costs each rank pages."""
+        """Create the history: only when a group has one, because it costs each rank pages."""
         with self._lock:
             path, self._next_history = self._next_history, None
             if path is not None:
@@ -352,7 +350,6 @@ class SlotPage:
         """Record that an operation begins and the thread waits for it; return its position.
 
         Args:
-            call: Which operation.
             thread: Native id of the calling thread.
             source: The user's line.
             sequence: Its sequence number; 0: the group's next collective.
@@ -396,14 +393,14 @@ class SlotPage:
         self._words[at + ENDED] = now_ns
 
     def hand_on(self, at: int) -> None:
-        """Record that the end of the operation at `at` may be noticed where nobody records it."""
+        """Record that the end of the operation at `at` may be noticed without a record."""
         self._halves[at * 2 + FLAGS_AT // 4] |= HANDED_ON
 
     def count(self, at: int, began_ns: int, now_ns: int, sequence: int) -> bool:
         """Record a new end and number of the operation at `at`, if it is the one that began then.
 
         Returns:
-            Whether it is: if not, another operation has taken its room.
+            Whether it is; False if another operation has taken its room.
         """
         if self._words[at] != began_ns:
             return False
@@ -456,7 +453,7 @@ Record = tuple[int, ...]
 def read_slots(path: Path, *, rank: int) -> Operations:
     """Return the operations on the slot page at `path`; none if there is no page.
 
-    The starts of programs are left out: they only matter while they are open, for a proof.
+    The starts of programs are skipped, because they matter only while open, for a proof.
     """
     data = read_page(path)
     if data is None:
@@ -498,7 +495,7 @@ def shift_times(page: bytes, by_ns: int) -> bytes:
 
 
 OpenOperations = tuple[bytes | None, Operations, float]
-"""A slot page, its rank's open operations, and when that last began, awaited or ended any."""
+"""A slot page, its rank's open operations, and when the rank last began, awaited or ended any."""
 
 
 def read_open_operations(
@@ -507,8 +504,8 @@ def read_open_operations(
     """Return a rank's open operations; fast.
 
     Args:
-        before: What was read before. A page that is as it was, as of a rank that waits, is not
-            parsed again.
+        before: The previous result. An unchanged page, as of a rank that waits, is not parsed
+            again.
     """
     data = read_page(path)
     if before is not None and before[0] == data:

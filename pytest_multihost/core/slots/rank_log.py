@@ -1,8 +1,8 @@
-"""The bound on a rank's log: of one that grows too long, the first and the last part are kept.
+"""The bound on a rank's log: a log that grows too long keeps only its first and last parts.
 
 A rank writes to its log itself, by a descriptor that appends, and so do the processes that it
-starts: they need no reader that keeps up with them. The server of the rank looks at the size a
-few times a second and gives the blocks in the middle back to the file system. When the ranks have
+starts: they need no reader that keeps up with them. The server of the rank checks the size a few
+times a second and gives the blocks in the middle back to the file system. When the ranks have
 ended, it cuts the hole out of the file.
 """
 
@@ -21,7 +21,7 @@ MAX_LOG_BYTES = 50_000_000
 """A log that is longer is cut."""
 
 _KEPT = 20_000_000
-"""How much is kept of the beginning, and of the end."""
+"""How many bytes are kept of the beginning, and of the end."""
 
 _INTERVAL_S = 0.1
 _NOTE = "\n... {} bytes of this log were cut here: it had more than {} ...\n"
@@ -61,18 +61,18 @@ class RankLogs:
         self._sizes = {path: path.stat().st_size for path in self.paths if path.exists()}
 
     def close(self) -> None:
-        """Cut what is too long, and the runtime's notice of the end: the world has ended."""
+        """Cut logs that are too long, and the runtime's notice of the end, after the end."""
         for path in self.paths:
             _remove_notice(path, self._sizes.get(path, 0))
             _bound(path, _cut)
         self.paths, self._sizes = (), {}
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until the sizes are due to be looked at, None if never."""
+        """Return the seconds until the next check of the sizes; None if there is none."""
         return max(0.0, self._next_s - now_s) if self.paths else None
 
     def act(self, now_s: float) -> None:
-        """Free the middle of what is too long, if it is time to look."""
+        """Free the middle of logs that are too long, if the check is due."""
         if now_s >= self._next_s:
             self._next_s = now_s + _INTERVAL_S
             for path in self.paths:
@@ -108,13 +108,13 @@ def _free(file: BinaryIO, size: int) -> None:
 
 
 def _cut(file: BinaryIO, size: int) -> None:
-    """Cut the middle out of a log to which nothing is written any more, and say so there."""
+    """Cut the middle out of a log that is complete, and leave a note there."""
     kept = os.pread(file.fileno(), _KEPT, size - _KEPT)
     _replace_end(file, kept[kept.find(b"\n") + 1 :], size)
 
 
 def _replace_end(file: BinaryIO, kept: bytes, size: int) -> None:
-    """Leave of a log its beginning, a note of what was cut, and `kept`."""
+    """Reduce a log to its beginning, a note about the cut, and `kept`."""
     note = _NOTE.format(size - _KEPT - len(kept) + cut_bytes(file), MAX_LOG_BYTES)
     file.truncate(_KEPT)
     file.write(note.encode() + kept)

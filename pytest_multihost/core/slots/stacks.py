@@ -42,9 +42,10 @@ def can_handle(pid: int, number: int) -> bool:
 
 
 def py_spy_command() -> tuple[str, ...]:
-    """Return how py-spy is told to print a process's stacks as JSON without stopping it.
+    """Return the command line with which py-spy prints stacks as JSON without stopping the process.
 
-    The process's id follows. Empty where py-spy is neither beside this Python nor on the PATH.
+    The caller appends the process's id. Empty if py-spy is neither beside this Python nor on the
+    PATH.
     """
     beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
     program = beside or shutil.which("py-spy")

@@ -1,4 +1,4 @@
-"""Which threads of a rank wait for operations: all that is read of its page, so that it is fast."""
+"""A fast reader of slot pages: which threads of a rank wait for operations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytest_multihost.core.slots.page import (
 
 
 def read_waiting(path: Path) -> tuple[bytes, frozenset[int]]:
-    """Return a page's counts and records, and the threads that wait for operations; fastest.
+    """Return a page's counts and records as bytes, and the threads that wait for operations.
 
-    The former are equal in two readings if the rank has written nothing in between.
+    The bytes of two readings are equal if the rank has written nothing in between.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -39,7 +39,7 @@ def read_waiting(path: Path) -> tuple[bytes, frozenset[int]]:
 
 
 def _zeros(values: list[int]) -> Iterator[int]:
-    """Yield the places of zeros: of records that are open, of which there are few."""
+    """Yield the indices of zeros: those of the few open records."""
     at = -1
     with suppress(ValueError):
         while True:

@@ -37,7 +37,7 @@ PAGE_VARIABLE = "PYTEST_MULTIHOST_IO_SHIM"
 """Names the page that a process follows from its exec on; without it, none until `attach`."""
 
 find_library = LIBRARY.find
-"""Returns the shim's library, compiled now if it must be; None if there is no way."""
+"""Returns the shim's library, compiled now if necessary; None if that is impossible."""
 
 why_missing = LIBRARY.why_missing
 """Returns why there is no library; empty if there is one."""
@@ -152,15 +152,15 @@ class IoRule:
     Rules add up; of several errors the first counts.
 
     Attributes:
-        path: A glob for the real path, as in `fnmatch`: ``*`` matches slashes, too. One that
+        path: A glob for the real path, as in `fnmatch`: ``*`` also matches slashes. A glob that
             begins with neither ``/`` nor ``*`` matches in any directory.
         operations: Which calls: ``open``, ``read``, ``write``, ``sync``, and ``map``, which is the
             call of mmap(2), not the reads of mapped pages.
         seconds: Delay of each call; threads wait in parallel.
         bytes_per_s: Data rate that all threads and children share; None: unlimited.
         error: The errno with which a call fails instead of being made; 0: none.
-        short_reads: Whether a read gets half of what it asked for, rounded up. Reads of C's
-            buffered files come in full: the C library reads on.
+        short_reads: Whether a read returns half of the requested bytes, rounded up. C's buffered
+            files still read everything, because the C library reads on.
         spare: Globs of files that the rule leaves alone, at most 16.
         is_whole: Whether a delay is one uninterrupted sleep. It lasts even if the rule is removed,
             but from outside it is one wait, not a thread that wakes up again and again.

@@ -3,7 +3,7 @@
  * The dynamic linker loads a preloaded library (LD_PRELOAD, ld.so(8)) before all others, so calls of
  * open(), read(), write(), ... from Python and from C++ libraries alike resolve to the functions
  * below; each applies the rules and then calls the next definition of its name (dlsym(RTLD_NEXT)),
- * that of the C library. The rules are in a page of shared memory, see rules_page.py; its layout is struct
+ * that of the C library. The rules are in a page of shared memory, see __init__.py; its layout is struct
  * page below. While there are none, a call costs two loads and a branch.
  *
  * On the path of a call nothing is allocated and nothing is locked, so it is safe in a signal handler
