@@ -35,7 +35,7 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "dumps": "dumps",
     "seen": "attach",
 }
-"""How it was detected that a world hangs; any other ending is an event of a rank."""
+"""How a hang was detected, by ending; any other ending is an event of a rank."""
 
 
 def build_diagnosis(
@@ -49,10 +49,6 @@ def build_diagnosis(
 
     Args:
         causes: At least one: the first is the diagnosis, the others become notes.
-        states: Of all ranks.
-        result: What was observed of the world.
-        finding: What happened to it.
-        context: Names files, and reads lines of them.
     """
     cause = causes[0]
     # When a rank last made progress, sent an event, or died by itself.
@@ -76,7 +72,7 @@ def build_diagnosis(
         for wait in first_waits(cause)
     )
     in_calls = operations_in_calls(result, cause.culprits, _name(cause.operation), waits_for)
-    # Where a diagnosis is about a thread that runs a function for others, so is what is shown.
+    # If the diagnosis is about a thread that runs a function for others, show that thread.
     result = replace(result, dumps=with_threads(result.dumps, in_calls))
     places = tuple(rank_places(cause, states, result, finding, context))
     return Diagnosis(

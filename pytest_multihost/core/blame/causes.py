@@ -35,8 +35,6 @@ class Cause:
     """Why a world hung, in ranks and operations; words are added later.
 
     Attributes:
-        kind: What kind of hang it is.
-        confidence: How sure that is.
         culprits: Ranks whose absence makes the others wait; empty if no single rank is to blame.
         waiting: Ranks that wait for the culprits, directly or through others.
         cycle: Ranks that wait for each other in turn.
@@ -70,10 +68,10 @@ UNKNOWN = Cause(kind="unknown", confidence="unknown")
 
 
 def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
-    """Return every cause that is found, the diagnosis first.
+    """Return all causes, the diagnosis first.
 
-    A rank that has launched work and does not wait for its end is not blocked by it. So waits that
-    are only possible count only if no rank was observed waiting.
+    Possible waits count only if no rank was observed waiting, because a rank that launched work
+    without waiting for it is not blocked.
     """
     by_rank = {each.rank: each for each in states}
     waits = find_waits(by_rank)
@@ -129,9 +127,9 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
 
 
 def _unanswered(waits: Sequence[Wait], callee: RankState) -> list[Wait]:
-    """Return those of the waits for a rank that are calls of a function which runs there.
+    """Return the waits for a rank that are calls of functions which still run there.
 
-    That the others have been answered is seen only when somebody asks.
+    Other calls may be answered already; this shows only when the caller asks for the result.
     """
     runs = called_functions(callee.known)
     return [
@@ -196,11 +194,11 @@ def _transport(
 
 
 def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) -> Cause:
-    """Return the cause if several ranks wait for each other."""
+    """Return the cause of a sink of several ranks that wait for each other."""
     inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
     concerned = ranks | graph.waiters(ranks)
     held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
-    if held:  # no deadlock: continued, such a rank would finish the collective it is in
+    if held:  # no deadlock: if continued, such a rank would finish its collective
         into = [wait for wait in graph.waits if wait.missing & {*held} and wait.rank not in held]
         return Cause(
             kind="stopped" if states[held[0]].condition == "stopped" else "gil_held",
@@ -234,7 +232,7 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
 def _minority(operation: Operation, states: States) -> tuple[int, ...]:
     """Return the ranks whose operation at this place in the sequence differs from the majority's.
 
-    Those that have left it count, too: a broadcast lets some ranks pass before others enter it.
+    Ranks that have left it also count, because a broadcast lets some pass before others enter.
 
     On a tie the result is empty: if two ranks are in an all_reduce and two in a barrier, either
     pair may be right, and to name one would be a guess.
@@ -250,7 +248,7 @@ def _minority(operation: Operation, states: States) -> tuple[int, ...]:
 
 
 def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
-    """Return the ranks of all sorts but the most frequent one; none on a tie."""
+    """Return the ranks of all sorts except the most frequent one; none on a tie."""
     *fewer, most = sorted(sorts.values(), key=len)
     if not fewer or len(fewer[-1]) == len(most):
         return ()
@@ -258,11 +256,10 @@ def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
 
 
 def as_other_program(cause: Cause) -> Cause:
-    """Return the cause with the ranks named that run another jitted program than most.
+    """Return a mismatch if a minority of the ranks runs another jitted program than the others.
 
-    Nothing numbers the collectives of jitted programs. If all members are in one, and nothing
-    moves, most of them in the program of one line and one elsewhere, they are likely in two
-    programs.
+    Collectives of jitted programs have no numbers. If all members are in one, nothing moves, and a
+    minority is at another line, they are likely in two programs.
     """
     if cause.kind != "transport" or cause.culprits or cause.cut is not None:
         return cause
@@ -293,10 +290,10 @@ def _since_s(waits: Sequence[Wait]) -> float | None:
 
 
 def _late_together(causes: Sequence[Cause]) -> Sequence[Cause]:
-    """Return the causes, those of ranks that one collective lacks as late for that collective.
+    """Return the causes; late ranks that one collective lacks all get it as their operation.
 
-    Another rank may have begun to wait before, for one of them alone. Example: ranks 1 and 2 are
-    late for an all_reduce, and rank 0 waits in a receive from rank 1 since even earlier.
+    Another rank may have begun to wait for one of them earlier. Example: ranks 1 and 2 are late for
+    an all_reduce, and rank 0 waits in a receive from rank 1 since even earlier.
     """
     late = {rank for each in causes if each.kind == "straggler" for rank in each.culprits}
     waits = causes[0].waits if causes else ()

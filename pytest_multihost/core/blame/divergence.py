@@ -27,12 +27,11 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
     """Return the first parting that explains more than the cause does.
 
     Args:
-        partings: Of all groups.
-        cause: Why the world hung, as the ranks stood at the end.
+        cause: Why the world hung, judged by the ranks' states at the end.
     """
     explaining = [each for each in partings if _explains(each, cause, states)]
     counted = {each.group for each in partings if each.evidence == "counts"}
-    # Of a group whose ranks parted by their counts, lines tell less.
+    # In a group whose ranks parted by their counts, lines are weaker evidence.
     less = [each for each in explaining if each.evidence == "lines" and each.group in counted]
     for evidence in ("operations", "lines", "counts", "details"):
         found = [each for each in explaining if each.evidence == evidence and each not in less]
@@ -45,9 +44,9 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
 
 
 def _explains(parting: Parting, cause: Cause, states: States) -> bool:
-    """Return whether a parting is more than ranks that are late for, or lost to, an operation.
+    """Return whether a parting shows more than ranks that are late for, or lost to, an operation.
 
-    What ranks do after an operation has failed in one of them may follow from that.
+    A parting after a failed operation does not: it may follow from the failure.
     """
     ended = [each for state in states.values() for each in state.known if each.failed]
     if any((each.ended_s or 0.0) < parting.at_s for each in ended):
@@ -83,7 +82,7 @@ def _waits_for_all(state: RankState, others: Collection[int]) -> bool:
 def followed(cause: Cause, parting: Parting | None) -> Cause:
     """Return a mismatch with the culprits that follow from where the ranks parted.
 
-    If all have entered one operation, but others before that can never match, it is a mismatch.
+    If all ranks entered the last operation, but earlier ones can never match, it is a mismatch.
     """
     if parting is None or parting.evidence != "operations" or cause.cut is not None:
         return cause
@@ -121,9 +120,9 @@ def described(
 def _with_stacks_of_waits(
     parting: Parting, states: States, result: WorldResult
 ) -> Iterator[tuple[Side, Operation | None, Frame | None]]:
-    """Yield each side, what it entered or waits in elsewhere, and the line that differs.
+    """Yield each side, the operation it entered or waits in elsewhere, and the line that differs.
 
-    If all sides are still in what they entered, at one line of the user's, their stacks show it.
+    The line comes from the stacks if all sides are still in that operation, at one user line.
     """
     pending = [states[each.ranks[0]].pending if each.ranks else () for each in parting.sides]
     entered = [
@@ -173,7 +172,7 @@ def _described(
 
 
 def _did(side: Side, entered: Operation | None, parting: Parting, spec: WorldSpec, at: str) -> str:
-    """Return what ranks did there, with the words for the line."""
+    """Return the words for what the ranks of a side did; `at` names the line."""
     others = [each.operation for each in parting.sides if each.operation is not None]
     if side.operation is not None:
         alike = [each for each in others if each.name == side.operation.name]

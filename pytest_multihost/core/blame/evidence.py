@@ -1,4 +1,4 @@
-"""The evidence of a diagnosis: what each rank that it names was seen to do, and by what means."""
+"""The evidence of a diagnosis: what each named rank was seen to do, and the source of that fact."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def evidence(
         if state.condition == "finished" and found.facts.parked_s is not None:
             at_s = round(found.facts.parked_s - result.started_s, DIGITS)
             yield Evidence(rank, f"left the {subject}", told_by, at_s=at_s)
-        # Frames alone show where a rank is, and nothing of what it has entered before.
+        # Frames alone show where a rank is, not which operations it entered before.
         is_counted = cause.operation is not None and result.ending != "seen"
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)
@@ -54,7 +54,7 @@ def evidence(
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:
-    """Yield what functions a rank runs for others, and its own calls that wait meanwhile."""
+    """Yield the functions that a rank runs for others, and its own calls that wait meanwhile."""
     functions = called_functions(state.known)
     for each in functions:
         fact = f"runs {each.detail}, which another rank has called"

@@ -64,7 +64,7 @@ def _waiters(cause: Cause, size: int) -> Sentence:
 
 
 def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
-    """Return the line at which the others wait for a culprit that has none itself any more."""
+    """Return the line at which the others wait for a culprit that is gone and has no line."""
     if cause.kind not in ("finished", "died"):
         return ""
     waits = (each for each in cause.concerned_waits if each.operation is cause.operation)
@@ -84,7 +84,7 @@ _SENTENCES: Mapping[Kind, tuple[str, str]] = {
     "stopped": ("", " {be} stopped from outside the {subject}"),
     "gil_held": ("native code in ", " holds the GIL"),
 }
-"""What is before and behind the culprits where their own state says enough, without the waiters."""
+"""The texts before and after the culprits, for kinds that their own state explains."""
 
 
 def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
@@ -102,7 +102,7 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
-    """Return the culprits' side first; on a tie, the smallest side."""
+    """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
     ranks_in: dict[Sentence, list[int]] = {}
     for wait in _sides_of_mismatch(cause):
         if wait.operation is not None:

@@ -73,8 +73,7 @@ def operation_of(
     None also for a rank that computes: waiting for its own devices is not an operation.
 
     Args:
-        threads: All of the rank's.
-        group: All ranks; the frames do not say who takes part.
+        group: All ranks, because the frames do not say which take part.
         at_s: When the frames were read: the operation began before.
     """
     for rule, thread in itertools.product(_RULES, threads):

@@ -27,7 +27,7 @@ from pytest_multihost.core.model.verdict import Diagnosis, sentence
 from pytest_multihost.core.outcome import Finding, Symptoms
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
-"""Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""
+"""Kinds that describe one instant: only time or a proof shows that the state is permanent."""
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
 """Waits that nothing outside the process ends: for a timer, or for another of its threads."""
@@ -38,10 +38,7 @@ class Judgement:
     """A judged world.
 
     Attributes:
-        result: What was observed.
-        finding: What happened.
-        diagnosis: Why it hung or broke, if known.
-        context: Names files, and reads lines of them.
+        diagnosis: Why it hung or broke; None if there is nothing to diagnose.
     """
 
     result: WorldResult
@@ -51,7 +48,7 @@ class Judgement:
 
     @property
     def in_calls(self) -> Mapping[int, Operation]:
-        """Of ranks whose thread for others the diagnosis is about, the operation there."""
+        """The operation of each RPC thread that the diagnosis is about, by rank."""
         found = self.diagnosis
         if found is None:
             return {}
@@ -59,7 +56,7 @@ class Judgement:
 
     @property
     def dumps(self) -> tuple[Dump, ...]:
-        """The stacks, those threads in place of the main ones that the diagnosis is about."""
+        """The stacks; an RPC thread that the diagnosis is about replaces the main thread."""
         return with_threads(self.result.dumps, self.in_calls)
 
 
@@ -74,11 +71,9 @@ def judge_world(
     """Judge a world.
 
     Args:
-        result: What was observed of it.
         symptoms: How the backend's failures look when they follow from another rank's.
-        context: Names files, and reads lines of them.
-        finding: What happened, if that is known.
-        unseen: Ranks of which nothing is known: nobody is found to wait for them.
+        finding: What happened; judged from `result` if None.
+        unseen: Ranks about which nothing is known; no rank is judged to wait for them.
     """
     finding = finding if finding is not None else judge_masked(result, symptoms)
     diagnosis = diagnose(result, finding, context, unseen=unseen)

@@ -16,7 +16,7 @@ _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 
 _MAX_BLOCKERS = 3
 _LAST_RUNS = 8
-"""Of so many last snapshots, four a second, a rank that has run in one was not still."""
+"""A rank was not still if it ran in one of this many last snapshots, four a second."""
 
 _DECLARE = (
     "what the ranks wait for was not recorded: `pytest_multihost.operation(...)` around a wait"
@@ -48,7 +48,7 @@ def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Ite
 
 
 def _moving(last: WorldSnapshot) -> tuple[str, ...]:
-    """Return as a sentence which ranks have run to the end: no proof was even begun."""
+    """Return a sentence about the ranks that ran to the end, so that no proof was begun."""
     ranks = [each.rank for each in last.ranks if any(each.recent_runs[-_LAST_RUNS:])]
     verb = "runs, or wakes up" if len(ranks) == 1 else "run, or wake up"
     return (f"{rank_set(ranks)} {verb} again and again",) if ranks else ()

@@ -1,14 +1,18 @@
 """Where ranks parted: the first collective of a group that they did not enter alike.
 
-Libraries go on after that, so what ranks wait in at the end may be far from it. The histories of
-each group are compared: all members count its collectives alike.
+Libraries continue after a parting, so ranks may end up waiting in operations far from it. This
+module compares the histories of each group; all members count its collectives alike.
 
-Names and roots that can never match are hard evidence. Different lines are not: ranks may come to
-one collective from two branches, ``if rank == 0: broadcast(...) else: broadcast(...)``. They count
-only if harder evidence parts the same ranks later, if one of these lines is used by both sides, and
-if the sides do not agree again or one repeats from there on what the other has done. For a rank
-that finished, differing lines are reported only if the two sides never matched again and neither
-repeated an earlier line (so no loop could have brought them together).
+Names and roots that can never match are hard evidence. Different lines are not, because ranks may
+enter one collective from two branches: ``if rank == 0: broadcast(...) else: broadcast(...)``.
+Different lines count only under three conditions:
+
+* Harder evidence parts the same ranks later.
+* Both sides use one of these lines.
+* The sides never match again, or one of them then repeats what the other did.
+
+For a rank that finished, differing lines are reported only if the two sides never matched again and
+neither repeated an earlier line (so no loop could have brought them together).
 """
 
 from __future__ import annotations
@@ -31,17 +35,17 @@ from pytest_multihost.core.model.operation import (
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame
 
 _MAX_AHEAD = 64
-"""How many operations more one side may have entered than the other."""
+"""The most operations by which one side may be ahead of the other."""
 
 Parts = frozenset[frozenset[int]]
-"""Ranks that did the same at one place, for each thing that was done."""
+"""The ranks at one place, grouped by what they did there."""
 
 
 def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tuple[Parting, ...]:
-    """Return for each group where its ranks parted, if they did.
+    """Return the partings of all groups whose ranks parted.
 
     Args:
-        flight: From torch's flight recorders. They have stacks, and what only C++ code has called.
+        flight: Histories from torch's flight recorders, with stacks and with calls from C++ code.
     """
     groups = group_by_value((each.group, each) for each in recorded)
     ranks = {each.rank for histories in groups.values() for each in histories}
@@ -56,7 +60,7 @@ def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tup
 
 
 def _of_one_source(recorded: Sequence[History], flight: Sequence[History]) -> Sequence[History]:
-    """Return a group's histories as counted by the slot pages, if these have all collectives."""
+    """Return a group's histories: the recorded ones if they have all collectives, else `flight`."""
     by_rank = {each.rank: each for each in flight}
     pairs = [(each, by_rank.get(each.rank)) for each in recorded]
     if any(seen is not None and seen.last > each.last for each, seen in pairs):
@@ -91,7 +95,7 @@ class _Group:
     Attributes:
         of: The history of each rank.
         calls: For each rank its calls as numbers, equal on all ranks for equal calls.
-        first: The first place that is known of all ranks.
+        first: The first place that is known for all ranks.
         last: The last place that any rank has entered.
     """
 
@@ -105,7 +109,7 @@ class _Group:
         return self.calls[rank][place - self.of[rank].first]
 
     def entered(self, place: int) -> dict[int, CallSite]:
-        """Return from where each rank has entered a place, of those that have."""
+        """Return the call site of each rank that entered a place."""
         sites = {rank: each.site(place) for rank, each in self.of.items()}
         return {rank: site for rank, site in sites.items() if site is not None}
 
@@ -114,7 +118,7 @@ def _compared(histories: Sequence[History]) -> _Group:
     known: dict[tuple[object, ...], int] = {}
     calls = {}
     for each in histories:
-        has_stacks = each.group[2] == FLIGHT_SCOPE  # of all ranks; the user's line may be one
+        has_stacks = each.group[2] == FLIGHT_SCOPE  # for all ranks; the user's line may be common
         keys = [
             (site.name, site.root, site.detail, site.frames if has_stacks else site.frame)
             for site in each.sites
@@ -131,7 +135,7 @@ def _compared(histories: Sequence[History]) -> _Group:
 
 def _partings(group: _Group) -> Iterator[Parting]:
     found = _first_evidence(group)
-    if found is None or (found[1] <= group.first > 1):  # they parted before what is known
+    if found is None or (found[1] <= group.first > 1):  # they parted before the known history
         return
     evidence, place, parts = found
     earlier = _earlier_lines(group, place, parts)
@@ -156,7 +160,7 @@ def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> 
 
 
 def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
-    """Return the first place at which ranks entered what cannot match, or some did not enter."""
+    """Return the first place where ranks entered what cannot match, or some did not enter."""
     for place in range(group.first, group.last + 1):
         calls = {group.call(r, place) for r, each in group.of.items() if each.last >= place}
         if len(calls) > 1:
@@ -173,7 +177,7 @@ def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
 
 
 def _matched_by(group: _Group) -> Callable[[CallSite], object]:
-    """Return what is equal for collectives that match; of the harness's own also their details."""
+    """Return the key that matching collectives share; the harness's own also share details."""
     is_ours = any(each.group[2].kind == "harness" for each in group.of.values())
     return lambda site: (family(site.name), site.root, site.detail if is_ours else "")
 
@@ -184,7 +188,7 @@ def _parts(entered: Mapping[int, CallSite], key: Callable[[CallSite], object]) -
 
 
 def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] | None:
-    """Return where different lines already show what parts the ranks at `end`."""
+    """Return an earlier place where different lines already part the ranks as at `end`."""
     ranks = sorted(frozenset[int]().union(*parts))
     used = {rank: set(group.calls[rank]) for rank in ranks}
     differing = [
@@ -209,9 +213,9 @@ def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] |
 
 
 def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
-    """Return from where on the ranks came from lines of their own, all new to them, up to `end`.
+    """Return the place from which ranks used different lines up to `end`, each new to its rank.
 
-    In a loop they would not be new. There a rank that lacks its last turn is what is told.
+    In a loop the lines would not be new, and the report is of a rank that lacks an iteration.
     """
     ranks = sorted(group.of)
 
@@ -239,14 +243,14 @@ def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
 
 
 def _pairs(calls: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the indices of each two calls that differ."""
+    """Yield the indices of each pair of calls that differ."""
     return ((i, j) for i, j in permutations(range(len(calls)), 2) if calls[i] != calls[j])
 
 
 def _is_repeated(
     group: _Group, place: int, end: int, calls: Sequence[int], ranks: Sequence[int]
 ) -> bool:
-    """Return whether one side entered more at `place`, and then what the other entered there."""
+    """Return whether one side made extra calls at `place`, and then the other side's calls."""
     pairs = {(calls[i], calls[j]): (ranks[i], ranks[j]) for i, j in _pairs(calls)}
     for one, other in pairs.values():
         ahead_of = group.calls[one][place - group.of[one].first :][: end - place]
@@ -279,7 +283,7 @@ def _is_alike(site: CallSite, *, name: str, line: Frame | None) -> bool:
 
 
 def differing_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]:
-    """Return of each stack the outermost line that differs, if the users' lines do not differ."""
+    """Return each stack's outermost differing line; only None if the user's lines all differ."""
     lines = {innermost_user_frame(each) for each in stacks}
     if 1 < len(stacks) > len(lines):
         for frames in zip(*(each[::-1] for each in stacks), strict=False):

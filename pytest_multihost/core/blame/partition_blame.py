@@ -1,10 +1,9 @@
 """Hangs that cuts between hosts explain: which hosts were cut off from which.
 
-What a fault does between hosts is in the events of the world's history (`Effect`); nothing else is
-asked here.
+What a fault does between hosts comes from the events of the world's history (`Effect`) alone.
 
-Nothing arrives through a cut, so a rank that waits for data from the other side is not kept waiting
-by another rank. A rank that has not entered what the others wait in is late all the same.
+Nothing arrives through a cut, so no rank is to blame for a wait for data from the other side. A
+rank that has not entered the operation of the others is still late.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ Pair = tuple[int, int]
 def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[tuple[str, str]]:
     """Return pairs of addresses: frames of the first never arrive at the second from `at_s` on.
 
-    A cut that heals by itself does not count: waits across it end then.
+    A cut that heals by itself does not count, because waits across it end then.
 
     Args:
-        events: Its history, or the faults in it that are not over.
+        events: The world's history, or its faults that are not over.
         at_s: The time, on the monotonic clock.
     """
     hosts = spec.all_hosts
@@ -62,7 +61,7 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
     """Return the cause as `transport` if a cut blocks the operations that ranks wait in.
 
     A rank that is late may explain the waits as well. The cut is the cause only if the awaited data
-    may have been lost, as a key of a store that was set beyond the cut, or if the late ranks are
+    may have been lost, such as a store key that was set beyond the cut, or if the late ranks are
     connecting and cannot arrive.
     """
     late = [states[rank] for rank in cause.culprits]

@@ -26,7 +26,7 @@ def culprit_place(
 ) -> RankPlace | None:
     """Return the first culprit's innermost frame in the user's own code.
 
-    If it has left the operation that the others wait in, the line that began that operation.
+    If the culprit has left the operation that the others wait in, return the line that began it.
     """
     if not cause.culprits:
         return None
@@ -43,8 +43,8 @@ def rank_places(
 ) -> Iterator[RankPlace]:
     """Yield the user's line of each rank that waits or is waited for, as far as it has one.
 
-    Of a rank that waits in an operation, the line of that operation: its main thread may be
-    elsewhere.
+    For a rank that waits in an operation, this is the line of the operation, because its main
+    thread may be elsewhere.
     """
     waited = {wait.rank: wait.operation.frame for wait in first_waits(cause) if wait.operation}
     for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):

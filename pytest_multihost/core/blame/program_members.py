@@ -24,16 +24,15 @@ def with_stacks(
     """Return the snapshots with the members of jitted collectives, and which ranks hold the GIL.
 
     Args:
-        snapshots: Of the world.
-        dumps: Stacks of its ranks at the end.
+        dumps: The stacks at the end.
     """
     by_rank = {each.rank: each for each in dumps}
 
     def complete(seen: RankSnapshot) -> RankSnapshot:
         dump = by_rank.get(seen.rank)
         frames = dump.main.frames if dump is not None and dump.main is not None else ()
-        # A main thread that computes in Python holds the GIL as well. Only if it ran no signal
-        # handler when its stack was requested has it been in native code for long.
+        # A main thread that computes in Python holds the GIL as well. It has been in native code
+        # for long only if it ran no signal handler when its stack was requested.
         is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
         return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
 

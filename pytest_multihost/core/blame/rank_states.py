@@ -29,7 +29,7 @@ Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
     "finished",  # it has left the test by itself
     "raised",  # it has left the test by an exception of its own
-    "died",  # its process ended; of a hung world, also by its own `kill` fault
+    "died",  # its process ended; in a hung world, also by its own `kill` fault
     "stopped",  # its process is stopped, as by SIGSTOP
     "gil_held",  # its native code holds the GIL
 ]
@@ -48,10 +48,10 @@ _LAST_SNAPSHOTS = 8
 """How many of the last snapshots, four a second, show whether a rank ran to the end."""
 
 _LATE_SNAPSHOTS = 5
-"""It must have run in one of the last so many of these: else it has begun a long wait."""
+"""A restless rank has run in one of this many last snapshots; others have begun a long wait."""
 
 _RUNS = 2
-"""In how many of `_LAST_SNAPSHOTS` it must have run."""
+"""In how many of `_LAST_SNAPSHOTS` a restless rank has run."""
 
 _SHORT_S = 6.0
 """The longest wait that counts as one of many repeated waits."""
@@ -71,7 +71,7 @@ class RankState:
         known: All of its operations that were recorded or observed, including the pending ones.
         entered: For each group the sequence of the last collective that it entered.
         is_restless: Whether its main thread kept running, even if only between short waits.
-        polls: Whether its main thread only slept again and again, as one that looks for something.
+        polls: Whether its main thread only slept again and again, as if it polls for something.
         is_killed: Whether it died of its own `kill` fault, which the others are to survive.
         is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
@@ -171,7 +171,7 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
 
 
 def _died_s(finding: RankFinding) -> float | None:
-    """Return when a rank failed; of one that was killed as planned, when its process ended."""
+    """Return when a rank failed; for one that was killed as planned, when its process ended."""
     if finding.facts.is_killed_as_planned:
         return finding.facts.exited_s
     return finding.at_s
@@ -221,7 +221,7 @@ def _pending(
 
 
 def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Leave out waits within another operation, as for a key of the store within a barrier."""
+    """Skip waits within another operation, such as one for a store key within a barrier."""
     return tuple(each for each in operations if each.kind != "wait") or tuple(operations)
 
 
@@ -253,10 +253,10 @@ def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, 
 def with_histories(
     states: Sequence[RankState], partings: Sequence[Parting]
 ) -> tuple[RankState, ...]:
-    """Return the states with what histories tell of operations that are over.
+    """Return the states with the ended operations of the histories added.
 
-    A rank may have passed one that others wait in: the root of a broadcast waits for nobody. With
-    the flight recorder's count its own records do not show it there.
+    A rank may have passed an operation that others wait in: the root of a broadcast waits for
+    nobody. If the flight recorder counts the group, the rank's own records do not show this.
     """
     found = []
     for state in states:
@@ -272,10 +272,10 @@ def with_histories(
 def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
     """Return the states with the pending collectives of a group counted alike on all ranks.
 
-    Collectives that C++ code calls are seen by torch's flight recorder alone, so the plugin's own
-    count of a group leaves them out: the third all_reduce of one rank may be the fifth collective
-    of another. The flight recorder counts both. If a rank is in a collective that only the flight
-    recorder has seen, or its history has such, its count is used for the group's other ranks, too.
+    Only torch's flight recorder sees collectives that C++ code calls, so the plugin's own count of
+    a group lacks them: the third all_reduce of one rank may be the fifth collective of another. The
+    flight recorder counts both. If a rank is in a collective that only the flight recorder saw, or
+    has one in its history, the flight recorder's count is used for all ranks of the group.
     """
     groups = {
         each.group_key

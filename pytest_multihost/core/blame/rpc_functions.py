@@ -19,7 +19,7 @@ _FETCH = "to_here"
 
 
 def called_functions(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return those of a rank's operations that are functions which it runs for others."""
+    """Return the operations of a rank that are functions which it runs for others."""
     return tuple(each for each in operations if each.is_open and each.scope == CALLEE_SCOPE)
 
 
@@ -34,15 +34,13 @@ def operations_in_calls(
     operation: OperationName | None,
     waits_for: Sequence[WaitsFor],
 ) -> Mapping[int, Operation]:
-    """Return, of each rank whose thread for others a diagnosis is about, the operation there.
+    """Return the operation of each RPC thread that a diagnosis is about, by rank.
 
-    Of a culprit that is the function which it runs, of another rank what that function waits in.
+    For a culprit it is the function that the rank runs, for another rank the operation that the
+    function waits in.
 
     Args:
-        result: What was observed of the world.
-        culprits: Those of the diagnosis.
-        operation: That in which the others wait for the culprits.
-        waits_for: The waits of the diagnosis.
+        operation: The operation in which the others wait for the culprits.
     """
     found: dict[int, Operation] = {}
     for wait in waits_for:
@@ -61,7 +59,7 @@ def operations_in_calls(
 
 
 def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:
-    """Return the thread of a dump that is in an operation which a function for others is in."""
+    """Return the RPC thread of a dump that is in `operation`; None if it is unknown."""
     threads = [each for each in dump.threads if _runs_for_caller(each)]
     if operation.scope == CALLEE_SCOPE:
         known = (e for e in threads if any(f.function == operation.detail for f in e.frames))
@@ -71,7 +69,7 @@ def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:
 
 
 def with_threads(dumps: Iterable[Dump], operations: Mapping[int, Operation]) -> tuple[Dump, ...]:
-    """Return the dumps; of these ranks with the thread of the operation as the main one."""
+    """Return the dumps; the thread in a rank's operation takes the main thread's place."""
     found = []
     for dump in dumps:
         operation = operations.get(dump.rank)

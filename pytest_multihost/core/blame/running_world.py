@@ -25,7 +25,6 @@ class BlockingRanks:
     Shown while the world runs. This is not a verdict: they may continue at any time.
 
     Attributes:
-        ranks: The ranks, in order.
         activity: What the main thread of the first one does, if known.
         pid: The process of the first one.
     """
@@ -40,13 +39,7 @@ def find_blocking_ranks(
     activities: Mapping[int, Activity | None],
     pids: Mapping[int, int],
 ) -> BlockingRanks | None:
-    """Return the ranks that the world waits for; None if no rank waits, or all wait in a cycle.
-
-    Args:
-        operations: The operations of each rank.
-        activities: What each main thread does.
-        pids: The process of each rank.
-    """
+    """Return the ranks that the world waits for; None if no rank waits, or all wait in a cycle."""
     states = states_from_slots(operations)
     graph = graph_of(find_waits(states), states)
     free = [sink for sink in graph.sinks() if len(sink) == 1 and graph.waiters(sink)]

@@ -1,7 +1,7 @@
 """Ranks that gloo ends because what they receive has another size than they expect.
 
-Such a rank died, and that is what ended the world. But gloo compares sizes only where more
-arrives than fits, so the rank whose tensor differs is often another one.
+Such a rank died, and its death ended the world. But gloo complains only if more data arrives than
+fits, so the rank whose tensor differs is often another one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, grou
 from pytest_multihost.core.outcome import Finding
 
 _COMPLAINT = "op.preamble.length <= op.nbytes"
-"""The condition that gloo states when it finds more than it expects, in each of its versions."""
+"""The condition that every version of gloo reports when more data arrives than it expects."""
 
 
 def as_doubtful(cause: Cause, finding: Finding) -> Cause:
@@ -31,7 +31,7 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
             for each in states[rank].known
             if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.is_open
         ]
-        # Of several, gloo does not say which: it is the one that the members entered differently.
+        # gloo names no operation. Of several, take the one that the members entered differently.
         told = [each for each in inside if each[1]] or (inside if len(inside) == 1 else [])
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""

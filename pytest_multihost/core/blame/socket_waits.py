@@ -1,8 +1,8 @@
 """Waits at sockets: operations that no recorder has seen, inferred from the kernel's tables.
 
 A main thread that reads from a socket, or writes to a full one, waits for the rank that holds the
-peer socket: this counts as a transfer. If another thread of that rank than its main one may serve
-the peer socket, it is unknown what the answer depends on, and no rank is named. A main thread that
+peer socket: this counts as a transfer. If a thread other than that rank's main one may serve the
+peer socket, it is unknown what the answer depends on, and no rank is named. A main thread that
 waits for a connection waits for any of the other ranks.
 """
 
@@ -61,7 +61,7 @@ def _operation(
 
 
 def _awaited(process: Process) -> list[Descriptor]:
-    """Return the sockets that can end the main thread's wait; empty if anything else can, too."""
+    """Return the sockets that can end the main thread's wait; empty if anything else can end it."""
     main = process.main
     fds = (main.fds or ()) if main is not None and main.state == "S" else ()
     found = [process.descriptors.get(fd) for fd in fds]

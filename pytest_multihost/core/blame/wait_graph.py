@@ -1,10 +1,10 @@
 """The wait-for graph of a world at one instant: which rank waits for which.
 
 A rank waits for the members of its operation that have not entered it, for the peer of its
-transfer, for the holder of its file lock. Only the sinks of the condensation - the strongly
-connected components without an edge to another component - can have caused the rest. Example:
-ranks 2 and 3 wait in an all_reduce for rank 1, which waits in a recv for rank 0, which reads a
-file. Rank 1 blocks others, but only because it waits itself; rank 0 is the only sink.
+transfer, or for the holder of its file lock. Only the sinks of the condensation - the strongly
+connected components without an edge to another component - can have caused the rest. Example: ranks
+2 and 3 wait in an all_reduce for rank 1, which waits in a recv for rank 0, which reads a file. Rank
+1 blocks others, but only because it waits itself; rank 0 is the only sink.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
 
 _ALL_KNOWN = 1000
-"""Of a rank with more known operations, earlier ones may be forgotten."""
+"""If a rank has more known operations than this, earlier ones may be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,6 @@ class Wait:
     """One rank's wait.
 
     Attributes:
-        rank: The rank that waits.
         operation: The operation that it waits in; None for a file lock, or if unknown.
         missing: The ranks that it waits for; empty if all members have entered, or if unknown.
         is_sure: Whether `missing` is certain, or only likely.
@@ -47,18 +46,18 @@ class Wait:
 def find_waits(states: States) -> tuple[Wait, ...]:
     """Return the waits of all ranks."""
     waits = tuple(wait for each in states.values() for wait in _waits_of(each, states))
-    # What is left out in one pass may show more of it in the next.
+    # A removed wait may expose another one.
     while (fewer := _without_callers(waits, states)) != waits:
         waits = fewer
     return waits
 
 
 def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...]:
-    """Leave out that ranks wait for their own callers while they run the function called.
+    """Remove waits of ranks for their own callers while they run the called function.
 
-    The function runs in a thread of its own: what another thread of its rank waits for does not
-    keep it, be it rpc.shutdown. Unless the function itself waits in an operation, it is what the
-    caller waits for.
+    The function runs in a thread of its own, so the waits of its rank's other threads, such as
+    rpc.shutdown, do not block it. Unless the function itself waits in an operation, the caller
+    waits for the function.
     """
     called = {
         each.rank: {e.thread for e in called_functions(each.known)} for each in states.values()
@@ -75,7 +74,7 @@ def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...
         return bool(called.get(operation.peer))
 
     def is_beside(wait: Wait) -> bool:
-        """Return whether another thread waits than those that run functions for others."""
+        """Return whether a wait does not block the functions that its rank runs for others."""
         threads = called[wait.rank]
         is_running = bool(threads - waiting[wait.rank])
         thread = wait.operation.thread if wait.operation is not None else None
@@ -118,8 +117,8 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
     """Return waits that no snapshot shows, but that are possible between two snapshots.
 
     Ranks may poll for the end of work that they have launched, or retry a collective that fails at
-    once because another rank is missing. Where a rank has failed, those that only sleep again and
-    again since look for what it would have done: a file, a key.
+    once because another rank is missing. If a rank failed, ranks that only sleep repeatedly are
+    taken to poll for its result: a file, a key.
     """
     alive = [each for each in states.values() if each.condition == "alive"]
     launched = [
@@ -133,8 +132,7 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
         for each in alive
         if each.is_restless and not each.pending and each.retries is not None
     ]
-    # One that was killed as planned is meant to be missing: it is what others look for only if
-    # nobody else can be.
+    # A rank killed as planned is meant to be missing. It counts only if all living ranks poll.
     is_alone = all(each.polls for each in alive)
     failed = [
         each
@@ -185,8 +183,8 @@ def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait
 def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
     """Return whether another member has entered this collective; it may have left it again.
 
-    If the sequence is unknown, any collective that the other rank waits in may be it, except those
-    that this rank is known not to have entered.
+    If the sequence is unknown, any collective that the other rank waits in counts, except one that
+    this rank is known not to have entered.
     """
     if operation.sequence:
         return other.entered.get(operation.group_key, 0) >= operation.sequence
@@ -221,10 +219,10 @@ def broken_by(operation: Operation, other: RankState) -> Operation | None:
 
 
 def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
-    """Return the states with what ranks wait in beside their main threads, if it never ends.
+    """Return the states, with operations of other threads pending if these can never end.
 
-    While its main thread works, what another thread of a rank waits in may still end. It does not
-    where another rank waits at this place of the group in what can never match.
+    While the main thread works, an operation of another thread may still end. It cannot if another
+    rank waits at the same place of the group in a collective that can never match.
     """
     found = tuple(states)
     waited = [
@@ -257,7 +255,7 @@ def _can_match(one: Operation, two: Operation) -> bool:
     """Return whether two collectives can match.
 
     Shapes and types are ignored: collectives may work although these differ. The harness's own
-    collectives must have the same detail, too.
+    collectives must also have the same detail.
     """
     if one.scope.kind == "harness" and one.detail != two.detail:
         return False
@@ -290,9 +288,9 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
 def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     """Return whether receives from any rank have taken what the peer of a receive has sent.
 
-    They take whatever comes first. Only what the other ranks have not sent must have been the
-    peer's: where these have sent enough, it is unknown whose was taken. What another rank still
-    waits to send has not been taken.
+    Such a receive takes the message that arrives first. It certainly took the peer's only if the
+    other ranks sent too few; otherwise it is unknown whose message was taken. A message that
+    another rank still waits to send was not taken.
     """
     own = states[rank].known
     if "recv" not in receive.name or any(len(each.known) > _ALL_KNOWN for each in states.values()):
@@ -326,7 +324,8 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
 def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:
     """Return a wait for an unknown rank: likely one that does not wait for the same thing itself.
 
-    A rank that waits for a connection waits for none of the waiting ranks: they will not connect.
+    A rank that waits for a connection waits for none of the waiting ranks, because they will not
+    connect.
     """
     fellows = {
         each.rank
@@ -339,7 +338,7 @@ def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> W
     providers = frozenset(states) - fellows - {rank}
     conditions = {each: states[each].condition for each in providers}
     if {"raised", "died"} & set(conditions.values()):
-        # Likelier one of these: who has left the test by itself has done all that it had to.
+        # One of these is likelier: a finished rank has done all that it had to.
         providers = frozenset(each for each in providers if conditions[each] != "finished")
     return Wait(rank, operation, providers, is_sure=False)
 
@@ -349,7 +348,6 @@ class WaitGraph:
     """The wait-for graph of ranks.
 
     Attributes:
-        waits: Of all ranks.
         edges: For each rank, the ranks that it waits for directly.
     """
 

@@ -1,4 +1,4 @@
-"""What a project accepts: an entry of its checked-in file."""
+"""A weakness that a project accepts, as an entry of its checked-in file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pytest_multihost.core.model.verdict import Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """A weakness that the project accepts: an entry of the checked-in file.
+    """A weakness that the project accepts.
 
-    A line is told as ``file:function`` or ``file:text of the line``, because numbers of lines
+    A line is written as ``file:function`` or ``file:text of the line``, because numbers of lines
     change; the file may be the end of a path.
 
     Attributes:
         test: A glob for node ids.
         culprit: The line that the others wait for.
         waiting: The line at which they wait; None for any.
-        hazard: For a hazard its rule; the lines are two of those that it names, in any order.
+        hazard: The rule of a hazard; the lines are then two of those that it names, in any order.
     """
 
     test: str

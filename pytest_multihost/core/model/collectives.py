@@ -4,8 +4,8 @@ A collective is an operation that every member of a group must enter. It appears
 names: as a method of torch's `ProcessGroup`, as a Python function on a stack, in torch's flight
 recorder, in the native frames of XLA and gloo. To add a collective is to add one row.
 
-A name that stands in no row is an unknown collective: it is matched by its name alone, and nothing
-else is concluded from it.
+A name in no row is an unknown collective: it is matched by its name alone, and nothing else is
+concluded from it.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class Collective:
 
     Attributes:
         name: Its name in slot pages, points and reports.
-        runtime: Whose it is; its errors are those of this runtime.
+        runtime: The runtime that performs it and raises its errors.
         matches: The collective that it can match, if that has another name.
         meets_all: Whether no member can leave it before every member has entered it.
         is_of_world: Whether all ranks are members by definition.
         is_synchronous: Whether it has no asynchronous form.
         fails_late: Whether programs call it so that it fails if a rank is late.
         has_one_size: Whether every member must pass tensors of the same size.
-        has_root: Whether one member does something else than the others.
+        has_root: Whether one member acts differently from the others.
         root_parameters: Names under which its Python function gets the root.
         root_argument: Position of the root among the arguments of a method of `ProcessGroup`,
-            where it does not stand in the options.
+            unless the options contain it.
         methods: Methods of `ProcessGroup` that perform it. No version of torch has all of them.
-        sent_argument: Position of what is sent among the arguments of these methods.
-        moves_objects: Whether it is a function of torch's that moves Python objects by other
+        sent_argument: Position of the sent tensors among the arguments of these methods.
+        moves_objects: Whether it is a torch function that moves Python objects by other
             collectives, which are recorded themselves.
         file: End of the path of the file with its Python functions; empty if there are none.
         functions: Names of these functions.
-        flight_names: Its names in torch's flight recorder, in lower case and without the
-            underscore in front; empty if the recorder does not count it.
+        flight_names: Its names in torch's flight recorder, in lower case and without the leading
+            underscore; empty if the recorder does not count it.
         xla: Names of it in XLA's communicators and thunks.
         service: Its function in jax's agent of the coordination service; a regular expression.
     """
@@ -297,9 +297,9 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         gloo="barrier",
     ),
     # Rank 0 of the group receives from each member, and answers only after all have come
-    # (ProcessGroupGloo::monitoredBarrier, torch 2.13). So it meets all, rank 0 does something else
-    # than the others, and its messages match no other barrier. The flight recorder has no entry
-    # for it. Programs call it, mostly with a timeout, to be told which rank is late.
+    # (ProcessGroupGloo::monitoredBarrier, torch 2.13). So it meets all, rank 0 acts differently
+    # from the others, and its messages match no other barrier. The flight recorder has no entry for
+    # it. Programs call it, mostly with a timeout, to learn which rank is late.
     Collective(
         name="monitored_barrier",
         meets_all=True,
@@ -310,7 +310,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         file=C10D,
         functions=("monitored_barrier",),
     ),
-    # torch: what makes and ends groups.
+    # torch: making and ending groups.
     Collective(
         name="init_process_group",
         is_of_world=True,
@@ -326,7 +326,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         functions=("destroy_process_group",),
     ),
     Collective(name="new_group", is_synchronous=True, file=C10D, functions=("new_group",)),
-    # It needs an accelerator; whether the flight recorder counts it was not seen.
+    # It needs an accelerator; whether the flight recorder counts it is untested.
     Collective(name="split_group", is_synchronous=True, file=C10D, functions=("split_group",)),
     # jax. The first three are one program (jax 0.10.2).
     Collective(
@@ -358,7 +358,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         file=MULTIHOST_UTILS,
         functions=("sync_global_devices",),
     ),
-    # It has a root, but no parameter names it: each rank says whether it is the source.
+    # It has a root, but no parameter names it: each rank states whether it is the source.
     Collective(
         name="broadcast_one_to_all",
         runtime="jax",

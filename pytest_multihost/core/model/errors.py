@@ -72,4 +72,4 @@ class GarbledError(Exception):
 
 
 class MultihostHazardWarning(UserWarning):
-    """A run that has passed shows what can hang elsewhere; docs/hazards.md describes each kind."""
+    """A passing run shows what can hang elsewhere; docs/hazards.md describes each kind."""

@@ -117,11 +117,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """How long a rank waits at a point for the controller to let it go on.
+    """How long a rank waits at a point before the controller releases it.
 
     Attributes:
-        min_s: The least time.
-        max_s: The longest; None: the controller's own limit.
+        max_s: The longest time; None: the controller's own timeout.
     """
 
     min_s: float = 0.0
@@ -142,12 +141,12 @@ class Effect:
 
 
 ReleaseReason = Literal[
-    "others wait",  # nothing in the world can move but the rank that is held
-    "others poll",  # they look again and again, and do nothing else
+    "others wait",  # nothing in the world can move except the held rank
+    "others poll",  # they look repeatedly, and do nothing else
     "others have left",  # the test's body
     "max_s",  # the longest time is over
 ]
-"""Why a rank was held no longer."""
+"""Why the controller released a held rank."""
 
 
 # Sent by ranks
@@ -183,9 +182,10 @@ class ReportMade:
     Attributes:
         when: The phase: ``setup``, ``call`` or ``teardown``.
         outcome: ``passed``, ``failed`` or ``skipped``.
-        wasxfail: pytest's own attribute: why it was expected to fail, where it did or should have.
+        wasxfail: pytest's own attribute: the reason of the xfail mark, if the test xfailed or
+            xpassed.
         is_strict_xpass: Whether it failed because a strict xfail mark was not met.
-        error: What was raised, unless that is a skip.
+        error: The exception, unless it is a skip.
     """
 
     kind: ClassVar = "report"
@@ -233,7 +233,7 @@ class ExchangeEntered:
     Attributes:
         name: The name that the test gave it.
         nth: How often the rank has entered this one before.
-        alone: Whether it has no other thread that could still enter another.
+        alone: Whether the rank has no other thread that could still enter another exchange.
     """
 
     kind: ClassVar = "exchange"
@@ -272,14 +272,14 @@ class FaultChanged:
     """A fault waits for its moment in the rank, has begun, or has ended.
 
     Attributes:
-        index: Its place among the world's faults.
+        index: Its index among the world's faults.
         until_s: When it ends by itself, on the monotonic clock.
         pause: How the server is to stop and continue the rank.
         resume: Whether the server is to end that pause.
         kills: Whether it is about to end the rank.
-        service: The service of the world that performs it, outside of the rank; empty: none does.
-            Before `at.rendezvous()` it already has.
-        effect: What that does, if the service says so.
+        service: The world's service that performs it outside the rank; empty if none does. Before
+            `at.rendezvous()` the service has already performed it.
+        effect: Its effect outside the rank, if the service reports one.
         hold: How long the controller is to hold the rank.
         rules: Numbers of the I/O rules whose counters show whether it has happened.
         note: A remark for the reader on how it is performed.
@@ -309,8 +309,9 @@ class PointSite:
         point: The point; its `nth` is not counted here.
         frame: The user's innermost line; its file is relative to pytest's rootdir where below it.
         is_main: Whether the main thread passes it.
-        is_inner: Whether another point stands for it: a collective inside `all_gather_object`.
-        other: Of a rename or link the other path, whose point it is as well.
+        is_inner: Whether another point represents it, as for a collective inside
+            `all_gather_object`.
+        other: The other path of a rename or link; the point counts for that path as well.
         makes: Whether the call may make or empty the file.
         meets_all: Whether it is over only once every rank of the world has entered it.
         error_path: The way of an exception that is raised there.
@@ -332,9 +333,9 @@ class PointsRecorded:
     """It has passed points to which faults can be bound.
 
     Attributes:
-        sites: Those not sent before; sites are numbered on from the last event's.
+        sites: New sites; their numbers continue those of the last event.
         passed: The numbers of the sites passed, in order.
-        beyond: At the end: how many more it has passed, which were only counted.
+        beyond: At the end: how many more points it has passed and only counted.
         is_all: Whether it records no more.
     """
 
@@ -368,7 +369,7 @@ class Forked:
 class FaultAnswered:
     """A service has performed a fault outside of the rank, or could not: `error` says why.
 
-    The fault `index` of the world has begun; None: all that the service has performed are undone.
+    The world's fault `index` has begun; None: all faults of the service are undone.
     """
 
     kind: ClassVar = "answered"
@@ -406,10 +407,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class HoldEnded:
-    """The controller has told the rank, which the world's fault `index` has held, to go on.
+    """The controller has released the rank that the world's fault `index` held.
 
     Attributes:
-        index: Which fault of the world's.
         is_pressed: Whether another rank was in an operation with a timeout of seconds.
     """
 
@@ -449,8 +449,6 @@ class Event:
 
     Attributes:
         at_s: Seconds on the machine's monotonic clock.
-        rank: Which rank.
-        body: What happened.
         payload: Bytes sent with it; never written to artifacts, never unpickled here.
     """
 
@@ -481,7 +479,6 @@ def read_event(rank: int, header: Mapping[str, object], payload: bytes) -> Event
     """Return the event that a rank has sent.
 
     Args:
-        rank: Which rank.
         header: The frame's header, as `event_header` makes it; not trusted.
 
     Raises:

@@ -32,7 +32,7 @@ IoCall = Literal[
     "read",
     "write",
     "fsync",
-    "stat",  # also of what only asks whether a file exists
+    "stat",  # also calls that only ask whether a file exists
     "rename",
     "link",
     "unlink",
@@ -44,7 +44,7 @@ IoCall = Literal[
 
 IO_CALLS: frozenset[str] = frozenset(get_args(IoCall))
 DATA_CALLS: frozenset[str] = frozenset({"open", "read", "write", "fsync"})
-"""Calls that `at.io` counts where it names none."""
+"""Calls that `at.io` counts if it names none."""
 
 FIELD_ERRORS: Mapping[str, str] = {
     "open": "EIO",
@@ -59,16 +59,16 @@ FIELD_ERRORS: Mapping[str, str] = {
     "rmdir": "ENOTEMPTY",
     "listdir": "ESTALE",
 }
-"""What a call on a file usually fails with in the field: a full disk, a network file system."""
+"""The usual error of each call on a file in the field: a full disk, a network file system."""
 
 FaultParams = Mapping[str, Any]
 """Parameters of a kind of fault, by name: JSON values, which the kind itself checks."""
 
 MAX_HASH_SEED = 4_294_967_295
-"""The valid range of PYTHONHASHSEED."""
+"""The highest valid PYTHONHASHSEED."""
 
 MAX_SECONDS = 1e9
-"""The longest time that can be given: 30 years. C libraries cannot count much further."""
+"""The longest time that a parameter may give: 30 years. C libraries cannot count much further."""
 
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
@@ -102,10 +102,10 @@ BUILT_IN = frozenset(
         "stream_order",
     }
 )
-"""Kinds with a constructor of their own name in `pytest_multihost.faults`; a test compares."""
+"""Kinds with a constructor of their own name in `pytest_multihost.faults`; a test compares both."""
 
 _MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
-"""Lists within lists, and the size of a number, of a fault's parameters."""
+"""The deepest nesting of lists, and the largest number, in a fault's parameters."""
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -185,16 +185,16 @@ UNHANDLED = "test"
 
 @dataclass(frozen=True, slots=True)
 class ErrorPath:
-    """The way of an exception out of a call: equal for two calls if the same follows from both.
+    """The path of an exception out of a call; calls with equal paths have equal consequences.
 
     As text, in records: the parts, with a bar after each library, and "+" before `at`.
 
     Attributes:
-        libraries: Functions of libraries that the user has called and that it leaves, innermost
+        libraries: Library functions, called by the user, that the exception leaves; innermost
             first.
         handler: The function whose handler is the first that may end it; `UNHANDLED` if there is
             none, empty if it is not known.
-        at: Which of its handlers that is, and at which instructions all frames further out are.
+        at: Which of the function's handlers, and the instructions of all frames further out.
     """
 
     libraries: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class ErrorPath:
 
     @classmethod
     def parse(cls, text: str) -> ErrorPath:
-        """Return what a text of `str` stands for."""
+        """Return the path with this text."""
         *libraries, last = text.split("|")
         handler, _, at = last.partition("+")
         return cls(tuple(libraries), handler, at)
@@ -229,11 +229,11 @@ UNKNOWN_PATH = ErrorPath()
 
 @dataclass(frozen=True, slots=True)
 class FaultFacts:
-    """What a kind of fault says about its faults, for those who do not know the kinds.
+    """Facts about a kind of fault, for code that does not know the kinds.
 
     Attributes:
         is_before_test: Whether it is performed before the test, so that its point is never passed.
-        needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
+        needs_shim: Whether a preloaded library must apply it to the files of C libraries.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
     """
 
@@ -253,7 +253,7 @@ class Fault:
         at: From which point on.
         params: The kind's parameters, by name; JSON values.
         must_fire: Whether the test fails if the fault did not happen.
-        is_first: Whether it happens to one rank, that of `ranks` which is the first at the point.
+        is_first: Whether it happens only to the one of `ranks` that reaches the point first.
     """
 
     kind: str
@@ -298,7 +298,7 @@ def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ..
     """Return `faults` with words for ranks replaced by numbers.
 
     Args:
-        faults: Without problems of their own.
+        faults: Faults without problems of their own.
         size: Ranks of the world.
         seed: Selects the rank for "one", separately for each fault of the list.
     """
@@ -331,8 +331,8 @@ def size_problems(fault: Fault, size: int) -> list[str]:
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
     """Return the PYTHONHASHSEED of a rank, None if no fault changes any.
 
-    The ranks that no fault names have one seed in common, as if they were forked from one process:
-    fresh interpreters would each draw another one, and no run would repeat what another has shown.
+    Ranks that no fault names share one seed, as if they were forked from one process. Fresh
+    interpreters would each draw their own, and no run could repeat another.
 
     Args:
         faults: The world's faults; ranks are numbers.

@@ -19,16 +19,16 @@ Types that a field may have, and what they become:
 * `None`, `bool`, `int` (of 64 bits), `float`, `str`, `Literal`: themselves
 * dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
   string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
-  differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON. One that
-  has a class method `parse` is a text
+  differ from their defaults. JSON omits a trailing underscore, as in `for_`. One that has a class
+  method `parse` is a text
 * `range` of consecutive numbers: an array of its start and its stop
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
-* `bytes`: left out; they travel beside the JSON, so the field needs a default
+* `bytes`: skipped; they travel beside the JSON, so the field needs a default
 * `Json`, `JsonObject`, `object` and `Any`: any JSON value, taken as it is
 
-Reading is strict about types and missing fields, and says where something is wrong. It accepts a
+Reading is strict about types and missing fields, and reports where something is wrong. It accepts a
 missing field that has a default, and unknown fields: another version may have added them. Values
 from outside cannot make it raise anything but `JsonError`.
 
@@ -81,7 +81,7 @@ _UNINSPECTED = (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
 
 
 class JsonError(ValueError):
-    """A JSON value does not have the expected shape; says where and why."""
+    """A JSON value does not have the expected shape; the text gives the position and the reason."""
 
 
 @dataclass_transform(frozen_default=True)

@@ -3,9 +3,9 @@
 Three kinds of connections carry them, all in the frames of `launch.frames`:
 
 * controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
-* controller and peer (a process that a launcher such as torchrun has started, with its own
-  server): TCP, authenticated. The same requests as to a server, and some that a server on the same
-  machine does not need. Processes that look at a running job together have such a connection, too;
+* controller and peer (a process that a launcher such as torchrun has started, with its own server):
+  TCP, authenticated. The same requests as to a server, and some that a server on the same machine
+  does not need. Processes that inspect a running job together use the same kind of connection;
 * controller and rank: a socket pair. A rank sends the events of `model.event`.
 
 A field holds a JSON value; bytes are sent as the frame's payload, with the message.
@@ -27,7 +27,7 @@ DumpKind = Literal[
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
 ]
-"""The kinds of dumps that a rank writes on a signal, and one that it has no part in."""
+"""The kinds of dumps. A rank writes each on a signal, except "outside"."""
 
 CollectiveKey = tuple[str, str, int]
 """Operation of the harness, its name, and how often the rank had entered it before."""
@@ -135,7 +135,7 @@ class ProbeHosts:
     """Find out whether hosts of a kind can be made here; creates the directory.
 
     Attributes:
-        probe: Import path, "package.module:function", of what finds out.
+        probe: Import path, "package.module:function", of the function that finds out.
     """
 
     probe: str
@@ -211,7 +211,7 @@ class TakeSnapshot:
 
 @message
 class Ask:
-    """A question to the program that runs on the peer, which alone understands it."""
+    """A question that only the program on the peer understands."""
 
     question: str
     details: JsonObject | None = None
@@ -260,7 +260,7 @@ class WorldForked:
 
 @message
 class ServerCloned:
-    """The clone exists; it says by itself when it serves."""
+    """The clone exists; it reports by itself when it serves."""
 
     pid: int
 
@@ -298,7 +298,7 @@ class WorldEnded:
 
 
 CollectedTest = tuple[str, int, str]
-"""Of each world: its test's node id, number of ranks, and backend."""
+"""A world's test by its node id, the number of ranks, and the backend."""
 
 
 @message
@@ -308,7 +308,7 @@ class PeerHello:
     Attributes:
         host: Name of its machine.
         kernel: Identifies its kernel, clock and process ids.
-        address: Its own address of the connection; that of `interface`.
+        address: Its own address on the connection, which is that of `interface`.
         tests: Its worlds, in order.
         problems: Why it cannot take part.
     """
@@ -370,7 +370,7 @@ class RanksLost:
 
 
 FaultRequest = PauseRank | PerformFault | UndoFaults
-"""What a rank cannot perform of its faults."""
+"""Requests for parts of faults that a rank cannot perform itself."""
 
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 

@@ -71,7 +71,7 @@ PROGRAM_START = "a jitted function"
 
 
 def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
-    """Return what the reader calls a group of ranks: ``world group``, ``2nd group 0,2``.
+    """Return the reader's name of a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
         world_size: Ranks of the world.
@@ -92,7 +92,7 @@ class Operation:
     Attributes:
         name: The runtime's name for it: ``all_reduce``, ``send``, ``store.wait``.
         kind: Which ranks must act for it to end.
-        group: Ranks that take part, ascending; of a wait, all ranks of the world.
+        group: Ranks that take part, ascending; for a wait, all ranks of the world.
         ordinal: Which of the groups with these members: 0 for the first that was made. It
             distinguishes the default group from another with the same members.
         group_title: What the program calls the group; for the reader only, and mostly empty.
@@ -101,20 +101,20 @@ class Operation:
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
         peer: The other rank of a transfer.
-        tag: Of a transfer: it matches only a transfer with the same tag.
+        tag: Tag of a transfer, which matches only a transfer with the same tag.
         root: The rank that sends or receives for all, where the collective has one.
         detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Never
             used as evidence.
         since_s: When it began, on the monotonic clock.
         ended_s: When it was over; None while it is open.
-        waited_s: Since when a thread waits for its end; None for work that only runs beside.
+        waited_s: Since when a thread waits for its end; None for work in the background.
         failed: Whether it ended with an exception.
         error: That exception, in one line; empty if unknown.
         timeout_s: Its timeout in seconds, as its caller has set it; None: unknown.
-        fails_test: Whether an error of it certainly fails the test: its caller has set no timeout,
-            and nothing in the test handles an exception there.
-        is_handed_on: Whether its end may have been noticed where nobody records it: by a future,
-            in C++, by asking whether it is complete.
+        fails_test: Whether its error certainly fails the test: its caller has set no timeout, and
+            nothing in the test handles an exception there.
+        is_handed_on: Whether its end may have been noticed without a record: by a future, in C++,
+            or by a test for completion.
         is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
@@ -183,7 +183,7 @@ class Operation:
         return f"{self.name} #{self.sequence}" if self.sequence else self.name
 
     def group_name(self, world_size: int) -> str:
-        """Return what the reader calls its group, empty for an operation that has none."""
+        """Return the reader's name of its group; empty for an operation without one."""
         has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
         if has_none:
             return ""
@@ -195,7 +195,7 @@ class Operation:
         """Return its text for the reader: ``all_reduce #3 (world group)``.
 
         Args:
-            world_size: Ranks of the world; the members of a group of all ranks are not listed.
+            world_size: Ranks of the world; a group of all of them is shown without its members.
             names_world: Whether to name the group if it is the world's.
         """
         group = self.group_name(world_size)
@@ -208,7 +208,6 @@ class Operations:
     """What a rank's slot page holds at one instant.
 
     Attributes:
-        rank: The rank whose page it is.
         recent: The last operations that began, oldest first, the open ones among them.
         entered: For each group the sequence of the last collective that the rank has entered; 0
             for a group that it has made and not used.
@@ -288,13 +287,13 @@ def nth(number: int) -> str:
     return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
 
 
-# What each rank has entered in a group of ranks, in order, and where these orders part.
+# Histories: the collectives that each rank has entered in a group, and where they part.
 
 
 Evidence = Literal[
     "operations",  # they entered operations that cannot match
-    "lines",  # they entered one operation from lines that belong to different ways
-    "counts",  # some did not enter what others did
+    "lines",  # they entered one operation from lines of different code paths
+    "counts",  # some did not enter a collective that others entered
     "details",  # they entered one operation with different details
 ]
 """What shows that ranks have parted."""
@@ -305,7 +304,7 @@ class CallSite:
     """A collective as one line of a rank enters it; see `Operation`.
 
     Attributes:
-        frames: Whence it was called, innermost first; of a slot page the user's line alone.
+        frames: Its stack, innermost first; from a slot page, only the user's line.
     """
 
     name: str
@@ -325,7 +324,7 @@ class History:
 
     Attributes:
         first: The sequence of the oldest one that is known.
-        sites: From where they were entered, each once.
+        sites: The call sites, each once.
         order: For each collective, the index of its site.
         times_s: For each, when it began, on the monotonic clock.
     """
@@ -343,16 +342,16 @@ class History:
         return self.first + len(self.order) - 1
 
     def site(self, sequence: int) -> CallSite | None:
-        """Return from where a collective was entered; None if it was not, or is not known."""
+        """Return the call site of a collective; None if it was not entered, or is unknown."""
         is_known = self.first <= sequence <= self.last
         return self.sites[self.order[sequence - self.first]] if is_known else None
 
     def time_s(self, sequence: int) -> float:
-        """Return when a collective that is known began."""
+        """Return when a known collective began."""
         return self.times_s[sequence - self.first]
 
     def operation(self, sequence: int) -> Operation | None:
-        """Return a collective as an operation that is over; None as for `site`."""
+        """Return a collective as an ended operation; None as for `site`."""
         site = self.site(sequence)
         if site is None:
             return None
@@ -387,9 +386,9 @@ class Side:
     Attributes:
         operation: What they entered; None: they did not enter this collective of the group.
         frame: The user's line.
-        through: Where that line is the same on another side, the outermost line that differs.
-        count: How often they had entered it from there, this time included; of ranks that did not
-            enter it, how often they had entered what the others did. None if unknown.
+        through: The outermost line that differs, if another side has the same user's line.
+        count: How often they had entered it from there, this time included; for ranks that did not
+            enter it, how often they had entered the others' collective. None if unknown.
     """
 
     ranks: tuple[int, ...]
@@ -405,10 +404,9 @@ class Parting:
 
     Attributes:
         common: How many collectives its ranks have in common before.
-        evidence: What shows it.
-        at_s: When the first rank entered what the others did not, on the monotonic clock.
+        at_s: When the first rank entered this place, on the monotonic clock.
         sides: What the ranks did there, the smallest side first.
-        lasts: What ranks have entered at the places where histories end.
+        lasts: The collectives at the places where histories end.
     """
 
     group: GroupKey
@@ -420,7 +418,7 @@ class Parting:
 
     @property
     def minority(self) -> tuple[int, ...]:
-        """All ranks but those of the largest side; none if two sides are as large."""
+        """All ranks except those of the largest side; none if two sides are equally large."""
         if not self.sides:
             return ()
         *fewer, most = sorted(self.sides, key=lambda each: len(each.ranks))
@@ -429,6 +427,6 @@ class Parting:
         return tuple(sorted(rank for each in fewer for rank in each.ranks))
 
     def operations(self, rank: int) -> tuple[Operation, ...]:
-        """Return what is told here of a rank."""
+        """Return the operations of a rank at the parting, and where histories end."""
         sides = (each for each in (*self.sides, *self.lasts) if rank in each.ranks)
         return tuple(each.operation for each in sides if each.operation is not None)

@@ -1,4 +1,4 @@
-"""Where a program without pytest looks for plugins of others."""
+"""Where a program without pytest looks for third-party plugins."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSource:
-    """What pytest would be given to find plugins.
+    """The arguments with which pytest would find plugins.
 
     Attributes:
         folders: The folders whose conftest.py files count.
-        named: What follows ``-p``: modules, names of installed plugins, and ``no:NAME``.
+        named: Values of ``-p``: modules, names of installed plugins, and ``no:NAME``.
     """
 
     folders: tuple[str, ...]

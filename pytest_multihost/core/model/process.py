@@ -13,7 +13,7 @@ NEVER = math.inf
 Kind = Literal[
     "file",
     "pipe",
-    "fifo",  # a pipe with a name: whoever knows it may open it
+    "fifo",  # a pipe with a name, by which any process may open it
     "tty",
     "tcp",
     "unix",
@@ -47,8 +47,8 @@ class Endpoint:
 
     Attributes:
         host: Its address; empty for a unix socket.
-        port: Its port; of a unix socket the inode.
-        space: Where both mean this socket alone; empty for an address that others can reach.
+        port: Its port; for a unix socket, the inode.
+        space: Where host and port identify this socket; empty for an address that others can reach.
     """
 
     host: str
@@ -69,8 +69,7 @@ class Descriptor:
             and for an eventfd that no thread waits for.
         peer: The other end, for the reader: an address, a rank, a program.
         queues: Bytes in a socket's receive and send queues.
-        is_resent: Whether something was lost between both ends of a TCP connection, and is sent
-            again, and may yet arrive.
+        is_resent: Whether TCP resends lost data of the connection, which may yet arrive.
         bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
         ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set.
         watched: Descriptors that an epoll watches; None where they could not be read.
@@ -113,7 +112,7 @@ class Thread:
         cpu_ns: How long it has run so far.
         runs: How often it was scheduled on a processor; the end of every wait increments it.
         started_s: When it began, on the monotonic clock, rounded down.
-        ends_s: The earliest time at which its wait ends by itself; NEVER without a limit, None if
+        ends_s: The earliest time at which its wait ends by itself; NEVER without a timeout, None if
             unknown.
         fds: Descriptors that can end its wait; None where they could not be read.
         target: For the reader: path, pipe, socket or child that the call refers to.

@@ -14,7 +14,7 @@ ASKS: Final = frozenset(
         *("ismount", "lexists"),
     }
 )
-"""Functions of Python's that only ask about a file, and take an error for a no."""
+"""Python functions that only ask about a file, and take an error for a no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RecordedPoint:
         span: Number of operations that the rank had begun before.
         is_main: Whether its main thread has passed it.
         where: The user's innermost line; None if the user's code is not on the stack.
-        other: Of a rename or link, the other path.
+        other: The other path of a rename or link.
         makes: Whether the call on a file may make or empty it.
         meets_all: Whether the operation is over only once every rank has entered it.
         error_path: The way of an exception that is raised there.

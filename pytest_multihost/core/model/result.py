@@ -84,7 +84,6 @@ class RankSnapshot:
     """One rank at one instant.
 
     Attributes:
-        rank: Its index.
         label: What its main thread is doing; None if nothing could be read.
         activity: The same in detail; None if nothing could be read.
         entered: For each of its groups, the sequence of the last collective it entered.
@@ -135,9 +134,9 @@ class ServiceRecord:
     """What a service has done in a world.
 
     Attributes:
-        verdict: Keys that the verdict has because of it, with their values.
-        lines: What pages say of it, one line each, the most important first.
-        lead: What a page for a browser says above these.
+        verdict: Fields that it adds to the verdict, with their values.
+        lines: Its lines on pages, the most important first.
+        lead: The text above these lines on an HTML page.
     """
 
     verdict: JsonObject
@@ -155,8 +154,8 @@ Ending = Literal[
     "stopped",  # a process outside the harness stopped a rank
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
-    "seen",  # it was looked at once, and not ended
-    "dumps",  # it was not watched: what its ranks have dumped of themselves was read later
+    "seen",  # it was inspected once, and not ended
+    "dumps",  # it was not watched: its ranks' own dumps were read later
 ]
 
 
@@ -173,11 +172,11 @@ class WorldResult:
         dumps: Stacks of the ranks, taken before they were ended.
         snapshots: The snapshots at the first trouble and at the end.
         operations: The final content of each rank's slot page.
-        partings: Where the histories of a group's ranks part, for each group where they do.
+        partings: Where the histories of each group part, for groups where they do.
         progress_s: When a rank last made observable progress, on the monotonic clock.
         detected_s: When the harness decided to end the world, if it did.
-        is_quiescent: Whether a world with a failure was ended because no rank could go on, by what
-            was seen of it; false if only because none had for a time.
+        is_quiescent: Whether a world with a failure was ended because a snapshot showed that no
+            rank could go on; false if it was ended only because no rank had gone on for a time.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
         records: What its services have done, by their names.
@@ -245,7 +244,7 @@ class WorldResult:
 
 
 def utc_text(at: datetime | None = None) -> str:
-    """Return an instant in UTC as all records have it, "2026-01-31T23:59:58Z".
+    """Return an instant in UTC in the format of all records, "2026-01-31T23:59:58Z".
 
     Args:
         at: The instant, with its time zone; now if not given.
@@ -255,7 +254,7 @@ def utc_text(at: datetime | None = None) -> str:
 
 
 def implausible(result: WorldResult) -> Iterator[str]:
-    """Yield what no world can have shown, one sentence each: what was read back was damaged."""
+    """Yield why no world can have this result, so that its file is damaged: one sentence each."""
     spec = result.spec
     if not 1 <= spec.size <= MAX_RANKS:
         yield f"spec: a world of {spec.size} ranks"

@@ -49,17 +49,17 @@ ONE, MACHINE = "one", "machine"
 MAX_SEED = (1 << 63) - 1
 
 MAX_RANKS = 10_000
-"""The most ranks that a world can be asked for; more fit on no machine."""
+"""The most ranks that a world may have; no machine holds more."""
 
 NO_TIMEOUT_S = 365 * 86_400.0
 """The timeout of a world that has none: a year, which every runtime can add to a time."""
 
 Subject = Literal["test", "script", "job"]
-"""What ranks run: a test of pytest's, a script, or something that was started without us."""
+"""What ranks run: a pytest test, a script, or a job that another program started."""
 
 
 def phase_name(phase: str, subject: Subject) -> str:
-    """Return the name of a rank's phase: "call" is pytest's word."""
+    """Return the reader's name of a rank's phase; "call" is pytest's word."""
     return f"the {subject}" if phase == "call" and subject != "test" else phase
 
 
@@ -68,15 +68,15 @@ DEFAULT_BACKEND: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """What a backend says about its worlds, for those who do not know the backends.
+    """Facts about a backend's worlds, for code that does not know the backends.
 
     Attributes:
-        may_run_jax: Whether the ranks may be in operations beside their main threads that no
-            recorder sees, as those of a jitted function of jax are.
+        may_run_jax: Whether threads beside the main one may be in operations that no recorder sees,
+            such as those of jitted jax functions.
         connects_by_proxies: Whether its runtime would connect the ranks through the proxies that
             environment variables name, as gRPC does.
-        operation_error: What an operation of torch's raises when it fails, as ``module:Class``;
-            empty: RuntimeError.
+        operation_error: The exception of a failed torch operation, as ``module:Class``; empty:
+            RuntimeError.
     """
 
     may_run_jax: bool = True
@@ -86,18 +86,19 @@ class BackendFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePart:
-    """What the spec of a world says of one of its services; nobody but the service reads more.
+    """The part of a world's spec that one of its services needs; only the service reads `settings`.
 
     A server and its ranks may have no plugin manager: they find the service's code by an import
     path, "package.module:function".
 
     Attributes:
-        server: Returns the service's part in the server, a `ServerPart`; empty: it has none.
-        rank: Returns its part in a rank, a `RankPart`; empty: it has none.
-        settings: What it needs, under names of its own.
-        keeps_timeouts: Whether runtimes keep their own timeouts, because these are to be seen.
-        one_machine: If all ranks must be on one machine, the setting that asks for the service, as
-            in "clock='jump'", and what to say instead.
+        server: Path of a function that returns its part in the server, a `ServerPart`; may be
+            empty.
+        rank: Path of a function that returns its part in a rank, a `RankPart`; may be empty.
+        settings: The service's own settings.
+        keeps_timeouts: Whether runtimes keep their own timeouts, because the test is to meet them.
+        one_machine: If all ranks must be on one machine: the setting that asks for the service, as
+            in "clock='jump'", and the one to use instead.
         is_replayed: Whether a replay token names it.
     """
 
@@ -117,25 +118,21 @@ class WorldSpec:
     Attributes:
         nodeid: pytest's node id; never carries a rank.
         attempt: 1 for the first run of this test in this session, 2 for its first rerun, ...
-        size: Number of ranks.
         backend: Name of the backend that forms the process group.
-        backend_facts: What it says about its worlds.
         local_devices: Devices per rank, for backends that make their own (jax).
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
-        fault_facts: What the kinds of its faults say about them, by kind.
+        fault_facts: Facts about the kinds of its faults, by kind.
         tells_points: Whether each rank records every point to which a fault can be bound.
-        told_calls: Functions, as ``module:function``, whose calls it records as well.
-        told_batches: Data loaders, as ``module:name``, whose batches it records as well.
+        told_calls: Functions, as ``module:function``, whose calls are recorded as well.
+        told_batches: Data loaders, as ``module:name``, whose batches are recorded as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
         hosts: Its hosts in order; empty: all ranks are on this machine.
-        services: What its services need, by their names.
-        horizon_s: It hangs if nothing in it can move within so many seconds; None: before its
-            deadline.
-        command: The command line that runs it again, if it is no test.
-        subject: What its ranks run.
+        services: The parts of its services, by their names.
+        horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
+        command: The command line that runs it again, if it is not a test.
     """
 
     nodeid: str
@@ -161,15 +158,16 @@ class WorldSpec:
 
     @property
     def keeps_proxies(self) -> bool:
-        """Whether its ranks see the variables of proxies, through which a script may load data.
+        """Whether its ranks keep the proxy variables, through which a script may load data.
 
-        Tests do not, nor scripts whose backend would connect the ranks through the proxies.
+        Tests drop them, and so do scripts whose backend would connect the ranks through the
+        proxies.
         """
         return bool(self.command) and not self.backend_facts.connects_by_proxies
 
     @property
     def deadline_text(self) -> str:
-        """Until when nothing can move in it if it hangs, in words."""
+        """The time before which nothing can move if it hangs, in words."""
         return "before the deadline" if self.horizon_s is None else f"within {self.horizon_s:g} s"
 
     @property
@@ -184,7 +182,7 @@ class WorldSpec:
 
     @property
     def replayed_services(self) -> tuple[str, ...]:
-        """The names of the services without which a replay would not repeat it."""
+        """The names of the services that a replay needs."""
         return tuple(name for name, each in self.services.items() if each.is_replayed)
 
     @property
@@ -194,7 +192,7 @@ class WorldSpec:
         return self.hosts or (here,)
 
     def facts_of(self, fault: Fault) -> FaultFacts:
-        """Return what the kind of one of its faults says about it; by default it is of a rank."""
+        """Return the facts about a fault's kind; the default ones if the spec has none."""
         return self.fault_facts.get(fault.kind, FaultFacts())
 
     def host_of(self, rank: int) -> Host:
@@ -204,7 +202,7 @@ class WorldSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
-    """One rank's place in a world.
+    """The spec of one rank of a world.
 
     Attributes:
         rank: Its index, 0..size-1.

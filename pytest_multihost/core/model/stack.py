@@ -16,7 +16,7 @@ from pytest_multihost.core.model.verdict import Place
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _ANY_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d\.\d+/")
-"""That of another Python, which a job may run with that is looked at from outside."""
+"""The standard library of another Python, as an inspected job may use it."""
 
 _OURSELVES = str(Path(__file__).parents[2])
 _RUNNER = "_pytest/runner.py"
@@ -147,7 +147,7 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
 def innermost_package_frame(frames: Iterable[Frame]) -> Frame | None:
     """Return the first of `frames`, innermost first, of an installed package.
 
-    None if the user's own code is before it: that has called Python's library itself.
+    None if the user's own code comes first, because it called Python's library itself.
     """
     for frame in frames:
         if not is_library(frame.file):
@@ -158,10 +158,10 @@ def innermost_package_frame(frames: Iterable[Frame]) -> Frame | None:
 
 
 def called_in_threads(dump: Dump) -> tuple[Frame, ...]:
-    """Return where other threads are in code of the user's that a library has called in them.
+    """Return the user's lines that libraries have called in threads beside the main one.
 
-    Only if the main thread waits in a library, which may wait for them: a loader that reads ahead,
-    a remote call, a pool. A thread that the user has started may do anything else meanwhile.
+    The result is empty unless the main thread waits in a library, which may wait for them: a loader
+    that reads ahead, a remote call, a pool. A thread that the user has started may be unrelated.
     """
     main = dump.main
     if main is None or not main.frames or not is_library(main.frames[0].file):

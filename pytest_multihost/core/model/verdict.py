@@ -47,8 +47,6 @@ class RankError:
         type: Name of the exception's class, with its module unless that is `builtins`.
         message: Its text, first line first.
         file: The user's innermost frame, relative to pytest's rootdir where below it.
-        line: Line in that file.
-        function: The function in which that line is.
     """
 
     type: str
@@ -170,8 +168,8 @@ class Evidence:
 class PlaceGroup:
     """Ranks whose threads were at the same place, innermost frame first.
 
-    The main thread; where the diagnosis is about a function that a rank runs for another one, the
-    thread which runs that.
+    The threads are the main ones, except if the diagnosis is about a function that a rank runs for
+    another one: then the thread that runs it.
     """
 
     ranks: tuple[int, ...]
@@ -183,8 +181,8 @@ class DivergenceSide:
     """Ranks that did the same where the ranks of a group parted; see docs/verdict.md.
 
     Attributes:
-        through: The outermost line that differs, where the user's innermost one does not.
-        text: What they did, from which line, for which time.
+        through: The outermost line that differs, if the user's innermost one does not.
+        text: What they did, from which line, and how often.
     """
 
     ranks: tuple[int, ...]
@@ -203,8 +201,8 @@ class Divergence:
     """The first collective of a group that its ranks did not enter alike; see docs/verdict.md.
 
     Attributes:
-        lead: The begin of the summary: how much the ranks had in common, and in which group. Pages
-            show it above the sides; verdict.json has no such field.
+        lead: The beginning of the summary: how much the ranks had in common, and in which group.
+            Pages show it above the sides; verdict.json has no such field.
     """
 
     common: int
@@ -280,7 +278,7 @@ class Diagnosis:
 class Verdict:
     """One attempt of one multihost test; see docs/verdict.md for the fields.
 
-    Faults and the diagnosis are already JSON objects: their formats are contracts, too.
+    Faults and the diagnosis are already JSON objects: their formats are contracts as well.
     """
 
     schema: Literal["pytest-multihost-hangs/verdict/1"] = SCHEMA

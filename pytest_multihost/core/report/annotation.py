@@ -1,4 +1,4 @@
-"""An annotation: what a forge such as GitHub shows at a line of the code."""
+"""An annotation: a text that a forge such as GitHub shows at a line of the code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ class Annotation:
     """A text at a line.
 
     Attributes:
-        title: Its first line.
-        places: Lines, the best first: it stands at the first that is in the repository.
+        places: Candidate lines, the best first; the first one inside the repository is used.
     """
 
     level: Literal["error", "warning"]

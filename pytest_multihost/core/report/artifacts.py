@@ -1,7 +1,7 @@
-"""The artifacts directory: a folder per run, in it one per attempt, with the attempt's records.
+"""The artifacts directory: one folder per run, and in it one folder per attempt with its records.
 
-The records are the verdict, the history, and `facts.json` with all data that the verdict is derived
-from.
+The records are the verdict, the history, and `facts.json`, which has all the data from which
+`rejudge` can derive the verdict again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STACKS = re.compile(r"rank-.*\.(stacks|main)")
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """The part of a diagnosis that the page of a run has."""
+    """The part of a diagnosis that the page of a run shows."""
 
     kind: str
     summary: str
@@ -74,14 +74,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, base: Path, run_id: str) -> RunFolder:
-        """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
+        """Make a run's folder, link `latest` and `verdicts.jsonl` to it, and delete old runs.
 
-        The processes of one run may all call it; the first one makes the folder. The last three
-        runs are kept, and those that are under way.
+        All processes of a run may call this; the first one makes the folder. The last three runs
+        and those still in progress are kept.
 
         Raises:
-            SettingError: The directory is not the harness's.
-            OSError: It cannot be written.
+            SettingError: The directory belongs to something other than this plugin.
+            OSError: The directory cannot be written.
         """
         folder = cls(base, run_id)
         files.claim(base)
@@ -95,7 +95,7 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """The run's own folder."""
+        """The path of the run's folder."""
         return self.base / self.run_id
 
     def attempt(self, nodeid: str, attempt: int) -> Path:
@@ -104,15 +104,15 @@ class RunFolder:
         while True:
             try:
                 path.mkdir(parents=True)
-            except FileExistsError:  # another process of this run has run it, as with --dist=each
+            except FileExistsError:  # another process has run the same test, as with --dist=each
                 path = plain.with_name(f"{plain.name}-{secrets.token_hex(2)}")
             else:
                 return path
 
     def verdicts(self) -> tuple[list[JsonVerdict], list[str]]:
-        """Return the verdicts that the run's processes have written, and which lines are none.
+        """Return the verdicts that the run's processes have written, and a text for each bad line.
 
-        A process that is killed may leave half a line.
+        A killed process may leave half a line.
 
         Raises:
             OSError: The file cannot be read.
@@ -131,14 +131,14 @@ class RunFolder:
         return found, problems
 
     def append_verdict(self, verdict: Mapping[str, object]) -> None:
-        """Add a line to the run's verdicts.jsonl, to which several processes append."""
+        """Append a line to the run's verdicts.jsonl; several processes may do so at once."""
         files.append(self.path / "verdicts.jsonl", json.dumps(verdict, allow_nan=False) + "\n")
 
 
 def new_run_id() -> str:
     """Return a name for a run that starts now in this process."""
     started = datetime.datetime.now(datetime.UTC)
-    # Two containers that share a directory may start at once, and with the same process ids.
+    # Random digits: containers that share a directory may start at once, with equal process ids.
     return f"{started:%Y-%m-%dT%H-%M-%SZ}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
@@ -181,7 +181,7 @@ class Attempt:
 
 @cache
 def package_versions() -> Mapping[str, str | None]:
-    """Return the versions that a verdict depends on; None for what is not installed."""
+    """Return the versions that a verdict depends on; None for a package that is not installed."""
     import importlib.metadata  # 20 ms, and `multihost attach` does not need it
 
     found: dict[str, str | None] = {
@@ -214,7 +214,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         expected=None,
         outcome=finding.outcome,
         ended_by="self" if result.ending == "self" else "harness",
-        # After a grace period the engine only knows that it ended ranks; the finding has the cause.
+        # After a grace period the engine knows only that it ended ranks; the finding has the cause.
         reason=finding.reason if result.ending == "settled" else result.reason,
         started_at=result.started_at,
         startup_s=None if result.go_s is None else round(result.go_s - result.started_s, 4),
@@ -288,12 +288,11 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What facts.json holds.
+    """The content of facts.json.
 
     Attributes:
-        result: What was observed.
-        symptoms: Patterns of failures that follow from another rank's.
-        attempt: The attempt that the verdict belongs to.
+        symptoms: Patterns of failures that follow from another rank's failure.
+        root: The directory that source paths are relative to.
     """
 
     result: WorldResult
@@ -305,7 +304,7 @@ class _Facts:
 def write_facts(
     directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
 ) -> None:
-    """Write the data that the verdict was derived from, so that it can be derived again."""
+    """Write the data from which `rejudge` can derive the verdict again."""
     # A test may have put values into pytest's report that are not JSON.
     text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
     files.write(directory / "facts.json", text + "\n")
@@ -316,8 +315,8 @@ class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        verdict: The verdict that follows.
-        written: The verdict that was written at the time.
+        verdict: The verdict derived now.
+        written: The verdict written at the time of the run.
     """
 
     judged: Judgement
@@ -329,7 +328,7 @@ def rejudge(directory: Path) -> Rejudged:
     """Judge a world from its artifacts alone.
 
     Raises:
-        MultihostError: The folder lacks a file that is needed, or one cannot be used.
+        MultihostError: A file is missing or unusable.
     """
     facts = read_artifact(directory / "facts.json", partial(from_json, _Facts))
     written = read_artifact(directory / "verdict.json", partial(from_json, JsonObject))
@@ -344,10 +343,10 @@ def rejudge(directory: Path) -> Rejudged:
 
 
 def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:
-    """Return the content of a file of an attempt.
+    """Return the converted content of a JSON file of an attempt.
 
     Raises:
-        MultihostError: There is no such file, or it has another content.
+        MultihostError: The file is missing, or its content is not as expected.
     """
     try:
         data = parse_json(path.read_bytes())
@@ -379,7 +378,7 @@ def _is_shallow(value: Json, depth: int) -> bool:
 
 
 def unusable(path: Path, why: str) -> MultihostError:
-    """Return the error for an artifact with a content that this package does not write."""
+    """Return the error for an artifact whose content this version would not write."""
     return MultihostError(
         f"{path} cannot be used",
         seen=why if len(why) <= _MAX_WHY else f"{why[:_MAX_WHY]} ...",

@@ -1,4 +1,11 @@
-"""The layout of text for the terminal, and words that several reports share."""
+"""The layout of text for the terminal, and words that several reports share.
+
+`Span` and `Section` are pieces of text with colours, `table` lays out rows in columns, and
+`merge_stacks` draws the stacks of all ranks as one tree, like LLNL's Stack Trace Analysis Tool
+(https://github.com/LLNL/STAT). The tree shows common frames once, and each branch with its ranks.
+It skips library frames if there are user frames. A chain of frames with the same ranks is one node.
+The branch with fewer ranks comes first, because readers look for the outlier.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +26,7 @@ Role = Literal[
     "waiting",  # a row of the table: ranks that wait for another
     "title",  # the title of the text to its right
     "source",  # a line of the user's code
-    "good",  # that nothing is wrong
+    "good",  # a statement that nothing is wrong
 ]
 
 COLOURS: Mapping[Role, Mapping[str, bool]] = {
@@ -34,7 +41,7 @@ COLOURS: Mapping[Role, Mapping[str, bool]] = {
 
 
 _CODES = {"bold": "1", "light": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-"""Numbers of escape sequences for the names in `COLOURS`."""
+"""Codes of terminal escape sequences for the names in `COLOURS`."""
 
 
 class Span(NamedTuple):
@@ -54,7 +61,7 @@ MARGIN = 10  # columns for a title, left of its facts
 
 _MAX_ROWS = 6
 _LEAST_ROOM = 16
-_USUAL = 48  # a longer text moves only its own place to the right
+_USUAL = 48  # a longer text shifts only the place in its own row
 _BETWEEN = 8  # columns between the cells of a row, and for the mark
 
 
@@ -64,12 +71,12 @@ def text_of(lines: Iterable[Line]) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """Return as much of a text as fits, with a mark where it is cut."""
+    """Return a text cut to the width, with an ellipsis if it was cut."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def clip_line(line: Line, width: int) -> Line:
-    """Return as much of a line as fits, with a mark where it is cut."""
+    """Return a line cut to the width, with an ellipsis if it was cut."""
     if sum(len(span.text) for span in line) <= width:
         return line
     spans, room = [], width - 1
@@ -102,11 +109,8 @@ def _painted(span: Span) -> str:
     return f"\x1b[{codes}m{span.text}\x1b[0m" if codes and span.text else span.text
 
 
-# Facts under a title
-
-
 def titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
-    """Yield facts under their title, each folded to the width."""
+    """Yield facts to the right of their title, each folded to the width."""
     margin = " " * MARGIN
     for fact in facts:
         folded = textwrap.wrap(
@@ -127,17 +131,13 @@ def titled_line(title: str, text: str) -> Line:
     return (Span(title, "title"), Span(" " * (MARGIN - len(title)) + text))
 
 
-# Rows in columns
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of the table: a group of ranks.
 
     Attributes:
-        role: "culprit" if one of them is a culprit, or decided the outcome.
-        details: Details of the state.
-        source: Its text; empty where that is not to be shown.
+        role: "culprit" if one of the ranks is a culprit, or decided the outcome.
+        source: The text of the line at `place`; empty if it is not shown.
     """
 
     ranks: tuple[int, ...]
@@ -171,16 +171,8 @@ def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
         yield (Span(f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"),)
 
 
-# What ranks were doing when their world ended: a tree of their stacks, a rank in a few words.
-#
-# The tree shows equal parts once and each branch with its ranks, as LLNL's Stack Trace Analysis
-# Tool does (https://github.com/LLNL/STAT). Frames of libraries are left out if there are frames of
-# the user's; a chain of frames with the same ranks is one node; of two branches the one with fewer
-# ranks comes first, because readers look for the outlier.
-
-
 _INNERMOST = 6
-"""How many frames are shown of a stack without frames of the user's."""
+"""Number of frames shown of a stack without user frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +185,7 @@ class Node:
 
 
 def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
-    """Return the tree of the main threads of dumps; ranks without a stack are not in it."""
+    """Return the tree of the main threads' stacks; it skips ranks without a stack."""
     stacks = {}
     for dump in dumps:
         if dump.main is not None:
@@ -224,7 +216,7 @@ def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def rank_places(judged: Judgement) -> dict[int, Place]:
-    """Return where each rank is: as the diagnosis says, else its main thread's innermost frame."""
+    """Return each rank's place: the diagnosis's, else that of its main thread's innermost frame."""
     found: dict[int, Place] = {}
     for _, node in walk(merge_stacks(judged.dumps)):
         at = judged.context.place(node.frames[-1])
@@ -243,17 +235,15 @@ def rank_activity(
     """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
 
     Args:
-        outcome: What happened to the rank.
-        seen: The last snapshot of it.
-        in_call: What its thread is in that the diagnosis is about, if that runs a function for
-            another rank.
+        seen: The last snapshot of the rank.
+        in_call: The RPC handler the diagnosed thread is running, if any.
     """
     if outcome not in ("hung", "collateral") or seen is None:
         return outcome, ""
     if in_call is not None and in_call.scope == CALLEE_SCOPE:
         return "serving", f"runs {in_call.detail}"
     waited = [each for each in seen.operations if each.waited_s is not None]
-    # A collective says more than a wait within it, as for a key of the store.
+    # A collective is more informative than a wait inside it, such as one for a store key.
     most = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
     operation = in_call or most
     if operation is not None:
@@ -263,9 +253,6 @@ def rank_activity(
     return (seen.label or "hung").lower(), str(seen.activity or "")
 
 
-# What all reports say of the world's services.
-
-
 def service_texts(result: WorldResult) -> Mapping[str, Sequence[str]]:
-    """Return what the services of a world have done, by their names, the most important first."""
+    """Return the lines that each service of a world adds to reports, the most important first."""
     return {name: each.lines for name, each in result.records.items() if each.lines}

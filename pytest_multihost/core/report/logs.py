@@ -1,4 +1,4 @@
-"""The logs of ranks: their beginnings and ends, for the pages, and their lines as they come."""
+"""Reads the ranks' logs: excerpts for the pages, and new lines while the ranks run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import ClassVar
 from pytest_multihost.core.slots.rank_log import MAX_LOG_BYTES, cut_bytes
 
 _MAX_SHOWN = 4_000_000
-"""How much of a rank's output is shown at once."""
+"""Maximum number of bytes of a rank's output that is shown at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogExcerpt:
-    """Parts of a log.
+    """The beginning and the end of a log.
 
     Attributes:
-        tail: Its end; empty if `head` is the whole log.
+        tail: The end; empty if `head` is the whole log.
         left_out: Number of bytes between the two.
-        cut: How many of these are not in the file either: it had become too long.
+        cut: How many of these bytes the file lacks as well, because it had become too long.
     """
 
     name: str
@@ -31,7 +31,7 @@ class LogExcerpt:
     cut: int = 0
 
     def describe_left_out(self, path: str) -> str:
-        """Say what is between the two parts, and where the rest of it is."""
+        """Return a text on the bytes between the two parts, and where they can be found."""
         rest = f"all of it: {path}"
         if self.cut:
             rest = f"{self.cut} of them were cut from {path}, which had more than {MAX_LOG_BYTES}"
@@ -39,11 +39,11 @@ class LogExcerpt:
 
 
 def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
-    """Read the beginning and the end of a log; a missing log counts as empty.
+    """Return the beginning and the end of a log; a missing log counts as empty.
 
     Args:
-        head: Bytes to read from its beginning.
-        tail: Bytes to read from its end.
+        head: Bytes to read from the beginning.
+        tail: Bytes to read from the end.
     """
     try:
         size = path.stat().st_size
@@ -61,14 +61,13 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
 
 @dataclass(slots=True)
 class LiveOutput:
-    """What the ranks print, line by line as they print it, for ``pytest -s``.
+    """Copies the ranks' output to the terminal, line by line as they print it, for ``pytest -s``.
 
     Attributes:
-        directory: Where the ranks' logs are.
+        directory: The folder with the ranks' logs.
         size: Number of ranks.
-        write: Takes the text.
-        prefix: Returns what is before each line of a rank.
-        tick_s: How often it is to be updated.
+        prefix: Returns the text before each line of a rank.
+        tick_s: Interval between two calls of `show`.
     """
 
     directory: Path
@@ -79,27 +78,27 @@ class LiveOutput:
     _read: dict[int, int] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Show what is left, also if its last line is not complete."""
+        """Show the rest, including an incomplete last line."""
         self.show(is_last=True)
 
     def show(self, *_: object, is_last: bool = False) -> None:
-        """Show the lines that have been completed since the last time."""
+        """Show the lines completed since the last call."""
         for rank in range(self.size):
             try:
                 with (self.directory / f"rank-{rank}.log").open("rb") as file:
                     size = file.seek(0, os.SEEK_END)
                     shown = max(0, self._read.get(rank, 0) - cut_bytes(file))
                     start = max(shown, size - _MAX_SHOWN)
-                    if start > shown:  # the terminal is not to hold up pytest
+                    if start > shown:  # else a slow terminal would hold up pytest
                         self.write(f"{self.prefix(rank)}... {start - shown} bytes left out ...\n")
                     self._read[rank] = file.seek(start)
                     new = file.read(_MAX_SHOWN)
-            except OSError:  # not there yet
+            except OSError:  # the file does not exist yet
                 continue
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
             self._read[rank] += len(complete)
             text = complete.decode("utf-8", "backslashreplace").removesuffix("\n")
             for line in text.split("\n") if complete else ():
-                # Of a progress bar that overwrites itself only what is left in the end.
+                # Only the last state of a progress bar that overwrites itself.
                 last = line.rstrip("\r").rpartition("\r")[2]
                 self.write(f"{self.prefix(rank)}{last}\n")

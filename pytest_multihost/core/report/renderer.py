@@ -1,4 +1,4 @@
-"""A renderer: what one extension writes and shows of attempts and of runs."""
+"""A renderer: the files, sections and summaries that one extension adds to attempts and runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PageSection:
     """A section of report.html.
 
     Attributes:
-        title: Its heading, and its link at the top.
-        html: What follows the heading, as `report.html.render_part` returns it.
+        title: The heading, and the text of the link at the top of the page.
+        html: The content below the heading, from `report.html.render_part`.
     """
 
     name: str
@@ -28,11 +28,11 @@ class PageSection:
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """What the page of a run shows in the row of one test.
+    """An extension's part of the row of one test in the page of a run.
 
     Attributes:
-        links: Texts with files of the attempt's folder.
-        html: What follows below the test's name, as `report.html.render_part` returns it.
+        links: Pairs of a text and a file in the attempt's folder.
+        html: The content below the test's name, from `report.html.render_part`.
     """
 
     links: tuple[tuple[str, str], ...] = ()
@@ -41,23 +41,23 @@ class RowPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renderer:
-    """What one extension writes and shows; None where it has nothing to say.
+    """The functions that add one extension's results to reports; None for each it does not have.
 
     Attributes:
-        name: Named in messages about files that could not be written.
-        write: Writes its files into the folder of an attempt that has a page; takes the folder and
-            the judged world.
-        files: What these files are, by name, for the list in report.html.
-        section: Returns its section of report.html, given the verdict; None: none.
-        row: Returns its part of a row in the page of a run, given the run's folder and the verdict.
-        overview: Of an extension that runs further worlds of a test, the name and the file of its
-            page about them: the pages of these worlds, in folders below, lead back to it.
-        rebuild: Writes the pages that it has written for a run again, for `multihost report`; takes
-            the run's folder, yields paths and what went wrong.
-        annotations: Returns what is to be shown at lines of the code; takes the run's folder and
-            its verdicts.
-        markdown: Returns Markdown for the summary of the run; takes the run's folder, its
-            verdicts, and the maximum size in bytes. Empty: nothing.
+        name: Used in messages about files that could not be written.
+        write: Writes the extension's files into the folder of an attempt that has a page; takes the
+            folder and the judged world.
+        files: Descriptions of these files by name, for the list in report.html.
+        section: Returns a section of report.html, or None; takes the verdict.
+        row: Returns a part of a row in the page of a run; takes the run's folder and the verdict.
+        overview: For an extension that runs further worlds of a test: the name and the file of its
+            page about them. The pages of these worlds, in folders below, link back to it.
+        rebuild: Writes the extension's pages of a run again, for `multihost report`; takes the
+            run's folder, yields paths and errors.
+        annotations: Returns annotations for lines of the code; takes the run's folder and its
+            verdicts.
+        markdown: Returns Markdown for the summary of the run, or an empty string; takes the run's
+            folder, its verdicts, and the maximum size in bytes.
     """
 
     name: str

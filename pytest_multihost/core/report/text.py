@@ -1,4 +1,9 @@
-"""Render worlds as text for the terminal."""
+"""Renders worlds as text for the terminal.
+
+`page_sections` returns the page of a world that hung or failed: culprits, times, places, evidence.
+With `_MAX_EVIDENCE` and the maximum of rows in a table, a page has at most 30 lines at any size.
+`stack_lines` draws the merged stacks: the frames that all ranks share first, then the branches.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,6 @@ from pytest_multihost.core.report.layout import (
     walk,
 )
 
-# With this and the most rows of a table a page has at most 30 lines, whatever the world's size.
 __all__ = [
     "COLOURS",
     "ERASE",
@@ -54,9 +58,6 @@ __all__ = [
     "progress_text",
     "stacks_text",
 ]
-
-
-# The page of a world that hung or broke: culprits, times, places, evidence.
 
 
 _MAX_EVIDENCE = 5
@@ -81,7 +82,7 @@ def page_sections(
     Args:
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
-            terminal: nothing is cut then, since the reader of a log cannot undo it.
+            terminal: then nothing is cut, because the reader of a log cannot widen it.
         shows_native: Whether native frames are shown, if they were read.
     """
     result = judged.result
@@ -111,21 +112,21 @@ def page_sections(
 def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
     result, diagnosis = judged.result, judged.diagnosis
-    grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
+    grounds: list[str] = []  # why the world was ended, and the confidence of its diagnosis
     if diagnosis is not None:
         ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
         seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
         if by == "proof":
             ground = f"{ground} {result.spec.deadline_text}"
         after = f"; judged {seconds:.1f} s after the last progress" if by != "attach" else ""
-        if by == "dumps":  # copies of dumps do not tell when these were taken
+        if by == "dumps":  # the times of copied dumps may be unknown
             after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""
         grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}{after}"]
     elif result.reason != judged.finding.reason:  # else the headline has it
         grounds = (result.reason or "").splitlines()
     for ground in grounds:
         yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
-    # The stacks of ranks that had left the test and wait for the harness are the harness's own.
+    # Ranks that have left the test wait in the harness, so their stacks show only the harness.
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
     yield from table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
@@ -133,7 +134,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
     yield from stack_lines(shown, judged.context)
-    if diagnosis is not None:  # equal facts once; their times are in the verdict
+    if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
         evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
@@ -143,7 +144,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
-    """Yield how much the ranks had in common, and what each side did next."""
+    """Yield how many operations the ranks had in common, and what each side did next."""
     yield titled_line("diverged", divergence.lead)
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)
@@ -154,7 +155,7 @@ def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iter
 
 
 def _held_for(held: Sequence[HeldFor]) -> str:
-    """Return how long a rank was held at first, and until when."""
+    """Return how long a rank was held the first time, and why it was released."""
     until = {"max_s": "no longer than it may be"}
     return "".join(
         f", held for {each.seconds:.2f} s: {until.get(each.reason, each.reason)}"
@@ -173,10 +174,8 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
         yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"
 
 
-# One row for each group of ranks with the same outcome
-
-
 def _rows(judged: Judgement) -> list[Row]:
+    # One row for each group of ranks with the same outcome, the culprits first.
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     places = {
         rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
@@ -206,7 +205,7 @@ def _rows(judged: Judgement) -> list[Row]:
 def _cells(
     finding: RankFinding, result: WorldResult, place: str, in_call: Operation | None
 ) -> tuple[str, str, str]:
-    """Return a rank's state, its details, and the place in the code."""
+    """Return a rank's state, the details of it, and the place in the code."""
     if finding.at_s is not None:
         error = finding.error
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
@@ -215,9 +214,6 @@ def _cells(
     state, details = rank_activity(finding.outcome, seen, result, in_call)
     own = "" if finding.summary == finding.outcome else finding.summary
     return state, details or ("" if finding.outcome == "hung" else own), place
-
-
-# Failures besides the headline's
 
 
 def _other_failures(finding: Finding) -> Iterator[Section]:
@@ -240,11 +236,9 @@ def _other_failures(finding: Finding) -> Iterator[Section]:
         yield Section(f"{rank_set(those)}: {title}", shown)
 
 
-# The merged stacks: the frames that all ranks share first, then the branches
-
 _MAX_BRANCHES = 9
 _MAX_TASKS = 4
-_MAX_HEAD = 48  # a longer branch moves only its own place to the right
+_MAX_HEAD = 48  # a longer branch shifts only its own place
 
 
 def stacks_text(result: WorldResult, context: SourceContext) -> str:
@@ -253,7 +247,7 @@ def stacks_text(result: WorldResult, context: SourceContext) -> str:
 
 
 def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
-    """Yield the merged stacks, and notes on how they were taken."""
+    """Yield the merged stacks, tasks, and notes on ranks that moved or have no stack."""
     yield from _branches(result, context)
     for dump in result.dumps:
         for task in dump.tasks[:_MAX_TASKS]:
@@ -270,7 +264,7 @@ def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
 def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
     nodes = merge_stacks(result.dumps)
     drawn = list(walk(nodes))
-    if len(nodes) == 1:  # the root of a single tree is left of its branches
+    if len(nodes) == 1:  # a single root is not indented
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
     shown, size = drawn[:_MAX_BRANCHES], result.spec.size
     names = [
@@ -298,7 +292,7 @@ def _chain(node: Node) -> str:
     return " → ".join(names)
 
 
-# Native frames of ranks for the terminal, equal ones once.
+# Native frames
 
 
 _MAX_FRAMES = 12
@@ -306,7 +300,7 @@ _MAX_SYMBOL = 120
 
 
 def native_sections(result: WorldResult) -> Iterator[Section]:
-    """Yield a section for each stack of native frames that main threads of ranks have."""
+    """Yield a section for each distinct native stack of the ranks' main threads."""
     ranks = result.snapshots[-1].ranks if result.snapshots else ()
     found = group_by_value((symbols, each.rank) for each in ranks if (symbols := _symbols(each)))
     for symbols, group in found.items():
@@ -321,18 +315,18 @@ def _symbols(seen: RankSnapshot) -> tuple[str, ...]:
     return seen.native[0].symbols if seen.native else ()
 
 
-# The progress of ranks: the live line while a world runs, and the points they have passed.
+# The live line while a world runs, and the points that ranks have passed
 
 
 _MIN_WIDTH = 12
 ERASE = "\x1b[K"
-"""The escape sequence that erases the live line, which is right of the cursor."""
+"""The escape sequence that erases the live line to the right of the cursor."""
 
 
 def blocking_text(
     seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
 ) -> str:
-    """Return, say, "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
+    """Return a line such as "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
 
     Args:
         seconds: How long the world has been running.
@@ -340,7 +334,7 @@ def blocking_text(
         for_s: How long others have waited for them.
         where: The line that the first one is in, if known.
     """
-    # Without its timeout: the line is short.
+    # The activity's timeout is skipped to keep the line short.
     doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
     place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
     who = rank_set(blocking.ranks)
@@ -350,7 +344,7 @@ def blocking_text(
 def progress_text(seconds: float, facts: Iterable[RankFacts], subject: Subject = "test") -> str:
     """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done".
 
-    Of what is no test the phase has its name: pytest's word is not known there.
+    If the subject is not a test, the phase has another name, because pytest's is unknown there.
     """
     places = group_by_value((_progress(each, subject), each.rank) for each in facts)
     where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
@@ -380,7 +374,7 @@ def overlay(text: str, width: int) -> str:
 
 
 def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
-    """Return points in order, repeated ones once with a count, and how many more there are."""
+    """Return points in order, each repeated one once with a count, and how many more there are."""
     runs = groupby(replace(each.point, nth=1) for each in points)
     counts = [(point, len(list(same))) for point, same in runs]
     found = [f"{point!r} x{count}" if count > 1 else repr(point) for point, count in counts]

@@ -3,7 +3,7 @@
 `page` is the shared memory through which the processes of a world have one clock, with the
 preloaded library `clock.c`. `jumps` decides when the clock jumps, `open_ends` what could still end
 a wait before a timer does, and `record` is what the report shows. `in_rank` lets a rank follow the
-clock. `option` is the setting `clock`.
+clock. `option` is the setting `clock`, `service` what the engine asks.
 """
 
 from __future__ import annotations

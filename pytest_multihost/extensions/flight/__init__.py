@@ -1,9 +1,9 @@
-"""Judge a world from what torch's flight recorders have dumped of it, after the fact.
+"""Judges a world after the fact, from the dumps of torch's flight recorders.
 
-`recording` finds and reads a folder of dumps, `launched` joins them: who has launched which
-operation of which group. `progress` tells how far each rank has come, and `told_world` makes the
-world that is judged, with the offsets of the hosts' clocks and what dumps show besides.
-`command` does that for ``multihost explain``.
+`recording` finds and reads a folder of dumps. `launched` joins them to the operations that each
+rank has launched in each group. `progress` derives how far each rank has come. `told_world` builds
+the world from that and judges it, with the offsets of the hosts' clocks. `command` is the part of
+``multihost explain``.
 """
 
 from __future__ import annotations

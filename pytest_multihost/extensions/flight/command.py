@@ -1,4 +1,4 @@
-"""``multihost explain`` of a folder of dumps. Imported for ``--help``: light."""
+"""``multihost explain`` for a folder of dumps. ``--help`` imports it, so it imports little."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def add_options(explain: argparse.ArgumentParser) -> None:
 
 
 def explain_dumps(options: argparse.Namespace) -> int | None:
-    """Print what follows from a folder of dumps; return 0, or 1 if nothing does.
+    """Print the diagnosis of a folder of dumps; return 0, or 1 if there is none.
 
-    None if it is no such folder.
+    Returns None if the folder holds no dumps.
 
     Raises:
-        MultihostError: There are no dumps that can be used.
-        OSError: Something cannot be written.
+        MultihostError: No dump in it is usable.
+        OSError: A file cannot be written.
     """
     from pytest_multihost.core.command.screen import page_of
     from pytest_multihost.core.model.stack import SourceContext
@@ -53,7 +53,7 @@ def explain_dumps(options: argparse.Namespace) -> int | None:
 
 
 def _write(judged: Judgement, directory: Path, into: Path | None) -> str:
-    """Return the verdict as JSON; write it and its page into a folder if there is one."""
+    """Return the verdict as JSON; also write it and its page if a folder is given."""
     from datetime import UTC, datetime
 
     from pytest_multihost.core.model.json_values import to_json
@@ -76,4 +76,4 @@ DUMPS = Explainer(
     explain=explain_dumps,
     add_options=add_options,
 )
-"""Explains a folder of dumps."""
+"""The explainer for folders of dumps."""

@@ -1,9 +1,9 @@
-"""What the ranks have launched: the entries of all dumps, joined to operations of groups.
+"""Joins the entries of all dumps to the operations that the ranks have launched in each group.
 
-Groups are the same on two ranks if their members and their names are: the number that an entry
-gives to a group (`pg_id`) is one rank's own. Collectives of a group are counted alike by its
-members. Transfers are not: each rank counts all of its own in a group, whoever the other is, so
-they are counted anew between each two ranks.
+Two ranks mean the same group if its members and its name are the same; the number that an entry
+gives to a group (`pg_id`) is local to one rank. All members of a group number its collectives
+alike. Transfers are different: each rank numbers all of its own in a group, whatever the peer. This
+module therefore numbers them anew for each pair of ranks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ class Launched:
     """One operation that a rank has launched.
 
     Attributes:
-        order: Its place in the order of all operations of the rank; the parts of a coalesced one
-            have that of the last.
-        counted: Its number within the group as its rank counts it, which other ranks may not.
-        operation: The operation; it has ended if the dump shows that it has.
-        is_on_host: Whether the processor performs it, and not a device.
+        order: Position among all operations of the rank; all parts of a coalesced operation have
+            the position of its last one.
+        counted: The rank's own number for it within the group; other ranks may count differently.
+        is_on_host: Whether the CPU performs it, not a device.
     """
 
     order: int
@@ -48,10 +47,9 @@ class Joined:
     """The dumps of a world, joined.
 
     Attributes:
-        size: Ranks of the world.
-        recordings: By rank.
+        recordings: The dumps by rank.
         keys: The groups, by rank and name.
-        launched: What each rank has launched, in order.
+        launched: The operations that each rank has launched, in order.
         origin_s: The instant on the wall clock at which all times begin.
     """
 
@@ -63,12 +61,12 @@ class Joined:
 
     @property
     def groups(self) -> frozenset[GroupKey]:
-        """All groups."""
+        """The keys of all groups."""
         return frozenset(self.keys.values())
 
     @property
     def titles(self) -> Mapping[GroupKey, str]:
-        """What the program calls its groups."""
+        """The names that the program gives to its groups; empty for a group without one."""
         return {
             key: self.recordings[rank].titles.get(name, "")
             for (rank, name), key in self.keys.items()
@@ -83,7 +81,7 @@ def join(recordings: Sequence[Recording], ahead_s: Mapping[int, float]) -> Joine
     """Return the dumps of a world, joined.
 
     Args:
-        ahead_s: By rank, how far its clock is ahead.
+        ahead_s: By rank, how far its clock is ahead, in seconds.
     """
     members = _members(recordings)
     keys = _keys(members)
@@ -105,14 +103,12 @@ def join(recordings: Sequence[Recording], ahead_s: Mapping[int, float]) -> Joine
     )
 
 
-# Groups
-
-
 def _members(recordings: Sequence[Recording]) -> Mapping[tuple[int, str], tuple[int, ...]]:
     """Return the members of each rank's groups, in the groups' order, by rank and name.
 
-    Where its dump does not list them, they are those that another member's dump lists; of the
-    default group all ranks; of another group those that have used it, as far as that is seen.
+    If a rank's dump does not list the members of a group, the list of another member's dump is
+    used. Failing that, the default group has all ranks, and another group has the ranks that are
+    seen to have used it.
     """
     found = {(r.rank, name): ranks for r in recordings for name, ranks in r.members.items()}
     listed = group_by_value((name, ranks) for (_, name), ranks in found.items())
@@ -123,14 +119,17 @@ def _members(recordings: Sequence[Recording]) -> Mapping[tuple[int, str], tuple[
         for rank in ranks:
             of_others = (each for each in listed.get(name, []) if rank in each)
             found.setdefault((rank, name), next(of_others, users))
-    for name in {DEFAULT_GROUP} & used.keys():  # ranks that have not used it are in it
+    for name in {DEFAULT_GROUP} & used.keys():  # it includes ranks that have not used it
         for each in recordings:
             found.setdefault((each.rank, name), tuple(range(last + 1)))
     return found
 
 
 def _keys(members: Mapping[tuple[int, str], tuple[int, ...]]) -> Mapping[tuple[int, str], GroupKey]:
-    """Return the groups' identities. Names are numbers in the order of creation, or hashes."""
+    """Return the keys of groups. Groups with the same members are ordered by name.
+
+    Names are numbers in the order of creation, or hashes.
+    """
     names: dict[tuple[int, ...], set[str]] = {}
     for (_, name), ranks in members.items():
         names.setdefault(tuple(sorted(ranks)), set()).add(name)
@@ -144,9 +143,6 @@ def _keys(members: Mapping[tuple[int, str], tuple[int, ...]]) -> Mapping[tuple[i
         for (rank, name), ranks in members.items()
         for key in (tuple(sorted(ranks)),)
     }
-
-
-# One rank
 
 
 def _of_rank(
@@ -173,7 +169,7 @@ def _of_rank(
         )
         if is_over:
             operation = replace(operation, ended_s=operation.since_s, waited_s=None)
-        if not entry.is_p2p:  # the parts of a coalesced collective are one
+        if not entry.is_p2p:  # the parts of a coalesced collective count as one operation
             if operation.place in places:
                 continue
             places.add(operation.place)
@@ -184,9 +180,9 @@ def _of_rank(
 
 
 def _as_whole(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int, bool]]:
-    """Yield the entries with the place in the order, and whether they are over.
+    """Yield each entry with its position in the order, and whether its operation has ended.
 
-    Only the last entry of a coalesced operation has a state: it stands for those before it.
+    Only the last entry of a coalesced operation has a state, which holds for those before it.
     """
     ends = {_batch(each): each for each in entries if each.name == _BATCH_END}
     parts = {_batch(each) for each in entries if each.name != _BATCH_END}
@@ -204,8 +200,8 @@ def _batch(entry: Entry) -> tuple[str, bool, int]:
 def _is_over(entry: Entry) -> bool:
     """Return whether a dump shows that an operation has ended.
 
-    The watchdog of a device retires what has failed, too. The processor's backends know no state,
-    and retire what has ended, however it did.
+    On a device, `retired` does not show that, because the watchdog also retires failed operations.
+    CPU backends record no state; they retire every operation that has ended, failed or not.
     """
     return entry.retired if entry.is_on_host else entry.state == "completed"
 
@@ -221,7 +217,7 @@ def _operation(
         inside = [members[each] for each in entry.ends if each < len(members)]
         others = [each for each in inside if each != rank]
         if len(inside) < len(entry.ends) or len(others) != 1:
-            return None  # to itself, or the members are not known
+            return None  # a transfer to itself, or the members are unknown
         peer = others[0]
     return Operation(
         name=entry.name,
@@ -237,8 +233,6 @@ def _operation(
     )
 
 
-# Transfers, counted between each two ranks
-
 _Pair = tuple[GroupKey, int, int]
 """A group, the sender, the receiver."""
 
@@ -246,7 +240,7 @@ _Pair = tuple[GroupKey, int, int]
 def _with_transfers_counted(
     launched: Mapping[int, tuple[Launched, ...]], recordings: Mapping[int, Recording]
 ) -> Mapping[int, tuple[Launched, ...]]:
-    """Return what was launched, the transfers with numbers that are equal on both of their ends."""
+    """Return the operations, with each transfer numbered alike at its sender and its receiver."""
     sides = group_by_value(
         ((_pair(rank, each.operation), rank), each)
         for rank, theirs in launched.items()
@@ -279,11 +273,11 @@ def _pair(rank: int, operation: Operation) -> _Pair:
 def _numbers(
     pair: _Pair, both: Sequence[Sequence[Launched]], recordings: Iterable[Recording | None]
 ) -> Sequence[Sequence[int]]:
-    """Return the numbers of the transfers of a sender and of those of their receiver.
+    """Return the numbers of a sender's transfers and of its receiver's.
 
-    From the start on they are counted. Two ranks alone in a group count the same transfers. Else
-    those that are open are counted on both sides from the last one that has ended: of what has, all
-    have on both.
+    If both dumps are complete, the transfers are counted from the first one. In a group of two, the
+    ranks' own numbers agree. Otherwise both sides count from the last transfer that has ended,
+    because a transfer that has ended at one end has ended at the other.
     """
     if all(each is not None and each.is_from_start for each in recordings):
         return [range(1, len(each) + 1) for each in both]

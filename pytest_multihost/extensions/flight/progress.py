@@ -1,15 +1,14 @@
-"""How far each rank has come: what it waits in, and which operations it has reached.
+"""Derives how far each rank has come: what it waits in, and which operations it has reached.
 
-What a rank has launched and what has ended are different evidence. On a device, operations are
-queued: the first one that has not ended is what the rank is in, and those behind it are launched
-but not reached. Example: a stage of a pipeline has launched ten collectives behind a receive. It is
-late in none of them; it waits for the stage before. On the processor each begins when it is
-launched.
+A launched operation has not necessarily begun. A device queues operations: the rank is in the first
+one that has not ended, and has not reached those behind it. For example, a pipeline stage has
+launched ten collectives behind a receive. It is late in none of them; it waits for the stage
+before. On the CPU each operation begins when it is launched.
 
-Other ranks' dumps tell more than a rank's own. Where one of them shows the end of a collective that
-needs all members, each member has taken part. A member whose own dump lacks that end is held by
-itself: its device, or the thread that watches it, has stopped. A member whose dump does not even
-show the beginning had not been dumped at the same time: nothing can be said of it.
+Other ranks' dumps show more than a rank's own. If one of them shows the end of a collective that
+needs all members, each member has taken part. If a member's own dump lacks that end, the member
+itself is stuck: its device, or the thread that watches it, has stopped. If a member's dump does not
+even show the beginning, it was taken at an earlier time, and nothing follows from it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.extensions.flight.launched import Joined, Launched
 
 _SETTLED_S = 1.0
-"""So long before a dump its rank and those that share groups with it must have stood still."""
+"""A rank and those that share groups with it must have rested this long before its dump."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +30,11 @@ class Progress:
 
     Attributes:
         waits_in: Operations that it waits in; several if they were launched as one.
-        held_in: The operation that others have seen end and it has not, on its device.
+        held_in: The operation on its device that has ended on other ranks but not here.
         reached: The operations that have begun.
-        entered: Of each group, the number of the last collective that it has reached.
+        entered: By group, the number of the last collective that it has reached.
         is_old: Whether its dump was taken before those of others, while ranks moved.
-        gave_up: Whether what it waited in has ended without all members.
+        gave_up: Whether the operation it waited in has ended without all members.
     """
 
     rank: int
@@ -48,17 +47,18 @@ class Progress:
 
 
 def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Progress]:
-    """Return how far each rank has come that left a dump.
+    """Return how far each rank with a dump has come.
 
     Args:
-        ahead_s: By rank, how far its clock is ahead.
+        ahead_s: By rank, how far its clock is ahead, in seconds.
     """
     launched = {rank: dict(_launched_counts(rank, joined)) for rank in joined.recordings}
     ended = {key: _ended_for_all(key, joined) for key in joined.groups}
     found = {}
     for rank, counts in launched.items():
         one = _standing(rank, joined, counts, ended, launched)
-        # Others cannot have seen the end of what it had not launched: its dump is older.
+        # Others have seen the end of a collective that its dump does not show launched, so the
+        # dump is older than theirs.
         is_behind = any(count < ended.get(key, 0) for key, count in counts.items())
         if is_behind or _was_moving(one, joined, ahead_s):
             one = replace(one, waits_in=(), held_in=None, is_old=True)
@@ -67,10 +67,10 @@ def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Pr
 
 
 def _without_held_parts(found: Mapping[int, Progress]) -> Mapping[int, Progress]:
-    """Return the progress, without transfers that another part of their batch holds back.
+    """Return the progress without the matched transfers of a batch that another part holds back.
 
-    Transfers that were launched as one end as one. So whoever does its part of one of them waits
-    for the rank whose batch lacks another partner.
+    Transfers that were launched as one end together. A rank whose own transfer is matched therefore
+    waits until the peer's whole batch has its partners.
     """
     done = {_end(rank, each) for rank, one in found.items() for each in one.reached}
     batches = {rank: one.waits_in for rank, one in found.items() if len(one.waits_in) > 1}
@@ -90,14 +90,14 @@ def _without_held_parts(found: Mapping[int, Progress]) -> Mapping[int, Progress]
 
 
 def _lacking(one: Progress, parts: tuple[Operation, ...]) -> Progress:
-    """Return the progress of a rank of whose batch only some parts lack a partner."""
+    """Return the progress of a rank, given the parts of its batch that lack a partner."""
     matched = {id(each) for each in one.waits_in} - {id(each) for each in parts}
     reached = tuple(each for each in one.reached if id(each) not in matched)
     return replace(one, waits_in=parts, reached=reached)
 
 
 _End = tuple[int, int | None, bool, GroupKey, int]
-"""A rank's part of a transfer: the rank, the other one, whether it sends, the group, the number."""
+"""A rank's end of a transfer: the rank, its peer, whether it sends, the group, the number."""
 
 
 def _end(rank: int, operation: Operation) -> _End:
@@ -110,11 +110,8 @@ def _other_end(rank: int, operation: Operation) -> _End:
     return peer, rank, operation.name != "send", operation.group_key, operation.sequence
 
 
-# What was launched
-
-
 def _launched_counts(rank: int, joined: Joined) -> Iterator[tuple[GroupKey, int]]:
-    """Yield how many collectives a rank has launched, of each group of which that is known."""
+    """Yield how many collectives a rank has launched in each group, if that is known."""
     recording, names = joined.recordings[rank], joined.names(rank)
     for key in joined.groups:
         if rank not in key[0]:
@@ -134,10 +131,10 @@ def _is_of(name: str, key: GroupKey, names: Mapping[GroupKey, str]) -> bool:
 
 
 def _counts_collectives(key: GroupKey, joined: Joined) -> bool:
-    """Return whether the counts of a group are those of its collectives.
+    """Return whether the counts of a group are numbers of its collectives.
 
-    They hold the number of the last operation, of whatever kind. If that was a transfer, the number
-    is its rank's own: in a pipeline the ranks' numbers differ, and nobody is late.
+    They are the number of the last operation of any kind. The number of a transfer is local to its
+    rank: in a pipeline the ranks' numbers differ although no rank is late.
     """
     found = [
         entry.collective_seq_id == counts.launched and not entry.is_p2p
@@ -149,11 +146,8 @@ def _counts_collectives(key: GroupKey, joined: Joined) -> bool:
     return bool(found) and all(found)
 
 
-# What has ended
-
-
 def _ended_for_all(key: GroupKey, joined: Joined) -> int:
-    """Return the last collective of a group that needs all members and has ended on one."""
+    """Return the last collective of a group that needs all members and has ended on a rank."""
     needing = {
         each.operation.sequence
         for theirs in joined.launched.values()
@@ -179,12 +173,9 @@ def _ended_for_all(key: GroupKey, joined: Joined) -> int:
 
 
 def _needs_all(operation: Operation) -> bool:
-    """Return whether an operation certainly ends nowhere before all members have entered it."""
+    """Return whether an operation certainly ends on no rank before all members have entered it."""
     found = of_flight_name(operation.name) if operation.kind == "collective" else None
     return found is not None and found.meets_all
-
-
-# Where a rank is
 
 
 def _standing(
@@ -220,7 +211,7 @@ def _standing(
 
 
 def _may_lack_members(operation: Operation, launched: Mapping[int, Mapping[GroupKey, int]]) -> bool:
-    """Return whether only ranks may be missing that are not known to be members."""
+    """Return whether every missing rank is one that is not known to be a member."""
     if operation.has_members or operation.kind == "transfer":
         return False
     counts = [launched.get(rank, {}).get(operation.group_key) for rank in operation.group]
@@ -235,7 +226,7 @@ def _has_ended(operation: Operation, ended: Mapping[GroupKey, int]) -> bool:
 def _reached_count(
     key: GroupKey, count: int, theirs: Collection[Launched], reached: Collection[Launched]
 ) -> int:
-    """Return the last collective of a group that a rank has reached, of `count` launched ones."""
+    """Return how many of a group's `count` launched collectives a rank has reached."""
     own = [e for e in theirs if e.operation.group_key == key and e.operation.kind == "collective"]
     inside = {id(each) for each in reached}
     behind = [each.operation.sequence for each in own if id(each) not in inside]
@@ -245,7 +236,7 @@ def _reached_count(
 def _was_given_up(
     last: Launched, launched: Mapping[int, Mapping[GroupKey, int]], dumped: Collection[int]
 ) -> bool:
-    """Return whether a rank's last operation ended without all members, so by a timeout."""
+    """Return whether a rank's last operation ended without all members, that is, by a timeout."""
     operation = last.operation
     return (
         last.is_on_host
@@ -259,10 +250,10 @@ def _was_given_up(
 
 
 def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float]) -> bool:
-    """Return whether, after a dump or just before it, something was done that concerns its rank.
+    """Return whether an operation that concerns a rank began after its dump, or just before it.
 
-    A rank that was dumped first looks late: it has since gone on. The files' times show it, unless
-    they were copied without.
+    A rank that was dumped first looks late although it has moved since. The times of the files show
+    this, unless a copy has lost them.
     """
     dumped_s = joined.recordings[own.rank].dumped_s
     if dumped_s is None:
@@ -276,7 +267,7 @@ def _was_moving(own: Progress, joined: Joined, ahead_s: Mapping[int, float]) -> 
 
 
 def _concerns(operation: Operation, own: Progress) -> bool:
-    """Return whether another rank's operation is one that a rank has not done its part of."""
+    """Return whether another rank's operation needs `own`, which has not done its part of it."""
     if operation.kind == "transfer":
         return operation.peer == own.rank and operation.is_open
     is_behind = operation.sequence > own.entered.get(operation.group_key, 0)

@@ -1,7 +1,11 @@
-"""What torch's flight recorder has dumped of one rank.
+"""Reads dumps of torch's flight recorder: one file, or a folder with one file per rank.
 
 The format is torch's (FlightRecorder.hpp), versions 2.0 to 2.10. Fields that older versions lack
-have defaults. Numbers in `pg_status` are texts in JSON.
+have defaults. In JSON dumps, the numbers in `pg_status` are strings.
+
+A dump is a pickle or JSON, and its file name has any prefix before the rank's number. A pickle can
+name functions to call when it is read. A flight recorder's pickle holds only dicts, lists, strings
+and numbers, so the reader refuses every name.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ KNOWN_VERSION = (2, 10)
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 _HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
-"""Backends whose operations the processor performs, each as soon as it is launched. On a device
-they are queued: one that is launched begins when those before it have ended."""
+"""Backends whose operations run on the CPU, each as soon as it is launched. A device queues
+operations: each begins when those before it have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,18 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One operation that a rank has launched, with torch's names.
+    """One operation that a rank has launched, with torch's field names.
 
     Attributes:
-        record_id: Its place in the order of all operations of the rank.
-        process_group: The group's name, which no other group has, and its description.
-        collective_seq_id: Which collective of the group; of a transfer, the last one before it.
-        p2p_seq_id: Which transfer of this rank in the group; 0 for a collective.
-        op_id: Which operation of the group, parts of coalesced ones counted singly.
+        record_id: Position in the order of all operations of the rank.
+        process_group: The group's unique name, and its description.
+        collective_seq_id: Number of the collective in the group; for a transfer, the number of the
+            last collective before it.
+        p2p_seq_id: Number of the transfer among this rank's in the group; 0 for a collective.
+        op_id: Number of the operation in the group; parts of coalesced ones count singly.
         profiling_name: ``nccl:all_reduce``, ``gloo:send 0->1`` with ranks within the group.
-        retired: Whether torch has done with it, be it after its end or after a failure.
-        state: ``completed`` if its end was seen. The processor's backends do not tell.
+        retired: Whether torch no longer tracks it, because it ended or failed.
+        state: ``completed`` if its end was seen. CPU backends do not record it.
     """
 
     record_id: int
@@ -71,22 +76,22 @@ class Entry:
 
     @property
     def backend(self) -> str:
-        """The backend that performs it: ``nccl``, ``gloo``."""
+        """The backend, such as ``nccl`` or ``gloo``."""
         return self.profiling_name.partition(":")[0]
 
     @property
     def name(self) -> str:
-        """Its name: ``all_reduce``, ``send``."""
+        """The name of the operation, such as ``all_reduce`` or ``send``."""
         return self.profiling_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
 
     @property
     def is_on_host(self) -> bool:
-        """Whether the processor performs it, and not a device."""
+        """Whether the CPU performs it, not a device."""
         return self.backend in _HOST_BACKENDS
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        """Of a send or receive, sender and receiver as ranks of the group."""
+        """Sender and receiver of a transfer, as ranks of the group; None for a collective."""
         found = _ENDS.search(self.profiling_name)
         if found is None:
             return None
@@ -95,14 +100,14 @@ class Entry:
 
     @property
     def detail(self) -> str:
-        """What it was launched with: ``Float[4,2]``."""
+        """Types and shapes of the inputs, such as ``Float[4,2]``."""
         shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)]
         return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in shapes)
 
     @property
     def stack(self) -> tuple[Frame, ...]:
-        """Whence it was launched, innermost first; empty if the dump has no stacks."""
-        try:  # only now: dumps have millions of frames
+        """The stack at its launch, innermost first; empty if the dump has no stacks."""
+        try:  # converted only when asked for, because dumps have millions of frames
             frames: tuple[_Frame, ...] = from_json(tuple[_Frame, ...], self.frames)
         except JsonError:
             return ()
@@ -120,19 +125,19 @@ def _sizes(value: Json) -> Sequence[Sequence[Json]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a rank knows of a group as a whole: its last operations, of whatever kind they were."""
+    """A rank's counts of a group: the numbers of its last operations, whatever their kind."""
 
     last_enqueued_collective: int | str = -1
     last_completed_collective: int | str = -1
 
     @property
     def launched(self) -> int:
-        """The number of the last one launched; -1 if unknown."""
+        """The number of the last operation launched; -1 if unknown."""
         return _number(self.last_enqueued_collective)
 
     @property
     def completed(self) -> int:
-        """The number of the last one whose end was seen; -1 if none was."""
+        """The number of the last operation whose end was seen; -1 if none was."""
         return _number(self.last_completed_collective)
 
 
@@ -152,7 +157,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The content of a dump; `comm_lib_version` was `nccl_version` up to 2.9."""
+    """The content of a dump, as far as it is used."""
 
     version: str
     pg_config: Mapping[str, _Group] = field(default_factory=dict)
@@ -165,14 +170,14 @@ class Recording:
     """The dump of one rank.
 
     Attributes:
-        rank: The rank, which only the file's name tells.
-        version: Of the format.
-        members: Of each of its groups, by name, the ranks, in the group's order. gloo's dumps lack
-            them (torch 2.13).
-        titles: Of each of its groups, by name, what the program calls it; may be empty.
-        counts: Of each of its groups, by name, what it knows as a whole. None for a group without.
+        rank: Taken from the file's name, because the content does not have it.
+        version: Version of the format.
+        members: By name of a group, its ranks in the group's order. gloo's dumps lack them
+            (torch 2.13).
+        titles: By name of a group, the name that the program gives it; may be empty.
+        counts: By name of a group, its counts. A group may have none.
         has_all_counts: Whether a group that is not in `counts` was never used.
-        entries: The last operations that it has launched, in order.
+        entries: The last operations that the rank has launched, in order.
         dumped_s: When the file was written, on the wall clock; None if unknown.
     """
 
@@ -187,26 +192,26 @@ class Recording:
 
     @property
     def is_from_start(self) -> bool:
-        """Whether no operation was overwritten, or left out because it had ended."""
+        """Whether the dump has all operations, none overwritten or skipped because it had ended."""
         numbers = [each.record_id for each in self.entries]
         return numbers == list(range(len(numbers)))
 
     @property
     def last_s(self) -> float | None:
-        """When it last launched an operation or saw one end, on the wall clock, if known."""
+        """When the rank last launched an operation or saw one end, on the wall clock, if known."""
         times = [max(e.time_created_ns, e.time_discovered_completed_ns or 0) for e in self.entries]
         return max(times) / 1e9 if times else None
 
 
 def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Recording:
-    """Return a dump of a rank.
+    """Return the dump of a rank.
 
     Args:
-        data: What its file holds.
+        data: The content of its file.
         dumped_s: When the file was written, on the wall clock.
 
     Raises:
-        JsonError: It is not the content of a dump.
+        JsonError: The data are not the content of a dump.
     """
     content = from_json(_Content, data)
     version = _VERSION.fullmatch(content.version)
@@ -244,11 +249,11 @@ def _members(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str, Counts], bool]:
-    """Return the counts by the groups' names, and whether there are some for every used group.
+    """Return the counts by the groups' names, and whether every used group has some.
 
-    They have a number that only this rank gives to the group. Entries tie it to the name. Groups
-    are numbered in the order in which they are made, and so are their names: where there are as
-    many of both, and the ties agree, the rest follows.
+    A dump keys the counts by a group number that is local to the rank. Entries have both the number
+    and the name. Numbers and names both follow the order in which groups are made. If there are as
+    many numbers as names, and the entries agree with that order, it also gives the other pairs.
     """
     status = {int(each): counts for each, counts in content.pg_status.items() if each.isdecimal()}
     known = {names[each]: counts for each, counts in status.items() if each in names}
@@ -260,13 +265,6 @@ def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str
     if len(made) != len(status) or not agrees or not all(each.isdecimal() for each in made):
         return known, False
     return {pairs[each]: counts for each, counts in status.items()}, True
-
-
-# A folder of dumps: which file is which rank's, and what is in it.
-#
-# Dumps are pickles or JSON, and their files have any prefix before the number of the rank. A pickle
-# can name functions to call when it is read. A flight recorder's holds only dicts, lists, texts and
-# numbers, so every name is refused.
 
 
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
@@ -285,7 +283,7 @@ class DumpFolder:
     """The dumps of one world.
 
     Attributes:
-        recordings: Of each rank that left a usable dump, in order.
+        recordings: The usable dumps, in order of rank.
         problems: Why files could not be used, one sentence each.
     """
 
@@ -304,10 +302,10 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
     """Return the dumps that are in a folder.
 
     Args:
-        prefix: What the files' names begin with; needed only if files of several kinds are there.
+        prefix: The beginning of the files' names; needed only if there are files of several kinds.
 
     Raises:
-        MultihostError: There is none, or it is not clear which files are meant.
+        MultihostError: There is no usable dump, or it is not clear which files are meant.
     """
     files = _of_one_kind(directory, _named(directory), prefix)
     found: list[Recording] = []
@@ -328,7 +326,7 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
 
 
 def _named(directory: Path) -> list[tuple[str, int, Path]]:
-    """Return the files with a number in their names: the rest of the name, the number, the path."""
+    """Return the files whose name has a number, as (rest of the name, number, path)."""
     found = []
     for path in sorted(directory.iterdir()):
         if path.suffix in _NO_DUMPS or path.name.startswith(".") or not path.is_file():
@@ -345,7 +343,7 @@ def _named(directory: Path) -> list[tuple[str, int, Path]]:
 def _of_one_kind(
     directory: Path, named: Sequence[tuple[str, int, Path]], prefix: str | None
 ) -> Mapping[int, Path]:
-    """Return the files of the ranks: those whose names differ in nothing but the number."""
+    """Return the files of the ranks: the largest set of names that differ only in the number."""
     kinds = group_by_value(
         (kind, (rank, path))
         for kind, rank, path in named
@@ -368,14 +366,11 @@ def _of_one_kind(
     return dict(ordered[0][1])
 
 
-# One file
-
-
 class _Unpickler(pickle.Unpickler):
-    """Reads a pickle of plain values. To derive is the only way to refuse names."""
+    """Reads a pickle of plain values. `pickle` can be made to refuse names only by inheritance."""
 
     def find_class(self, module: str, name: str) -> object:
-        """Refuse to find anything: what a pickle names may be called."""
+        """Refuse every name, because the pickle could call what it names."""
         raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump names nothing")
 
 
@@ -389,10 +384,10 @@ def _content(path: Path) -> Json:
 
 
 def unpickled(data: bytes) -> Json:
-    """Return the value of a pickle that holds only dicts, lists, texts and numbers.
+    """Return the value of a pickle that holds only dicts, lists, strings and numbers.
 
     Raises:
-        JsonError: It is cut off, or holds or does anything else.
+        JsonError: The pickle is cut off, or holds or does anything else.
     """
     try:
         value: object = _Unpickler(io.BytesIO(data)).load()
@@ -402,7 +397,7 @@ def unpickled(data: bytes) -> Json:
 
 
 def _plain(value: object, depth: int, known: dict[int, Json]) -> Json:
-    """Return a value as JSON has it; what is in several places is converted once."""
+    """Return a value as JSON has it; a shared object is converted once."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if id(value) in known:

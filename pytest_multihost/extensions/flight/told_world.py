@@ -1,8 +1,11 @@
-"""The world that dumps tell of, judged as any other: by its wait-for graph.
+"""Judges a dumped world by its wait-for graph, like any other world.
 
-Ranks of which nothing is known at the instant of the others' dumps are not in that graph. Only if
-no rank is found to be waited for do those count that left no dump at all, and nothing is certain
-then.
+Ranks whose state at the instant of the others' dumps is unknown are not in that graph. Ranks
+without a dump are considered only when no other culprit is found; the result is then uncertain.
+
+Only one conclusion relies on times across hosts: whether ranks still moved while dumps were taken.
+`clocks_ahead_s` estimates how far the hosts' clocks are apart. `remarks` notes for the reader what
+else the dumps show and what they cannot show.
 """
 
 from __future__ import annotations
@@ -42,15 +45,15 @@ from pytest_multihost.extensions.flight.progress import Progress, progress_of
 from pytest_multihost.extensions.flight.recording import KNOWN_VERSION, DumpFolder, Recording
 
 _KEPT_S = 86400.0
-"""A file's time is that of the dump if it is no later than that after its last operation."""
+"""A file's time is taken as the time of its dump if it is at most this long after the dump's last
+operation. A copied file may have any time."""
 
 
 def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgement:
     """Return the judgement of a world from its ranks' dumps.
 
     Args:
-        name: What the reader calls them.
-        context: Names files, and reads lines of them.
+        name: The name of the dumps in the report.
     """
     ahead_s = clocks_ahead_s(folder.recordings)
     joined = join(folder.recordings, ahead_s)
@@ -81,7 +84,7 @@ def _names_ranks(diagnosis: Diagnosis | None) -> bool:
 
 
 def _times_are_kept(joined: Joined) -> bool:
-    """Return whether files have the times of their dumps, as far as these can be held against."""
+    """Return whether the files seem to have kept the times of their dumps."""
     lasts = [
         each.dumped_s - each.last_s
         for each in joined.recordings.values()
@@ -97,11 +100,8 @@ def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
     return replace(finding, outcome="passed", status="passed", reason=reason)
 
 
-# What is judged
-
-
 def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> WorldResult:
-    """Return the world as it stood when it was dumped."""
+    """Return the world as it was when it was dumped."""
     lasts = [e.operation.since_s for theirs in joined.launched.values() for e in theirs]
     dumped = [
         each.dumped_s - joined.origin_s
@@ -158,7 +158,7 @@ def _snapshot(rank: int, progress: Mapping[int, Progress], size: int) -> RankSna
 
 
 def _activity(progress: Progress | None, size: int) -> str:
-    """Return in words where a rank is that waits in nothing."""
+    """Return in words the state of a rank; shown for ranks that wait in no operation."""
     if progress is None:
         return "left no dump"
     if progress.is_old:
@@ -175,9 +175,9 @@ def _known(
     places: Collection[tuple[GroupKey, int]],
     titles: Mapping[GroupKey, str],
 ) -> Iterator[Operation]:
-    """Yield what is known of a rank's operations, as far as others wait for them.
+    """Yield the known operations of a rank that others wait for, and its last ones.
 
-    Of a group whose entries are gone it has at least the number of the last one.
+    A group whose entries were overwritten gets one operation with the number of its last one.
     """
     lasts = {each.group_key: each for each in progress.reached if each.kind == "collective"}
     for key, count in progress.entered.items():
@@ -206,11 +206,8 @@ def _finding(joined: Joined) -> Finding:
     return suspected_hang(ranks, reason, summary="was dumped")
 
 
-# What ranks have entered in each group
-
-
 def _histories(joined: Joined, progress: Mapping[int, Progress]) -> Sequence[History]:
-    """Return what ranks have entered in the groups that any rank waits in."""
+    """Return the collectives that ranks have entered in each group that some rank waits in."""
     waited = {each.group_key for one in progress.values() for each in one.waits_in}
     return [
         _history(rank, key, one.entered[key], joined.launched[rank])
@@ -221,7 +218,7 @@ def _histories(joined: Joined, progress: Mapping[int, Progress]) -> Sequence[His
 
 
 def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) -> History:
-    """Return the collectives of one group up to the last, from the last gap on."""
+    """Return the collectives of one group up to number `last`, beginning after the last gap."""
     found = {
         each.operation.sequence: each.operation
         for each in launched
@@ -250,13 +247,8 @@ def _site(operation: Operation) -> CallSite:
     return CallSite(operation.name, None, detail, frames)
 
 
-# How far the hosts' clocks are apart, as far as dumps tell.
-#
-# Nothing is judged by times across hosts but whether dumps were taken while ranks still moved.
-
-
 _LEAST = 5
-"""Of fewer collectives in common no difference of clocks is derived: ranks enter them apart."""
+"""Minimum number of common collectives for an estimate: ranks do not enter one at the same time."""
 
 _MATTERS_S = 1.0
 
@@ -264,7 +256,8 @@ _MATTERS_S = 1.0
 def clocks_ahead_s(recordings: Sequence[Recording]) -> Mapping[int, float]:
     """Return by rank how many seconds its clock is ahead of the first rank's; mostly 0.
 
-    Ranks meet in their collectives. If one always comes seconds later, its clock is ahead.
+    All ranks enter a collective at about the same time. If one rank's times are always seconds
+    later, its clock is ahead.
     """
     times = {each.rank: _times_s(each) for each in recordings}
     found: dict[int, float] = {}
@@ -280,15 +273,12 @@ def clocks_ahead_s(recordings: Sequence[Recording]) -> Mapping[int, float]:
 
 
 def _times_s(recording: Recording) -> Mapping[tuple[str, int], float]:
-    """Return when a rank has entered the collectives that are over."""
+    """Return when a rank entered the collectives that have ended, by group name and number."""
     return {
         (each.process_group[0], each.collective_seq_id): each.time_created_ns / 1e9
         for each in recording.entries
         if not each.is_p2p and (each.retired or each.state == "completed")
     }
-
-
-# What dumps show besides who waits for whom, and what they cannot show: notes for the reader.
 
 
 _MAX_CULPRITS = 4

@@ -1,6 +1,6 @@
 """What GitHub Actions shows of a run: errors at lines, and a page in the summary of the step.
 
-`report` writes both.
+`report` makes both, `workflow` writes them at the end of a run.
 """
 
 from __future__ import annotations

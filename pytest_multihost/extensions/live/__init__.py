@@ -1,11 +1,13 @@
-"""Running jobs that never heard of this plugin, looked at from outside; nothing is disturbed.
+"""Diagnoses running jobs that do not use this plugin, from outside and without disturbing them.
 
-`machine` finds the worlds of this machine by the environment of their processes, and which one is
-meant. `processes` says which process is which rank, and what is missing to read one. `look` looks
-twice at a job, and says why a rank may still go on: `reader` reads its ranks here, `joined` those
-on several machines, `waits` says which operation the frames of a thread show. `seen_world` judges
-what was seen, again and again until a job stops moving if asked for.
-`parser` and `command` are ``multihost attach``.
+* `machine` finds the worlds on this machine by the environment of their processes, and selects the
+  one that the user means.
+* `processes` maps processes to ranks, and explains which right is missing to read a process.
+* `reader` reads a job's ranks on this machine, `joined` those on several machines.
+* `waits` derives the operation that a thread is in from its frames.
+* `look` compares two snapshots of a job, and explains why a rank may still move.
+* `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.
+* `parser` and `command` are ``multihost attach``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A running job, looked at from outside."""
+"""Runs ``multihost attach``: reads the job, judges it, prints the page and writes the files.
+
+For a job on several machines, ``multihost attach`` runs on each of them. Rank 0's process prints
+the result; the others read the ranks of their machine for it. Modules that only this needs are
+imported in the functions, because they would slow down the usual case of one machine.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +45,7 @@ _RANK = "PYTEST_MULTIHOST_RANK"
 
 
 def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    """Print what a job's ranks do, and which one is waited for; return 0 if it seems to hang.
-
-    Args:
-        options: Those of the command line.
-        hook: The hooks of all plugins.
+    """Print what a job's ranks do and which one the others wait for; return 0 if it seems to hang.
 
     Raises:
         MultihostError: A process cannot be read, or it is not clear which job is meant.
@@ -61,7 +62,7 @@ def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 def _attach_together(
     options: argparse.Namespace, context: SourceContext, hook: pluggy.HookRelay
 ) -> int:
-    """Look at a job together with the processes on other machines."""
+    """Judge a job together with the processes on other machines; return the exit code."""
     folder = artifacts_folder().absolute()
     meeting: Meeting | None = hook.pytest_multihost_meeting(folder=folder)
     if meeting is None:
@@ -99,7 +100,7 @@ def _say(line: str) -> None:
 
 
 def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
-    """Print the page or the verdict, and write the files that were asked for."""
+    """Print the page or the verdict, and write the files that the user asked for."""
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
     text = f"{json.dumps(verdict.record(), indent=2)}\n"
@@ -112,17 +113,14 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
 
 
 def _write_html(judged: Judgement, verdict: Verdict, file: Path) -> None:
-    from pytest_multihost.core.report.html import PageModel, write_page  # which is seldom asked for
+    from pytest_multihost.core.report.html import PageModel, write_page  # rarely needed
 
     with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
         shutil.copyfile(write_page(Path(scratch), PageModel(judged=judged, verdict=verdict)), file)
 
 
-# Which job
-
-
 def _asked(worlds: Worlds) -> Job | None:
-    """Print the jobs of this machine; return that which the user chooses, if one can be asked."""
+    """Print the jobs of this machine; on a terminal, return the one that the user chooses."""
     sys.stdout.write("\n".join(_listed(worlds)) + "\n")
     if not (worlds.found and sys.stdin.isatty() and sys.stdout.isatty()):
         return None
@@ -156,12 +154,6 @@ def _listed(worlds: Worlds) -> Iterator[str]:
         yield "Processes that do not say their rank: multihost attach 0=PID 1=PID ..."
 
 
-# A running job on several machines: `multihost attach` runs on each of them, and they join.
-#
-# Rank 0's process prints what was found; the others look at the ranks of their machines for it.
-# What only this needs is imported here: to look at the jobs of one machine must not wait for it.
-
-
 JOIN_S = 60.0
 """How long the processes wait for each other."""
 
@@ -176,10 +168,11 @@ Show = Callable[[Job, JobReader], int]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found on this machine.
+    """What this machine has of the job.
 
     Attributes:
-        reader: Reads them; None if they may not be read.
+        reader: Reads the ranks; None if they may not be read.
+        problem: Why they may not be read.
     """
 
     machine: Machine
@@ -188,11 +181,11 @@ class Found:
 
 
 def found_here(choose: Callable[[], Job | Worlds], read: Callable[[Job], JobReader]) -> Found:
-    """Return what was found on this machine.
+    """Return what this machine has of the job.
 
     Args:
         choose: Returns the job, or the jobs of this machine if it is not clear which one.
-        read: Returns what reads its ranks.
+        read: Returns a reader of the job's ranks.
     """
     from pytest_multihost.extensions.live.joined import this_machine
 
@@ -222,15 +215,15 @@ def _only(worlds: Worlds) -> Job | None:
 
 
 def look_together(meeting: Meeting, found: Found, show: Show) -> int:
-    """Look at a job together with the processes on other machines; return the exit code.
+    """Read a job together with the processes on other machines; return the exit code.
 
     Args:
-        meeting: How they find each other.
-        found: What was found here.
-        show: Shows in rank 0's process what is found by all, and returns the exit code.
+        meeting: How the processes find each other.
+        show: Judges and prints the job in rank 0's process, and returns the exit code.
 
     Raises:
-        MultihostError: They have not found each other, a job may not be read, or is not one.
+        MultihostError: The processes did not find each other, a rank may not be read, or the ranks
+            are not those of one job.
     """
     if meeting.membership.rank:
         return _look_for_first(meeting, found)
@@ -246,7 +239,7 @@ def look_together(meeting: Meeting, found: Found, show: Show) -> int:
 
 
 def _joined(found: Found, companions: Sequence[Companion]) -> tuple[Job, JobReader]:
-    """Return the job of all machines, and what reads it."""
+    """Return the job of all machines, and its reader."""
     from pytest_multihost.extensions.live.joined import JoinedReader, joined_job, machine_of
 
     machines, readers = [found.machine], []
@@ -261,7 +254,7 @@ def _joined(found: Found, companions: Sequence[Companion]) -> tuple[Job, JobRead
 
 
 def _look_for_first(meeting: Meeting, found: Found) -> int:
-    """Look at the ranks of this machine for rank 0's process; return its exit code."""
+    """Read the ranks of this machine for rank 0's process; return its exit code."""
     from pytest_multihost.extensions.live.joined import answer
 
     return meeting.answer(

@@ -1,6 +1,6 @@
-"""A job whose ranks are on several machines: on each of them a process looks, the first one judges.
+"""Reads a job whose ranks are on several machines: one process per machine reads, the first judges.
 
-The machines have clocks and process ids of their own; `merge_snapshots` makes one of them.
+Each machine has its own clock and process ids; `merge_snapshots` unifies them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ from pytest_multihost.extensions.live.waits import SeenWait
 
 _SNAPSHOT_S = 30.0
 _STACKS_S = 180.0
-"""How long a process may take to answer: a machine whose job hangs may have much else to do."""
-
-# Rank 0's process
+"""How long a process may take to answer: a machine with a hanging job may be busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found on one machine.
+    """What one machine has of the job.
 
     Attributes:
-        job: Its ranks; None if there are none.
+        job: The ranks on this machine; None if there are none.
         why: Why there are none.
-        kernel: Identifies its table of processes; empty if that is not known.
+        kernel: Identifies the machine's table of processes; empty if unknown.
     """
 
     host: str
@@ -52,7 +50,7 @@ class Machine:
     kernel: tuple[str, ...] = ()
 
     def is_seen_by(self, other: Machine) -> bool:
-        """Return whether the same processes have been found by another one on the same machine."""
+        """Return whether another process on the same machine has found the same ranks."""
         if self.job is None or other.job is None or self.kernel != other.kernel:
             return False
         return self.job.pids == other.job.pids
@@ -60,22 +58,22 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a process has found on its machine: a job, or why there is none."""
+    """The answer of one machine: a job, or why there is none."""
 
     job: Job | None
     why: str = ""
 
 
 def this_machine(job: Job | None, why: str) -> Machine:
-    """Return what was found on this machine: a job, or why there is none."""
+    """Return this machine with its job, or with why it has none."""
     return Machine(socket.gethostname(), job, why, kernel_identity())
 
 
 def machine_of(peer: Companion) -> Machine:
-    """Return what a process has found on its machine.
+    """Ask a companion what it has found on its machine.
 
     Raises:
-        LaunchError: It is gone, or cannot take part.
+        LaunchError: The companion is gone, or cannot take part.
     """
     if peer.hello.problems:
         raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(peer.hello.problems))
@@ -86,10 +84,10 @@ def machine_of(peer: Companion) -> Machine:
 
 
 def joined_job(machines: Sequence[Machine]) -> Job:
-    """Return the job of which ranks were found on several machines.
+    """Return the one job whose ranks were found on several machines.
 
     Raises:
-        MultihostError: There are no ranks, or they are not those of one job.
+        MultihostError: There are no ranks, or they belong to different jobs.
     """
     found = [(each.host, each.job) for each in machines if each.job is not None]
     absent = tuple(f"no ranks on {each.host}: {each.why}" for each in machines if each.job is None)
@@ -119,10 +117,10 @@ def joined_job(machines: Sequence[Machine]) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class JoinedReader:
-    """Reads ranks here and on other machines.
+    """Reads ranks here and on other machines; a `JobReader`.
 
     Attributes:
-        local: Reads those here.
+        local: Reads the ranks here.
         peers: The processes that read the others.
     """
 
@@ -130,11 +128,11 @@ class JoinedReader:
     peers: Sequence[Companion]
 
     def shallow_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of their main threads."""
+        """Return a snapshot of the main threads."""
         return self._snapshot(self.local.shallow_snapshot, is_deep=False)
 
     def deep_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of all their threads and descriptors."""
+        """Return a snapshot of all threads and file descriptors."""
         return self._snapshot(self.local.deep_snapshot, is_deep=True)
 
     def _snapshot(self, take: Callable[[], KernelSnapshot], *, is_deep: bool) -> KernelSnapshot:
@@ -151,10 +149,10 @@ class JoinedReader:
         )
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what their stacks show, read on all machines at the same time.
+        """Return what the stacks show, read on all machines at the same time.
 
         Args:
-            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+            reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         message = Ask("stacks", {"reads_native": reads_native})
         waits = [each.request(message, Answered, within_s=_STACKS_S) for each in self.peers]
@@ -174,13 +172,13 @@ class JoinedReader:
         )
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
-        """Return None: of several machines it cannot be asked for one instant."""
+        """Return None: several machines cannot be asked at one instant."""
         del idle
         return None
 
 
 def _at(wait: SeenWait, at_s: float) -> SeenWait:
-    """Return a wait as seen at a time on this machine's clock."""
+    """Return a wait as if seen at a time on this machine's clock."""
     found = wait.operation
     if found is None:
         return wait
@@ -188,15 +186,11 @@ def _at(wait: SeenWait, at_s: float) -> SeenWait:
     return replace(wait, operation=replace(found, since_s=at_s, waited_s=waited_s))
 
 
-# The other processes
-
-
 def answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromPeer:
-    """Return the answer to a request of rank 0's process.
+    """Return this machine's answer to a request from rank 0's process.
 
     Args:
-        machine: What was found on this machine.
-        reader: Reads its ranks; None if they may not be read.
+        reader: None if the ranks here may not be read.
     """
     match message:
         case Ask("job"):

@@ -1,4 +1,9 @@
-"""Two looks at the ranks of a running job, and their stacks in between."""
+"""Takes two snapshots of a running job, reads stacks in between, and reports what may still move.
+
+A rank that computes, or whose child computes, may merely be late: nobody can tell that it hangs.
+The same holds for a rank that sleeps for some seconds, or that reads what a process outside the job
+may write.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +23,18 @@ from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Line, Stacks
 from pytest_multihost.extensions.live.waits import SeenWait
 
-# Why a rank may still go on: what was seen to move, timers that strike soon, waits for others.
-#
-# A rank that computes, or whose child does, is late and does not hang as far as anybody can tell.
-# So is one that sleeps for some seconds, or reads what a process outside of the job may write.
-
-
 HORIZON_S = 60.0
-"""Who waits for a timer that strikes within this time is not said to hang."""
+"""A rank is not reported as hung while it waits for a timer that expires within this time."""
 
 
 def motions(before: Snapshot, now: Snapshot) -> Mapping[int, str]:
-    """Return why ranks may go on, as a sentence; nothing of those that stand still."""
+    """Return why ranks may still move, one sentence each; ranks that rest have no entry."""
     found = rank_blockers(before, now, deadline_s=now.kernel.at_s + HORIZON_S)
     return {rank: each[0] for rank, each in found.items() if each}
 
 
 def resting_threads(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[tuple[int, int]]:
-    """Return rank and native id of the threads that have not run between two looks."""
+    """Return rank and native id of the threads that have not run between two snapshots."""
     keys = {
         (process.pid, each.wait_key) for process in before.processes for each in process.threads
     }
@@ -52,7 +51,7 @@ def moved_ranks(
     operations: Iterable[Operations],
     resting: Collection[tuple[int, int]],
 ) -> frozenset[int]:
-    """Return the ranks that wait in an operation in a thread that is not among the resting ones."""
+    """Return the ranks with a thread that waits in an operation and has run meanwhile."""
     waiting = {
         (each.rank, one.thread)
         for each in operations
@@ -68,29 +67,28 @@ def moved_ranks(
 
 
 _LOOKS = 3
-"""More looks are taken, a second apart, only while they may end in a proof."""
+"""Upper bound for further snapshots, a second apart; they stop when no proof is in reach."""
 
 _LATER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of a job.
+    """The facts that two snapshots and the stacks show about a job.
 
     Attributes:
-        at_s: When, on the monotonic clock.
-        ranks: Its ranks, with the operations that they are in.
-        dumps: The stacks of those that could be read.
-        lines: The user's lines on them.
-        unread: Of the others, why they could not.
+        at_s: Time on the monotonic clock.
+        dumps: The stacks that could be read.
+        lines: The user's lines on these stacks.
+        unread: By rank, why its stacks could not be read.
         unclear: Ranks that may wait in an operation that was not seen.
-        limited: What the runtimes of ranks may give up at a time that cannot be seen, one sentence
-            for each of these ranks.
+        limited: By rank, the operation that its runtime may abort at a time that cannot be seen,
+            one sentence each.
         unobserved: What else could not be read, one sentence each.
-        moving: Why ranks may go on by themselves.
-        left: Ranks whose thread in an operation has run between the looks.
+        moving: By rank, why it may still move by itself.
+        left: Ranks with a thread that was in an operation and has run between the snapshots.
         blockers: Why it is not proven that nothing can move, one sentence each.
-        is_proven: Whether it is.
+        is_proven: Whether it is proven that nothing can move.
     """
 
     at_s: float
@@ -108,12 +106,10 @@ class Look:
 
 
 def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
-    """Look at a job twice, half a second apart, and more often if that may end in a proof.
+    """Take two snapshots of a job, half a second apart, and more while they may end in a proof.
 
     Args:
-        job: Its ranks that can be seen.
-        reader: Reads them.
-        reads_native: Whether its threads may be stopped for a moment, to read native frames.
+        reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     before = reader.deep_snapshot()
     stacks = reader.read_stacks(reads_native=reads_native)
@@ -172,13 +168,13 @@ def _proof(
     now: KernelSnapshot,
     operations: tuple[Operations, ...],
 ) -> ProofState:
-    """Return how far it is proven that nothing in the job can move for a while."""
+    """Return how far it is proven that nothing in the job can move within `HORIZON_S`."""
     state = ProofState().after(Snapshot(before, operations), deadline_s=now.at_s + HORIZON_S)
     for _ in range(_LOOKS):
         snapshot = Snapshot(now, _unmoved(operations, before, now))
         deadline_s = now.at_s + HORIZON_S
         state = state.after(snapshot, deadline_s=deadline_s, ask_turns=reader.turns)
-        # On a machine with much else to do a thread that polls may look as if it computed.
+        # On a busy machine a thread that polls may look as if it computed.
         if state.is_proof or (state.blockers and not state.is_likely(deadline_s)):
             break
         time.sleep(_LATER_S)
@@ -187,7 +183,11 @@ def _proof(
 
 
 def _as_entered(seen: RankSnapshot) -> Operations:
-    """Return what a rank is in, as its group's first call: others lack it, or are in it, too."""
+    """Return a rank's operations as the first call of their groups.
+
+    Frames do not number calls. With one number for all, another rank either is in the same call or
+    has not entered it.
+    """
     numbered = tuple(replace(each, sequence=1) for each in seen.operations)
     entered = {each.group_key: 1 for each in numbered if each.kind == "collective"}
     return Operations(seen.rank, numbered, entered)
@@ -196,9 +196,9 @@ def _as_entered(seen: RankSnapshot) -> Operations:
 def _unmoved(
     operations: Sequence[Operations], before: KernelSnapshot, now: KernelSnapshot
 ) -> tuple[Operations, ...]:
-    """Return the operations whose threads have not run since the first look.
+    """Return the operations whose threads have not run since the first snapshot.
 
-    Another thread may have entered the next one meanwhile: frames do not number them.
+    A thread that has run may have entered the next call meanwhile: frames do not number calls.
     """
     resting = resting_threads(before, now)
     return tuple(

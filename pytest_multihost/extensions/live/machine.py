@@ -1,8 +1,12 @@
-"""The worlds that run on this machine, found by what launchers set in their processes' environment.
+"""Finds the worlds on this machine by the variables that launchers set for their processes.
 
-Children inherit these variables, and so do the shells and tools that start a rank. Of the processes
-that say the same rank, the rank is the outermost that runs Python. A process that has started ranks
-of another world is their launcher: torchrun under srun has a rank of Slurm's.
+The shells and tools that start a rank have these variables as well, and its children inherit them.
+Where several processes have the same rank, the outermost one that runs Python is the rank. A
+process that has started ranks of another world is their launcher: torchrun under srun has a rank
+from Slurm.
+
+`choose` selects the job that the user means: by process ids, by a part of a command line, or by the
+process that started it.
 """
 
 from __future__ import annotations
@@ -28,10 +32,10 @@ from pytest_multihost.extensions.live.processes import (
 
 _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
 _HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
-"""Processes that Python starts beside those of a program."""
+"""Processes that Python itself starts beside those of a program."""
 
 _LOOKS = re.compile(r"(/multihost|pytest_multihost\.command\.main) attach\b")
-"""Processes that look at jobs as this one does: their launcher may have numbered them, too."""
+"""Processes that run ``multihost attach`` like this one: a launcher may have given them ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class World:
     """A job whose ranks, or some of them, run on this machine.
 
     Attributes:
-        parent: The process that has started them all; 0 if they have no common one.
-        command: The command line of its first rank here.
-        age_s: How long ago that one was started.
+        parent: The process that started all ranks; 0 if there is none.
+        command: The command line of the first rank here.
+        age_s: Time since the start of the first rank here.
     """
 
     job: Job
@@ -52,11 +56,11 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Worlds:
-    """What was found on this machine.
+    """The worlds found on this machine.
 
     Attributes:
         found: The worlds, the latest first.
-        unreadable: Number of processes of Python's that may not be read.
+        unreadable: Number of Python processes that may not be read.
     """
 
     found: tuple[World, ...]
@@ -67,7 +71,7 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
     """Return the worlds on this machine.
 
     Args:
-        among: Processes to look at; None for all of the machine.
+        among: The processes to consider; None for all.
     """
     parents = _parents()
     own = {os.getpid(), *_ancestors(os.getpid(), parents)}
@@ -83,7 +87,7 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
             members[pid] = found
     by_key: dict[object, dict[int, Membership]] = {}
     for pid, each in _without_launchers(members, parents).items():
-        # Who says only rank and size is of the same job as those with the same parent.
+        # Without a job id, only processes with the same parent are of the same job.
         key = each.key if each.job.strip("/") else (each.key, parents[pid])
         by_key.setdefault(key, {})[pid] = each
     worlds = (_world(each, parents) for each in by_key.values())
@@ -91,7 +95,7 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
 
 
 def matching(text: str) -> tuple[int, ...]:
-    """Return the processes of Python's whose command line contains a text, but not this one."""
+    """Return the Python processes whose command line contains a text, except this one."""
     parents = _parents()
     own = {os.getpid(), *_ancestors(os.getpid(), parents)}
     return tuple(
@@ -100,18 +104,18 @@ def matching(text: str) -> tuple[int, ...]:
 
 
 def children_of(pid: int) -> tuple[int, ...]:
-    """Return the processes of Python's that a process has started, directly or through others."""
+    """Return the Python processes that a process has started, directly or through others."""
     parents = _parents()
     below = (each for each in parents if pid in _ancestors(each, parents))
     return tuple(each for each in below if _is_python(each))
 
 
 def numbered(pids: Iterable[int], launcher: str) -> Job | None:
-    """Return processes that say no rank as the ranks of a job, in the order of their start.
+    """Return processes without a rank as a job, numbered in the order of their start.
 
     Args:
-        pids: The processes; what they have started themselves is left out.
-        launcher: Who has started them, for the reader.
+        pids: The processes; their own children are skipped.
+        launcher: The name of the process that started them, for the report.
     """
     parents = _parents()
     found = [each for each in pids if not _HELPERS.search(command_of(each))]
@@ -139,7 +143,7 @@ def _may_be_rank(pid: int) -> bool:
 
 
 def _is_python(pid: int) -> bool:
-    """Return whether a process runs Python; of another user's, by its command line."""
+    """Return whether a process runs Python; for another user's, its command line decides."""
     try:
         name = Path(f"/proc/{pid}/exe").readlink().name
     except PermissionError:
@@ -173,7 +177,7 @@ def _ancestors(pid: int, parents: Mapping[int, int]) -> Sequence[int]:
 def _without_launchers(
     members: Mapping[int, Membership], parents: Mapping[int, int]
 ) -> Mapping[int, Membership]:
-    """Leave out what starts ranks, and what a rank has started."""
+    """Return the members except launchers of ranks and children of ranks."""
     launchers, started = set(), set()
     for pid, each in members.items():
         for above in _ancestors(pid, parents):
@@ -186,10 +190,10 @@ def _without_launchers(
 
 
 def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> World:
-    """Return the processes of one job.
+    """Return the world of one job's processes.
 
-    Of two that say the same rank, it is the one whose parent has started most of the others: what a
-    child of a rank has left behind says so, too. Then the one started last.
+    If two processes have the same rank, the one whose parent has started most of the others wins:
+    the other one may be an orphan of a rank's child. If the parents tie, the later start wins.
     """
     brothers = Counter(parents.get(pid) for pid in members)
     stats = {pid: read_stat(f"/proc/{pid}") for pid in members}
@@ -216,18 +220,15 @@ def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> Wor
     return World(job, parent, command_of(first), time.monotonic() - started[first])
 
 
-# Which job is meant: by processes, by a part of a command line, or by who has started it.
-
-
 def choose(
     names: Sequence[str] = (), *, match: str | None = None, below: int | None = None
 ) -> Job | Worlds:
-    """Return the job that is meant; the worlds of this machine if it is not clear which one.
+    """Return the job that the user means; the worlds of this machine if that is ambiguous.
 
     Args:
-        names: Of each process its id, or its rank and its id: ``4711``, ``0=4711``.
+        names: One per process: its id, or its rank and its id (``4711``, ``0=4711``).
         match: A part of a command line.
-        below: A torchrun, an mpirun, or a program that starts its ranks itself.
+        below: The id of a torchrun, an mpirun, or a program that starts its ranks itself.
 
     Raises:
         MultihostError: A process cannot be read, or there is no such job.
@@ -252,7 +253,7 @@ def _job_of(names: Sequence[str]) -> Job:
 
 
 def _matching(text: str) -> Worlds:
-    """Return the worlds of which a process has a text in its command line."""
+    """Return the worlds with a process whose command line contains a text."""
     pids = matching(text)
     here = worlds_here()
     found = tuple(each for each in here.found if {*each.job.pids.values()} & {*pids})
@@ -273,7 +274,7 @@ def _matching(text: str) -> Worlds:
 
 
 def _below(pid: int) -> Worlds | Job:
-    """Return the worlds that a process has started; ranks that do not say so as a job."""
+    """Return the worlds that a process has started, or a job of its children if none has a rank."""
     pids = children_of(pid)
     found = worlds_here(pids)
     if found.found:

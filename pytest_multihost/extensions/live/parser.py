@@ -1,4 +1,4 @@
-"""The command line of ``multihost attach``. Imported for ``--help``: light."""
+"""The command line of ``multihost attach``. ``--help`` imports it, so it imports little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The ranks of a running job: which processes they are, by the variables of their launcher."""
+"""Maps the processes of a running job to ranks, by the variables that their launcher set.
+
+`check_rights` and `why_unreadable` name the right that is missing to read a process, and the
+command that grants it.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,15 @@ from pytest_multihost.core.launch.launcher_env import Membership, read_membershi
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers, rank_set
 
-# Which right is missing to read a process, and the command that gives it.
-
-
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NEVER = "3"
 
 
 def check_rights(pid: int) -> None:
-    """Refuse a process whose memory may not be read.
+    """Check that the memory of a process may be read; a process that has ended passes.
 
     Raises:
-        MultihostError: It may not, with the command that changes that.
+        MultihostError: It may not be read; the error names the command that changes that.
     """
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
@@ -40,7 +41,7 @@ def check_rights(pid: int) -> None:
 
 
 def why_unreadable(pid: int) -> tuple[str, str]:
-    """Return why the memory of a process may not be read, and what changes that."""
+    """Return why the memory of a process may not be read, and the command that changes that."""
     again = f"sudo {shlex.join([*this_program(), *sys.argv[1:]])}"
     scope = _text(_SCOPE)
     if scope == _NEVER:
@@ -65,7 +66,7 @@ def why_unreadable(pid: int) -> tuple[str, str]:
 
 
 def this_program() -> list[str]:
-    """Return the program that runs, as a command that works in any directory and for any user."""
+    """Return this program as a command that works in any directory and for any user."""
     program = Path(sys.argv[0]).resolve()
     is_module = program.suffix == ".py"  # python -m
     return (
@@ -89,9 +90,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-# The rank that a process has been given by its launcher, read from its environment.
-
-
 NUMBERED = "Say which rank each process is: multihost attach 0=PID 1=PID ..."
 
 
@@ -99,7 +97,7 @@ def membership_of(pid: int) -> Membership:
     """Return the membership of a process.
 
     Raises:
-        MultihostError: It is gone, may not be read, or does not say its rank.
+        MultihostError: It is gone, may not be read, or has no variables of a launcher.
     """
     try:
         variables = _environment(pid)
@@ -121,7 +119,7 @@ def membership_of(pid: int) -> Membership:
 
 
 def membership_if_any(pid: int) -> Membership | None:
-    """Return the membership of a process; None if it says none, or is gone.
+    """Return the membership of a process; None if it has none, or is gone.
 
     Raises:
         PermissionError: It may not be read.
@@ -147,11 +145,11 @@ class Job:
     """A job's ranks on this machine, or on several that are looked at together.
 
     Attributes:
-        pids: By rank.
-        size: Ranks of the job, also those that are not here.
-        launcher: Who has started it, or who says so.
-        is_size_known: Whether that one says how many ranks it has.
-        ended: Ranks that should be on this machine and are not there any more.
+        pids: Process ids by rank.
+        size: Number of all ranks of the job, here or elsewhere.
+        launcher: The source of the ranks' numbers: a launcher, or "you".
+        is_size_known: Whether the launcher gives the number of ranks; else it is a lower bound.
+        ended: Ranks that should be on this machine but no longer are.
         notes: How the ranks were found, one sentence each.
         hosts: The machine of each rank, if they are on several.
     """
@@ -166,7 +164,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What the reader calls it: its processes."""
+        """The job's name in the report: its processes."""
         if not self.hosts:
             return f"processes {' '.join(map(str, self.pids.values()))}"
         by_host = group_by_value((self.hosts[rank], rank) for rank in self.pids)
@@ -180,7 +178,7 @@ def find_job(names: Sequence[str]) -> Job:
     """Return the job of some processes.
 
     Args:
-        names: Of each process its id, or its rank and its id: ``4711``, ``0=4711``.
+        names: One per process: its id, or its rank and its id (``4711``, ``0=4711``).
 
     Raises:
         MultihostError: A process cannot be read, or it is not clear which rank it is.

@@ -1,4 +1,4 @@
-"""Reads the ranks of a running job on this machine: what they do, and what their stacks show."""
+"""Reads the ranks of a running job on this machine: their threads, stacks and operations."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from pytest_multihost.extensions.live.processes import Job, check_rights
 from pytest_multihost.extensions.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
 
 _APART_S = 0.5
-"""Between two looks at what threads do: one that computes has used its processor meanwhile."""
+"""Time between the two snapshots: a thread that computes has used CPU time meanwhile."""
 
 _STOPPED_S = 2.0
-"""The same of a rank that is stopped: a profiler lets it go on after a moment."""
+"""The same if a rank is stopped: a profiler lets it continue after a moment."""
 
 _TRIES, _TRY_S = 5, 0.01
 
 _BLOCKED = frozenset({"BLOCKED", "IO"})
 _POLLS = frozenset({"SLEEPING", "RUNNING"})
-"""Labels of who may look again and again whether work that it has launched is over."""
+"""Labels of a thread that may be polling for the end of work that it has launched."""
 
 _READ = _POLLS | {"BLOCKED"}
 _XLA = ("xla::", "tsl::", "jax::")
@@ -45,7 +45,7 @@ _GONE = frozenset({"EXITED", "STOPPED"})
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file of the user's."""
+    """One line of the user's code."""
 
     file: str
     line: int
@@ -54,17 +54,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """What the stacks of ranks show.
+    """The facts that the stacks of ranks show.
 
     Attributes:
-        now: A deep snapshot that was taken after they were read.
-        waits: What each rank waits in.
-        dumps: The stacks of those that could be read.
-        gil_holders: Those of which the main thread holds the GIL.
-        unread: Of those that could not be read, why.
+        now: A deep snapshot, taken after the stacks were read.
+        waits: By rank, the operation that it waits in.
+        dumps: The stacks that could be read.
+        gil_holders: Ranks whose main thread holds the GIL.
+        unread: By rank, why its stacks could not be read.
         unobserved: What else could not be read, one sentence each.
-        native: Native frames of main threads, if they were read.
-        lines: The user's lines on the stacks, from the files of the ranks' own machine.
+        native: By rank, native frames of the main thread, if they were read.
+        lines: The user's lines on the stacks, from files on the ranks' own machine.
     """
 
     now: KernelSnapshot
@@ -81,34 +81,31 @@ class JobReader(Protocol):
     """Reads the ranks of a job, on one machine or on several."""
 
     def shallow_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of their main threads."""
+        """Return a snapshot of the main threads."""
 
     def deep_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of all their threads and descriptors."""
+        """Return a snapshot of all threads and file descriptors."""
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what their stacks show, some time after the last deep snapshot.
+        """Return what the stacks show, some time after the last deep snapshot.
 
         Args:
-            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+            reads_native: Whether threads may be stopped for a moment to read native frames.
         """
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
-        """Return how often each thread has run, if all but `idle` ones are at rest; else None.
+        """Return how often each thread has run.
 
-        Also None if that cannot be asked.
+        None if a thread other than the `idle` ones is not quiescent, or if that cannot be asked.
         """
 
 
 @dataclass(slots=True)
 class LocalReader:
-    """Reads the ranks on this machine.
-
-    Attributes:
-        context: Reads lines of files.
+    """Reads the ranks on this machine; a `JobReader`.
 
     Raises:
-        MultihostError: They may not be read, with the command that changes that.
+        MultihostError: A rank may not be read; the error names the command that changes that.
     """
 
     job: Job
@@ -123,19 +120,19 @@ class LocalReader:
         self._proc, self._quiescence = ProcReader(self.job.pids), Quiescence(self.job.pids)
 
     def shallow_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of their main threads."""
+        """Return a snapshot of the main threads."""
         return self._proc.shallow_snapshot()
 
     def deep_snapshot(self) -> KernelSnapshot:
-        """Return a snapshot of all their threads and descriptors."""
+        """Return a snapshot of all threads and file descriptors."""
         self._before = self._proc.deep_snapshot()
         return self._before
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
-        """Return what their stacks show, half a second after the last deep snapshot or later.
+        """Return what the stacks show, at least half a second after the last deep snapshot.
 
         Args:
-            reads_native: Whether their threads may be stopped for a moment, to read native frames.
+            reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         before = self._before or self.deep_snapshot()
         threads, unread = spied_threads(self.job.pids)
@@ -165,7 +162,7 @@ class LocalReader:
         )
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
-        """Return how often each thread has run, if all but `idle` ones are at rest; else None."""
+        """Return how often each thread has run; None if one except `idle` is not quiescent."""
         for _ in range(_TRIES):
             found = self._quiescence.ask(idle)
             if found.is_quiescent:
@@ -175,7 +172,7 @@ class LocalReader:
 
 
 def _lines(dumps: Sequence[Dump], context: SourceContext) -> Iterator[Line]:
-    """Yield the user's lines on stacks."""
+    """Yield the user's lines on the stacks."""
     frames = {frame for dump in dumps for thread in dump.threads for frame in thread.frames}
     for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
         if text := context.source_of(file, line):
@@ -184,7 +181,7 @@ def _lines(dumps: Sequence[Dump], context: SourceContext) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the operations of ranks are told from."""
+    """The facts from which the operations of ranks are derived."""
 
     job: Job
     before: KernelSnapshot
@@ -194,7 +191,7 @@ class _Seen:
     def waits(
         self, context: SourceContext, *, reads_native: bool
     ) -> tuple[Mapping[int, SeenWait], NativeStacks]:
-        """Return what each rank waits in, and native frames if they are to be read."""
+        """Return the operation that each rank waits in, and native frames if they may be read."""
         labels = {rank: label for rank, (label, _) in main_labels(self.before, self.now).items()}
         found = {rank: self._by_frames(rank, labels.get(rank), context) for rank in self.job.pids}
         asked = [
@@ -223,7 +220,11 @@ class _Seen:
         return innermost_user_frame(main.frames) if main is not None else None
 
     def _by_frames(self, rank: int, label: str | None, context: SourceContext) -> SeenWait:
-        """Return what Python's frames of the main thread show, or of one that it may wait for."""
+        """Return what Python frames show of the main thread.
+
+        If they show no operation and the main thread is blocked, it may wait for another thread,
+        so the frames of the others are used.
+        """
         main, user = self._main(rank), self._user_frame(rank)
         wait = seen_wait(
             main.frames if main is not None else (),
@@ -257,7 +258,7 @@ class _Seen:
         label: str | None,
         native: Sequence[NativeThread] | None,
     ) -> SeenWait:
-        """Return what functions of a runtime on the rank's stacks show, else what is known."""
+        """Return what a runtime's native functions on the rank's stacks show, else `wait`."""
         process = self.now.ranks.get(rank)
         if process is None or label not in _READ:
             return wait
@@ -270,7 +271,9 @@ class _Seen:
         found = operation_of(native, group=tuple(range(self.job.size)), at_s=self.now.at_s)
         polls = label in _POLLS and not is_inside
         if found is None or not (is_inside or polls):
-            is_of_others = main is not None and not is_inside  # as of a child: the line says "wait"
+            # A main thread outside the runtime waits for something else, such as a child process,
+            # although its line contains ".wait(".
+            is_of_others = main is not None and not is_inside
             kept = SeenWait(is_unclear=wait.is_unclear) if is_of_others else wait
             return replace(kept, is_unclear=kept.is_unclear or is_inside)
         symbols = next((each.symbols for each in native if each.thread == found.thread), ())
@@ -279,7 +282,7 @@ class _Seen:
         return SeenWait(placed, has_hidden_limit=is_of_xla)
 
     def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
-        """Return an operation at the user's line; of one that is only polled for, nobody waits."""
+        """Return an operation at the user's line; a polled operation is one nobody waits in."""
         return replace(
             as_of_some(found),
             thread=found.thread if polls else self.job.pids[rank],

@@ -1,9 +1,11 @@
-"""A running job judged as any other world: by its wait-for graph.
+"""Judges a running job by its wait-for graph, like any other world.
 
-Nothing was recorded, so which call of an operation a rank is in is not known, and no rank is
-certainly to blame. Ranks that may wait in C++ code of a runtime without a frame of Python's are not
-in the graph, nor are ranks on machines that are not looked at. Who is waited for and may go on by
-itself is named, and is not said to hang.
+The ranks recorded nothing. Which call of an operation a rank is in is therefore unknown, and no
+culprit is certain. The graph lacks ranks on machines that nobody looks at, and ranks that may wait
+in a runtime's C++ code without a Python frame. A rank that others wait for but that may still make
+progress is named, but not reported as hung.
+
+`judge_job` judges the job once. `follow` judges it again and again until it stops moving.
 """
 
 from __future__ import annotations
@@ -45,10 +47,8 @@ def judge_job(
     """Return the judgement of a running job; its outcome is hung only if nothing seems to move.
 
     Args:
-        job: Its ranks that can be seen.
-        reader: Reads them.
-        context: Names files, and reads lines of those that are here.
-        reads_native: Whether its threads may be stopped for a moment, to read native frames.
+        context: Used for source lines that the job's own machine has not sent.
+        reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     look = look_at(job, reader, reads_native=reads_native)
     lines = {(each.file, each.line): each.text for each in look.lines}
@@ -57,7 +57,7 @@ def judge_job(
     gone = job.ended | _exited(look)
     judged = _judged(job, context, look, ended=gone)
     found = judged.diagnosis
-    if found is not None and found.kind == "died" and not found.waiting:  # nobody misses it
+    if found is not None and found.kind == "died" and not found.waiting:  # no rank waits for it
         judged = _judged(job, context, look, ended=frozenset())
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
@@ -92,20 +92,20 @@ def _is_waited_for(look: Look, found: Diagnosis) -> bool:
 
 
 def _still_moves(look: Look, found: Diagnosis) -> str:
-    """Return why one of the ranks concerned may go on by itself; empty if none may."""
+    """Return why one of the ranks concerned may still move by itself; empty if none may."""
     concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
     if left := look.left.intersection(found.waiting or concerned):
         return f"{_have(left)} run between two looks"
     if found.kind == "died":
         return ""
     moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
-    if not found.culprits:  # one that gives up goes on, and lets the others go on
+    if not found.culprits:  # a rank that times out moves again, and so may the others
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""
 
 
 def _have(ranks: frozenset[int]) -> str:
-    """Return the begin of a sentence on what ranks have done."""
+    """Return the beginning of a sentence about what ranks have done."""
     return f"{rank_set(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
@@ -163,7 +163,7 @@ def _result(job: Job, look: Look) -> WorldResult:
 
 
 def _hosts(job: Job) -> tuple[Host, ...]:
-    """Return the machines of the ranks in order, if they are on several."""
+    """Return the machines of the ranks in rank order; empty if there is only one."""
     names = (job.hosts.get(rank, "") for rank in range(job.size)) if job.hosts else ()
     found: list[Host] = []
     for name, group in groupby(names):
@@ -183,31 +183,28 @@ def _finding(job: Job, ended: frozenset[int]) -> Finding:
     return replace(found, ranks=ranks)
 
 
-# Looks at a running job until it stops moving.
-
-
 INTERVAL_S = 2.0
-"""Between two looks at main threads: they cost 0.1 ms a rank."""
+"""Time between two shallow snapshots, each of which costs 0.1 ms per rank."""
 
 STILL_S = 3.0
-"""How long no main thread has moved before stacks are read, which costs part of a second a rank."""
+"""A main thread must rest this long before stacks are read, which costs part of a second a rank."""
 
 PATIENCE_S = 60.0
-"""How long ranks wait for one that goes on before that counts as a hang as well."""
+"""A rank that others wait for this long counts as hung even if it still moves."""
 
 _BETWEEN_S = 10.0
-"""Between two readings of stacks."""
+"""Time between two readings of stacks."""
 
 
 @dataclass(slots=True)
 class _Waits:
-    """Since when each rank's main thread is in its wait."""
+    """Since when each rank's main thread has been in its present wait."""
 
     since_s: dict[int, float] = field(default_factory=dict)
     _keys: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def add(self, seen: KernelSnapshot) -> None:
-        """Take note of a snapshot."""
+        """Record the waits of a snapshot."""
         for rank, process in seen.ranks.items():
             key = process.main.wait_key if process.main is not None else ()
             if self._keys.get(rank) != key:
@@ -226,12 +223,10 @@ def follow(
     """Return the judgement of a job that has stopped moving; None if it has ended.
 
     Args:
-        job: Its ranks that can be seen.
-        reader: Reads them.
-        judge: Judges it as it is now.
-        say: Takes a line whenever something has changed.
-        patience_s: How long ranks wait for one that goes on before that counts as a hang as well.
-        interval_s: Between two looks.
+        judge: Judges the job as it is now.
+        say: Prints one line; called whenever that line changes.
+        patience_s: A rank that others wait for this long counts as hung even if it still moves.
+        interval_s: Time between two shallow snapshots.
     """
     waits, said = _Waits(), ""
     judged_s, finding = float("-inf"), _Finding()
@@ -256,22 +251,22 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """Which ranks were found to wait for which, and since when that has not changed."""
+    """The culprits and the waiting ranks last found, and since when they have been the same."""
 
     culprits: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     since_s: float = 0.0
 
     def after(self, judged: Judgement, at_s: float) -> _Finding:
-        """Return what is found by the next judgement."""
+        """Return the finding after the next judgement; its start is kept if the ranks are."""
         found = judged.diagnosis
         ranks = (found.culprits, found.waiting) if found is not None else ((), ())
         return self if ranks == (self.culprits, self.waiting) else _Finding(*ranks, at_s)
 
     def has_lasted(self, still: Mapping[int, float], at_s: float, seconds: float) -> bool:
-        """Return whether it is so for long, and one side has not moved meanwhile.
+        """Return whether the finding is this old and all ranks of one side have rested since.
 
-        A rank that is always the slowest is always found, and then both sides move.
+        If both sides move, the culprit is merely the slowest rank, which is found every time.
         """
         return at_s - self.since_s >= seconds and any(
             bool(side) and all(at_s - still.get(each, at_s) >= seconds for each in side)
@@ -280,7 +275,7 @@ class _Finding:
 
 
 def _hung(judged: Judgement, seconds: float) -> Judgement:
-    """Return a judgement as that of a job that hangs: it was so for long."""
+    """Return the judgement with the outcome hung, because the finding has lasted too long."""
     found = judged.diagnosis
     summary = found.summary if found is not None else ""
     reason = f"{summary}; it has been so for {seconds:.0f} s"

@@ -1,8 +1,8 @@
-"""The operation that a thread of a rank is in, by its Python frames and what they were called with.
+"""Derives the operation that a thread is in from its Python frames and their arguments.
 
-They show the function of torch or jax, the user's line, the peer of a transfer, the root of a
-collective, and whether it is of the default group. They do not show which call of it this is, so
-what follows from them is never certain.
+Frames show the function of torch or jax, the user's line, the peer of a transfer, the root of a
+collective, and whether the group is the default one. They do not show which call of the function
+this is, so a conclusion from frames alone is never certain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOGGED = "torch/distributed/c10d_logger.py"
 _TRANSFERS = r"(send|recv)(_object_list)?|batch_isend_irecv"
 _PEERS = ("dst", "src")
 _WAITED = re.compile(r"\.wait\(")
-"""A call in the user's line that may wait for the end of work; C++ has no frame."""
+"""A call in the user's line that may wait for work to end: the wait is in C++, without a frame."""
 
 _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
@@ -35,10 +35,9 @@ class SeenWait:
     """What the frames of a main thread show.
 
     Attributes:
-        operation: The operation that it is in, if any.
-        is_unclear: Whether it may be in one that Python's frames do not show.
-        has_hidden_limit: Whether its runtime may give it up, and nothing shows when: jax's threads
-            wait without a timeout, and another one, or another process, keeps the time.
+        is_unclear: Whether the thread may be in an operation that Python frames do not show.
+        has_hidden_limit: Whether the runtime may abort the operation at a time that cannot be seen:
+            jax's threads wait without a timeout while another thread or process keeps the time.
     """
 
     operation: Operation | None = None
@@ -58,12 +57,10 @@ def seen_operation(
 
     Args:
         frames: Innermost first.
-        values: Of each frame its variables as text; empty if they are not known.
-        size: Ranks of the job.
-        at_s: When the frames were read.
+        values: The variables of each frame as text; empty if unknown.
         thread: Native id of the thread.
     """
-    # The outermost function counts: a barrier may be built of other collectives.
+    # The outermost function counts, because a barrier may be built from other collectives.
     for index in range(len(frames) - 1, -1, -1):
         collective = of_function(frames[index].file, frames[index].function)
         if collective is None and not _is_transfer(frames[index]):
@@ -93,11 +90,9 @@ def seen_wait(
 
     Args:
         frames: Innermost first.
-        source: The text of the innermost user's line, if it can be read.
-        size: Ranks of the job.
-        at_s: When the frames were read.
-        is_blocked: Whether the thread waits, for something else than a timer.
-        values: Of each frame its variables as text.
+        source: The text of the user's innermost line; empty if it cannot be read.
+        is_blocked: Whether the thread waits for something other than a timer.
+        values: The variables of each frame as text; empty if unknown.
     """
     found = seen_operation(frames, values, size=size, at_s=at_s)
     if found is not None:
@@ -112,7 +107,7 @@ def seen_wait(
 
 
 def is_of_jax(frames: Sequence[Frame]) -> bool:
-    """Return whether jax's code is on a stack."""
+    """Return whether a frame of jax is on the stack."""
     return any("/jax/" in each.file for each in frames)
 
 
@@ -125,6 +120,7 @@ def _is_logger(frames: Sequence[Frame], index: int) -> bool:
 
 
 def _operation(name: str, kind: OperationKind, *, size: int, at_s: float) -> Operation:
+    # Frames alone show neither the members of the group nor the number of the call.
     return Operation(
         name=name,
         kind=kind,
@@ -137,21 +133,18 @@ def _operation(name: str, kind: OperationKind, *, size: int, at_s: float) -> Ope
     )
 
 
-# Arguments
-
-
 def _with_arguments(
     found: Operation,
     collective: Collective | None,
     own: Mapping[str, str],
     around: Mapping[str, str] | None,
 ) -> Operation:
-    """Return an operation with its peer or root, and its group, as far as its arguments show them.
+    """Return an operation with the peer or root and the group that its arguments show.
 
     Args:
-        collective: What its function performs; None for a transfer.
-        own: Variables of its function.
-        around: Those of torch's wrapper around it, which still has what the caller has given.
+        collective: What the function performs; None for a transfer.
+        own: Variables of the function.
+        around: Variables of torch's wrapper around it, which still hold the caller's arguments.
     """
     if collective is None:
         return replace(found, peer=_only_number(own, _PEERS))
@@ -168,16 +161,17 @@ def _with_arguments(
 
 
 def _with_group(found: Operation, around: Mapping[str, str] | None) -> Operation:
-    """Return a collective as one of the default group, if its caller has given no other."""
+    """Return a collective in the default group, unless the caller may have given another one."""
     given = "" if around is None else around.get("args", "") + around.get("kwargs", "")
     is_default = around is not None and _CUT_OFF not in given and not _GIVEN_GROUP.search(given)
     return replace(found, has_members=True) if is_default else as_of_some(found)
 
 
 def as_of_some(found: Operation) -> Operation:
-    """Return an operation as one of a group that is not known, unless it is known to be of all.
+    """Return an operation in an unknown group, unless all members of its group are known.
 
-    Different functions in such groups are never the same call, so never a mismatch.
+    Each function gets an unknown group of its own. Two different functions are then never compared
+    as the same call, so they are never a mismatch.
     """
     if found.has_members or found.kind != "collective":
         return found
@@ -186,7 +180,7 @@ def as_of_some(found: Operation) -> Operation:
 
 
 def _only_number(values: Mapping[str, str], names: Iterable[str]) -> int | None:
-    """Return the number that variables hold, if exactly one of these does."""
+    """Return the number that one of the named variables holds; None unless exactly one does."""
     numbers = [number for name in names if (number := _number(values.get(name))) is not None]
     return numbers[0] if len(numbers) == 1 else None
 

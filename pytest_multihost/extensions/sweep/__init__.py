@@ -8,8 +8,8 @@ sweep calls, in this order, what follows; all of it is pure:
 * `plan` makes the plan from the points of the undisturbed run: `classes` finds points that are
   alike, and ranks that pass the same points, `sharing` files that several ranks use, what certainly
   comes after what, and what whoever holds a lock does. From these the families make `choices`.
-  `order_rest` skips what would only show again what is known.
-* `judge` says what a disturbance has brought about.
+* `judge` says what a disturbance has brought about. `rest` skips what would only show again what is
+  known.
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
   accepts. `mendings` are the patterns that remove weaknesses.
 """

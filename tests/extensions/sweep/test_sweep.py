@@ -269,8 +269,8 @@ def test_the_marker_of_a_module_is_for_its_multihost_tests(run_worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> None:
-    """Neither the lanes nor what plans and judges."""
+def test_a_run_without_a_sweep_imports_nothing_that_sweeps(run_worlds, pytester) -> None:
+    """Neither the lanes nor what plans and judges: only names and words."""
     pytester.makeconftest(
         """
         import sys
@@ -282,7 +282,9 @@ def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> No
     )
     worlds = run_worlds(PRIMARY, "-s")
     worlds.run.assert_outcomes(passed=1)
-    assert re.search(r"imported: \[\]", worlds.stdout)
+    names = ("", ".families", ".mendings")
+    [found] = re.findall(r"^imported: (.*)$", worlds.stdout, re.MULTILINE)
+    assert found.split() == [f"pytest_multihost.extensions.sweep{each}" for each in names]
 
 
 def test_nothing_is_left_of_disturbed_worlds(run_worlds, tmp_path: Path, monkeypatch) -> None:

@@ -11,7 +11,8 @@ import pytest
 from pytest_multihost.core.model.fault import ErrorPath, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep.plan import order_rest, plan_sweep
+from pytest_multihost.extensions.sweep.plan import plan_sweep
+from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,

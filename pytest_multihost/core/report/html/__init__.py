@@ -1,7 +1,8 @@
-"""The pages for a browser: of each test that hung or broke, and of each run.
+"""Pages for a browser: one for each attempt that hung or failed, and one for each run.
 
-`sections` and `timeline` derive the values that an attempt's page shows, the templates lay them
-out, `render` fills them. `pages` alone reads and writes files, all others of a failed world, too.
+`sections` and `timeline` derive the values that an attempt's page shows. The templates lay them
+out, and `render` fills the templates. Only `pages` reads and writes files, including the records of
+a failed world.
 """
 
 from pytest_multihost.core.report.html.pages import (

@@ -1,4 +1,7 @@
-"""The two kinds of pages: one for each attempt that hung or failed, one for each run."""
+"""Writes the two kinds of pages: one for each attempt that hung or failed, one for each run.
+
+`write_judged` also writes the other records of such an attempt.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _SCRIPTS = ("lanes.js", "drawing.js", "selection.js", "page.js")
 _AROUND = 4
 _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
 _ALL_LOGS_BYTES = 500_000
-"""Maximum size of all logs together, so that a page opens without delay."""
+"""Maximum size of all logs together; a page of that size opens without delay."""
 
 _OUTCOMES = ("hung", "crashed", "failed", "error", "xfailed", "xpassed", "skipped", "passed")
 """Outcomes in the order in which a run's page lists them."""
@@ -46,8 +49,7 @@ def write_page(directory: Path, page: PageModel, renderers: Sequence[Renderer] =
 
     Args:
         directory: The attempt's folder, with all other files already in it.
-        page: Its data; logs, source lines and names of files are read here.
-        renderers: What extensions show.
+        page: The data, without logs, source lines and names of files, which are read here.
     """
     size = page.judged.result.spec.size
     share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
@@ -66,7 +68,7 @@ def write_page(directory: Path, page: PageModel, renderers: Sequence[Renderer] =
 
 
 def _above(directory: Path, renderers: Sequence[Renderer]) -> tuple[str, str]:
-    """Return the name and the file of the page that an attempt's page leads back to."""
+    """Return the name and the file of the page that an attempt's page links back to."""
     folder = directory.parent
     is_further = not (folder / _VERDICTS).exists() and (folder.parent / _VERDICTS).exists()
     overviews = (each.overview for each in renderers if is_further and each.overview is not None)
@@ -78,7 +80,6 @@ def write_index(run: Path, renderers: Sequence[Renderer] = ()) -> Path:
 
     Args:
         run: The run's folder, with its verdicts.jsonl.
-        renderers: What extensions show.
     """
     verdicts, _ = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
@@ -89,7 +90,7 @@ def write_index(run: Path, renderers: Sequence[Renderer] = ()) -> Path:
 
 
 def as_shown(text: str) -> str:
-    """Return what a terminal would show in the end: only the last state of a progress bar."""
+    """Return a text as a terminal would finally show it: only the last state of a progress bar."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return display_text("\n".join(lines))
 
@@ -103,7 +104,7 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     at = where.line
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
         return ()
-    # Those around it, but none of the function or class before or after.
+    # Lines around the place, except those of the function or class before or after it.
     numbers = range(max(1, at - _AROUND), min(len(lines), at + _AROUND) + 1)
     is_inside = lines[at - 1][:1].isspace()
     heads = [n for n in numbers if is_inside and lines[n - 1].strip() and lines[n - 1][0].strip()]
@@ -122,7 +123,6 @@ def attempt_page(
 
     Args:
         above: The name and the file of the page in the folder above.
-        renderers: What extensions show.
     """
     timeline = timeline_data(page)
     verdict = page.verdict.record()
@@ -148,12 +148,12 @@ def run_page(
     pages: Collection[str],
     parts: Sequence[Sequence[RowPart]] = (),
 ) -> str:
-    """Return the page of a run: every test that ran as a world, those that did not pass first.
+    """Return the page of a run: every test that ran as a world, tests that did not pass first.
 
     Args:
         verdicts: The lines of its verdicts.jsonl.
         pages: Folders of attempts that have a page.
-        parts: What extensions show of each verdict; empty: nothing.
+        parts: For each verdict, the extensions' parts of its row; empty if there are none.
     """
     shown = parts or [()] * len(verdicts)
     rows = sorted(
@@ -178,25 +178,21 @@ def _outcome(verdict: JsonVerdict) -> str:
     return str(verdict["status"])
 
 
-# Everything that is written of a world that went wrong.
-
-
 def write_judged(
     directory: Path, judged: Judgement, about: Attempt, renderers: Sequence[Renderer]
 ) -> tuple[Verdict, list[OSError]]:
-    """Write facts, verdict, history, what extensions write, and the page of a world.
+    """Write all records of a failed world: facts, verdict, history, extensions' files, the page.
 
     Args:
         directory: The attempt's folder, with the logs.
-        renderers: What extensions write and show.
 
     Returns:
-        The verdict, and why some files could not be written: a full disk, say.
+        The verdict, and the errors of files that could not be written, for example on a full disk.
     """
     result, root = judged.result, judged.context.root
     verdict = build_verdict(judged, about)
     of_extensions = (each.write for each in renderers if each.write is not None)
-    write: tuple[Callable[[], object], ...] = (  # the page last: it lists the others
+    write: tuple[Callable[[], object], ...] = (  # the page comes last, because it lists the others
         lambda: write_facts(directory, result, judged.finding.symptoms, about, root=root),
         lambda: write_attempt(
             directory, verdict.record(), result.history, origin_s=result.started_s

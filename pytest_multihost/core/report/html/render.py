@@ -1,9 +1,9 @@
-"""Render values as HTML: the environment of the templates, and text that is safe in a page.
+"""Renders values as HTML: the environment of the templates, and text that is safe in a page.
 
-All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
-or name from a test can become an element, a script, a terminal's escape sequence, or a character
-that reverses the order of letters. The only strings that are printed unescaped: the style sheets,
-the scripts, the JSON that `script_json` has made safe, and parts that such a template has rendered.
+`display_text` makes all output of a template readable, and Jinja2 then escapes it. Therefore no
+text or name from a test can become an element, a script, a terminal escape sequence, or a character
+that reverses the order of letters. The only unescaped strings are the style sheets, the scripts,
+the JSON that `script_json` has made safe, and parts that such a template has rendered.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters except tab and line feed, and those that change the order of letters."""
+"""Control characters except tab and line feed, and characters that change the order of letters."""
 
 
 def display_text(text: str) -> str:
-    """Return a text without terminal escape sequences, other control characters made visible."""
+    """Return a text without terminal escape sequences; other control characters become visible."""
     # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
     return _UNSEEN.sub(
         lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
@@ -45,7 +45,7 @@ def display_text(text: str) -> str:
 
 
 def script_json(value: object) -> str:
-    """Return JSON that is safe in a script element: nothing in it can end the element."""
+    """Return JSON that is safe in a script element, because nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -55,13 +55,14 @@ def script_json(value: object) -> str:
 def render(
     template: str, scripts: Iterable[str], *, folder: Path | None = None, **values: object
 ) -> str:
-    """Return a page: a template's file, filled with values, with its styles and scripts.
+    """Return a page: a template filled with values, with its styles and scripts.
 
     Args:
-        scripts: Names of the files of its script.
-        folder: An extension's folder with `templates` and `assets` of its own: all style sheets
-            there are the page's, too.
-        values: For the template.
+        template: The name of the template's file.
+        scripts: Names of the script files, in order.
+        folder: An extension's folder with its own `templates` and `assets`; the page also gets all
+            style sheets there.
+        values: The values for the template.
     """
     assets = [_ASSETS] if folder is None else [folder / "assets", _ASSETS]
     own = sorted(assets[0].glob("*.css")) if folder is not None else []
@@ -73,12 +74,12 @@ def render(
 
 
 def render_part(folder: Path, template: str, **values: object) -> str:
-    """Return a part of a page as HTML, which templates print as it is.
+    """Return a part of a page as HTML, which templates print unescaped.
 
     Args:
         folder: An extension's folder, with the template in `templates`.
-        template: The file's name; it can import the macros of ``macros.html.j2``.
-        values: For the template.
+        template: The file's name; the template can import the macros of ``macros.html.j2``.
+        values: The values for the template.
     """
     import markupsafe
 
@@ -87,15 +88,15 @@ def render_part(folder: Path, template: str, **values: object) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
+    """Return a text's hash for the Content-Security-Policy, which lets only this script run."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 @cache
 def environment(folder: Path | None = None) -> jinja2.Environment:
-    """Return the environment of all templates, those of an extension's folder among them."""
-    # Imported when the first page is written: most runs of pytest write none.
+    """Return the environment of all templates, including those of an extension's folder."""
+    # Imported with the first page, because most runs of pytest write none.
     import jinja2
 
     folders = [_TEMPLATES] if folder is None else [folder / "templates", _TEMPLATES]
@@ -103,7 +104,7 @@ def environment(folder: Path | None = None) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        # Text that is markup already is printed unchanged.
+        # Markup is printed unchanged.
         finalize=lambda value: (
             display_text(value)
             if isinstance(value, str) and not hasattr(value, "__html__")

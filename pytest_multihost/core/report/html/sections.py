@@ -1,4 +1,4 @@
-"""The values shown by the sections of an attempt's page, in its order; templates lay them out."""
+"""Derives the values that the sections of an attempt's page show, in the order of the page."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
 class PageModel:
-    """One attempt of one test.
+    """The data of the page of one attempt of one test.
 
     Attributes:
-        verdict: The same for programs.
+        verdict: The content of verdict.json.
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
@@ -68,7 +68,7 @@ class PageModel:
 
     @cached_property
     def places(self) -> Mapping[int, Place]:
-        """Where each rank is."""
+        """The place of each rank in the code."""
         return rank_places(self.judged)
 
     @cached_property
@@ -78,12 +78,12 @@ class PageModel:
 
     @cached_property
     def in_calls(self) -> Mapping[int, Operation]:
-        """What ranks are in, in threads for others that the diagnosis is about."""
+        """By rank, the RPC handler that the diagnosed thread is running, if any."""
         return self.judged.in_calls
 
     @cached_property
     def parked(self) -> frozenset[int]:
-        """Ranks that had left the test and waited for the harness, which their stacks show."""
+        """Ranks that had left the test and waited in the harness, so their stacks show only it."""
         return frozenset(e.facts.rank for e in self.judged.finding.ranks if e.facts.waits_at_gate)
 
     def native_threads(self, rank: int) -> Sequence[NativeThread]:
@@ -108,11 +108,9 @@ class RankGroup:
     """Ranks with the same outcome at the same place.
 
     Attributes:
-        role: Their role; without a diagnosis, the rank that failed counts as the culprit.
-        state: One or two words, such as ``waiting`` or ``killed as planned``.
+        role: Without a diagnosis, the headline rank counts as the culprit.
+        state: A few words, such as ``waiting`` or ``killed as planned``.
         doing: Details of the state.
-        place: Where they are.
-        error: What was raised.
     """
 
     ranks: tuple[int, ...]
@@ -133,7 +131,7 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 
 
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
-    """Return the group of one rank, without its number so that equal groups compare equal."""
+    """Return the group of one rank, without the rank's number so that equal groups are equal."""
     rank = finding.facts.rank
     seen, result = page.last_seen.get(rank), page.judged.result
     state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
@@ -202,12 +200,12 @@ def notes(page: PageModel) -> list[str]:
 
 
 def services(page: PageModel) -> Mapping[str, ServiceRecord]:
-    """Return what the world's services have done, by their names."""
+    """Return the records of the world's services that add lines to reports, by name."""
     return {name: each for name, each in page.judged.result.records.items() if each.lines}
 
 
 def replay_command(page: PageModel) -> str:
-    """Return the shell command that runs the test again as it was."""
+    """Return the shell command that repeats the test with the same faults and settings."""
     if page.judged.result.spec.command:
         return page.judged.result.spec.command
     command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
@@ -224,9 +222,8 @@ class StackClass(NamedTuple):
     """Ranks whose main threads have equal stacks.
 
     Attributes:
-        frames: The stack of their main threads.
-        dump: The dump of one of them.
-        others: The stacks of that rank's other threads, equal ones once, with the threads' names.
+        dump: The dump of one of these ranks.
+        others: The distinct stacks of that rank's other threads, with the threads' names.
     """
 
     ranks: tuple[int, ...]
@@ -261,7 +258,7 @@ def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, l
 
 
 def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
-    """Return every exception, equal ones once: ranks, title, pytest's representation."""
+    """Return each distinct exception as (ranks, title, pytest's representation)."""
     finding = page.judged.finding
     errors = [(each.error.text, each.facts.rank) for each in finding.ranks if each.error]
     errors += [
@@ -272,7 +269,7 @@ def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
     alike = group_by_value((text, rank) for text, rank in errors if text)
     found = []
     for text, ranks in alike.items():
-        # The line that pytest marks with an E, else the last one.
+        # The title is the first line that pytest marks with an E, else the last line.
         marked = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
         title = [*marked[:1], *text.strip().splitlines()[-1:], ""][0]
         found.append((ranks, title[:160], text))
@@ -280,7 +277,7 @@ def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
 
 
 def claims(diagnosis: Diagnosis) -> Mapping[tuple[str, str], list[Evidence]]:
-    """Return the evidence by fact and source."""
+    """Return the evidence grouped by fact and source."""
     return group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
 
 
@@ -290,7 +287,7 @@ def ranks_by_role(page: PageModel) -> list[RankResult]:
 
 
 def open_operations(rank: int, page: PageModel) -> list[str]:
-    """Return the operations in a rank's last snapshot: those that it waits in, if any."""
+    """Return up to two operations of a rank's last snapshot, those that it waits in if any."""
     seen = page.last_seen.get(rank)
     operations = seen.operations if seen else ()
     waited = [each for each in operations if each.waited_s is not None] or list(operations)
@@ -322,7 +319,7 @@ def _label(snapshot: WorldSnapshot, rank: int) -> str:
 
 
 def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], list[int]]:
-    """Return the logs with their ranks, equal ones once, and the ranks that printed nothing."""
+    """Return each distinct log with its ranks, and the ranks that printed nothing."""
     alike = group_by_value(((log.head, log.tail), rank) for rank, log in enumerate(page.logs))
     silent = alike.pop(("", ""), [])
     return [(ranks, page.logs[ranks[0]]) for ranks in alike.values()], silent
@@ -343,4 +340,4 @@ DETECTED_BY: Mapping[str, str] = {
     "dumps": "From what the ranks had recorded of themselves",
     "attach": "As far as it can be seen from outside",
 }
-"""How a hang was detected."""
+"""Words for how a hang was detected."""

@@ -1,7 +1,11 @@
-"""The data of the timeline of a world's ranks, for the script that draws it.
+"""Builds the data of the timeline of a world's ranks, for the script that draws it.
 
-Times are whole microseconds from the world's start; repeated values are in tables and referred to
-by index, so that ten thousand operations take a few hundred kilobytes.
+Times are whole microseconds from the world's start. Repeated values are stored in tables and
+referred to by index, so ten thousand operations take a few hundred kilobytes.
+
+`axis` shortens silences. A world may work for half a second and hang for a minute: drawn to scale,
+all events would be one line at the left edge. A span without events that is long compared with the
+rest therefore gets a small share of the width, and is marked as a silence.
 """
 
 from __future__ import annotations
@@ -28,13 +32,13 @@ from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 Json = dict[str, object]
 
 MAX_OPERATIONS = 20_000
-"""Maximum number of operations drawn in total; if there are more, each rank's last ones."""
+"""Maximum number of operations drawn; if there are more, each rank keeps its last ones."""
 
 _MAX_TEXT = 120
-"""Maximum characters of a text on a lane; the page has the full text elsewhere."""
+"""Maximum length of a text on a lane; the page has the full text elsewhere."""
 
 OPEN = -1
-"""Placeholder for the length of an open operation, and for the wait of one never waited for."""
+"""Placeholder for the length of an open operation, and for the wait of a never awaited one."""
 
 
 def timeline_data(page: PageModel) -> Json:
@@ -81,12 +85,12 @@ def timeline_data(page: PageModel) -> Json:
         "operations": operations,
         "marks": marks,
         "faults": faults,
-        # For each waiting rank the ranks that it waits for, as numbers and as text.
+        # For each waiting rank, the ranks that it waits for, as numbers and as text.
         "waits": [
             (wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "")
             for wait in (diagnosis.waits_for if diagnosis else ())
         ],
-        # The operation that the diagnosis is about, for the script to select at first.
+        # The operation of the diagnosis, which the script selects at the start.
         "selected": to_json(selected) if selected else None,
         "left_out": sum(max(0, len(each) - kept) for each in by_rank.values()),
     }
@@ -97,9 +101,9 @@ _Kind = tuple[str, OperationKind, tuple[int, ...], int, Scope, int | None]
 
 
 class _Tables(NamedTuple):
-    """Values in the order of their first occurrence, each with its index.
+    """Distinct values in the order of their first occurrence, each with its index.
 
-    A kind also has its first operation.
+    A kind is stored with its first operation.
     """
 
     kinds: dict[_Kind, tuple[int, Operation]]
@@ -216,24 +220,19 @@ def _faults(result: WorldResult) -> Iterator[_Fault]:
     yield from active.values()
 
 
-# The axis. A world may work for half a second and hang for a minute: drawn to scale, all events
-# would be one line at the left edge. So a span without events that is long compared with the rest
-# gets a small share of the width, and is marked as such.
-
-
 _LONG = 0.3
-"""A silence is long if it is this share of all time that is not in longer ones."""
+"""A silence is long if it has this share of all the time that is not in longer silences."""
 
 _MIN_SILENCE = 0.1
-"""Share of all time that a silence must have to be worth a break in the axis."""
+"""Minimum share of all time for a silence to be shortened."""
 
 _READABLE = 0.3
-"""If the spans with events have this share of all time, none is shortened."""
+"""If the spans with events have this share of all time, no silence is shortened."""
 
 _MAX_SILENCES = 4
 _SHARE = 0.1
 _LAST_SHARE = 0.3
-"""Shares of the width: of a long silence, and of the last silence, the hang itself."""
+"""Shares of the width: for a long silence, and for the last silence, which is the hang itself."""
 
 
 class AxisSpan(NamedTuple):
@@ -250,7 +249,7 @@ def axis(instants: Iterable[float], end: float) -> list[AxisSpan]:
     """Return the time from 0 to the end as spans, each with one scale.
 
     Args:
-        end: Where the axis ends, in the same unit.
+        end: The end of the axis, in the same unit as the instants.
     """
     times = sorted({0, end, *(at for at in instants if 0 < at < end)})
     silences = _long_silences(times, end)
