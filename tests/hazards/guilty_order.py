@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 import torch.distributed as dist
 from expectation import guilty, in_order
@@ -56,34 +54,6 @@ def test_gradient_buckets_of_two_groups(world: World) -> None:
         )
     for work in works:
         work.wait()
-
-
-@guilty(
-    "racing",
-    "group=one",
-    "group=two",
-    confirmed=True,
-    like="NVIDIA/nccl issue 195: two communicators, each with a thread of its own",
-)
-def test_a_communicator_for_each_thread(world: World) -> None:
-    """The threads start in another order on rank 1."""
-    one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
-    works: list[object] = []
-
-    def reduce_weights() -> None:
-        works.append(dist.all_reduce(torch.ones(2), group=one, async_op=True))
-
-    def gather_metrics() -> None:
-        works.append(dist.all_reduce(torch.ones(2), group=two, async_op=True))
-
-    for target in (
-        (reduce_weights, gather_metrics) if world.rank == 0 else (gather_metrics, reduce_weights)
-    ):
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
-    for work in works:
-        work.wait()  # type: ignore[attr-defined]
 
 
 @guilty(

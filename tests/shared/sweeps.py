@@ -8,7 +8,6 @@ from pytest_multihost import at, faults
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.sweep.family import Family
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -31,7 +30,7 @@ WORLD = (0, 1, 2, 3)
 
 
 def disturbance(
-    family: Family, fault: Fault, role: tuple[int, ...], where: Place | None, number: int = 0
+    family: str, fault: Fault, role: tuple[int, ...], where: Place | None, number: int = 0
 ) -> Disturbance:
     """Return a disturbance of the first rank of a role."""
     passed = RecordedPoint(role[0], fault.at, span=number, where=where)
@@ -92,7 +91,7 @@ LATE = DisturbedRun(
 )
 
 
-def harmless(outcome: str, family: Family = "late", nth: int = 1) -> DisturbedRun:
+def harmless(outcome: str, family: str = "late", nth: int = 1) -> DisturbedRun:
     """Return a run that shows no weakness."""
     fault = hold(0, at.collective("all_reduce", nth=nth))
     made = disturbance(family, fault, PRIMARY, REDUCES, nth)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.model.fault import UNHANDLED
-from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test, user_frames
+from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test
 
 
 def ask() -> bool:
@@ -288,15 +288,3 @@ def test_who_only_asks_takes_an_error_for_a_no(monkeypatch: pytest.MonkeyPatch) 
     first, second = ways(lambda: (os.path.exists("x"), os.path.exists("y")))  # noqa: PTH110
     assert first != second
     assert first.startswith("exists+")
-
-
-def test_the_users_lines_are_told_without_those_of_libraries(tmp_path: Path) -> None:
-    """From the innermost one out to the test, which pytest calls."""
-    (tmp_path / "file").touch()
-    found: list[str] = []
-
-    def note(*_: object) -> None:
-        found.extend(each.function for each in user_frames(sys._getframe(0)))
-
-    shutil.copytree(tmp_path, tmp_path / "copy", copy_function=note)
-    assert found == ["note", "test_the_users_lines_are_told_without_those_of_libraries"]

@@ -48,6 +48,18 @@ def test_loading_the_plugin_imports_no_runtime() -> None:
     assert "jinja2" not in found
 
 
+def test_loading_the_plugin_imports_of_an_extension_only_its_face() -> None:
+    """What plans a sweep or knows a rule of hazards is for the runs that need it."""
+    program = "import sys, pytest_multihost.core.pytest_plugin.entry as entry\n"
+    program += "from pytest_multihost.core.registry import extension_plugins\n"
+    program += "assert list(extension_plugins())\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    ours = [name for name in done.stdout.split() if ".extensions." in name]
+    assert [name for name in ours if name.count(".") > 2] == []
+
+
 @pytest.mark.parametrize("path", MODULES[1:], ids=lambda path: str(path.relative_to(ROOM)))
 def test_a_module_is_named_where_a_reader_looks_for_it(path: Path) -> None:
     """In the docstring of its folder, or in ARCHITECTURE.md."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -13,10 +12,8 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome.points import (
-    frames_of_points,
     recorded_points,
     unrecorded_points,
-    unused_by_all,
 )
 from pytest_multihost.core.rank.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.core.rank.recorder import Recorder
@@ -54,24 +51,6 @@ def test_points_are_counted_in_the_order_in_which_they_were_passed() -> None:
         io("/x", "read"),
         op("barrier", 2),
     ]
-
-
-def test_the_lines_out_to_the_test_are_known_of_each_passage() -> None:
-    """One helper is called from two places; what another operation is made of has none."""
-    inner, one, other = (
-        Frame("t.py", 3, "save"),
-        Frame("t.py", 9, "test"),
-        Frame("t.py", 11, "test"),
-    )
-    sites = (
-        PointSite(io("/x"), inner, frames=(inner, one)),
-        PointSite(io("/x"), inner, frames=(inner, other)),
-        PointSite(op("all_gather"), inner, is_inner=True, frames=(other,)),
-    )
-    history = [Event(1.0, 2, PointsRecorded(sites, (0, 2, 1, 0)))]
-    frames = frames_of_points(history)[2]
-    assert frames == ((inner, one), (inner, other), (inner, one))
-    assert len(frames) == len(recorded_points(history)[2])
 
 
 def test_a_point_passed_from_two_lines_is_counted_once_for_both() -> None:
@@ -195,7 +174,7 @@ def test_an_operation_at_a_known_line_is_a_point_of_that_line() -> None:
     assert (whole.point, whole.is_main, whole.is_inner) == (op("all_reduce"), True, False)
     assert whole.frame is not None
     assert whole.frame.line == source[1]
-    assert inner == replace(whole, is_inner=True, frames=inner.frames)
+    assert inner == replace(whole, is_inner=True)
     assert [number for each in sent for number in each.passed] == [0, 0, 1]
 
 
@@ -220,25 +199,6 @@ def test_threads_that_pass_points_at_a_time_lose_none() -> None:
     assert Counter(point.point.name for point in points) == {
         f"operation {number} {each}": 20 for number in range(4) for each in range(50)
     }
-
-
-def test_callers_of_one_line_are_told_apart_where_that_is_asked_for() -> None:
-    """Each has its own way of an error, and its own lines out to the test."""
-    for tells_callers, expected in ((False, 1), (True, 2)):
-        sent = list[PointsRecorded]()
-        recorder = Recorder(SlotPage(), rank=0, size=1)
-        record = PointRecord(recorder, "/", sent.append, tells_callers=tells_callers)
-
-        def touch(record: PointRecord = record) -> None:
-            record.add("io", "/a", "open")
-
-        with contextlib.suppress(OSError):
-            touch()
-        touch()
-        record.flush(is_all=True)
-        sites = [site for each in sent for site in each.sites]
-        assert len({each.error_path for each in sites}) == expected
-        assert len({each.frames for each in sites}) == expected
 
 
 def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:
@@ -282,19 +242,6 @@ def test_what_another_thread_is_in_does_not_make_an_operation_meet_all() -> None
     inner = PointSite(op("all_gather"), is_main=False, is_inner=True, meets_all=True)
     found = recorded(PointSite(op("broadcast_object_list")), inner, passed=(0, 1))
     assert [each.meets_all for each in found] == [False]
-
-
-def test_what_no_rank_looks_at_is_unused() -> None:
-    """One that does not say so may look at it."""
-
-    def told(rank: int, *unused: str) -> Event:
-        return Event(1.0, rank, PointsRecorded(is_all=True, unused=unused))
-
-    both, clock = told(0, "clock", "hashes"), told(1, "clock")
-    assert unused_by_all([both, clock], size=2) == {"clock"}
-    assert unused_by_all([both, told(1)], size=2) == frozenset()
-    assert unused_by_all([both], size=2) == frozenset()
-    assert unused_by_all([], size=2) == frozenset()
 
 
 def test_a_call_on_a_file_is_recorded_with_the_way_of_an_error() -> None:

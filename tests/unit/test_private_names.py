@@ -57,7 +57,7 @@ INSIDE = re.compile(r"(?:jax|jaxlib|torch)\b.*[./]_(?!_)\w")
 TREES = {
     str(path.relative_to(ROOM)): ast.parse(path.read_text(encoding="utf-8"))
     for path in ROOM.rglob("*.py")
-    if path.name not in {*HOMES, "used_code.py"} and "fixes" not in path.parts
+    if path.name not in HOMES and "fixes" not in path.parts
 }
 
 

@@ -314,7 +314,6 @@ class PointSite:
         makes: Whether the call may make or empty the file.
         meets_all: Whether it is over only once every rank of the world has entered it.
         error_path: The way of an exception that is raised there.
-        frames: The user's lines from there out to the test, innermost first.
     """
 
     omits_defaults: ClassVar = True
@@ -326,7 +325,6 @@ class PointSite:
     makes: bool = False
     meets_all: bool = False
     error_path: ErrorPath = UNKNOWN_PATH
-    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +336,6 @@ class PointsRecorded:
         passed: The numbers of the sites passed, in order.
         beyond: At the end: how many more it has passed, which were only counted.
         is_all: Whether it records no more.
-        unused: At the end: of ``clock`` and ``hashes``, what the test's code certainly does not
-            look at.
     """
 
     kind: ClassVar = "record"
@@ -347,7 +343,6 @@ class PointsRecorded:
     passed: tuple[int, ...] = ()
     beyond: int = 0
     is_all: bool = False
-    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

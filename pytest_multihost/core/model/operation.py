@@ -115,7 +115,6 @@ class Operation:
             and nothing in the test handles an exception there.
         is_handed_on: Whether its end may have been noticed where nobody records it: by a future,
             in C++, by asking whether it is complete.
-        is_batched: Whether it is one of a batch of transfers, which have no order.
         is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
@@ -143,7 +142,6 @@ class Operation:
     timeout_s: float | None = None
     fails_test: bool = False
     is_handed_on: bool = False
-    is_batched: bool = False
     is_for_cpu: bool = False
     thread: int = 0
     frame: Frame | None = None
@@ -246,32 +244,6 @@ def program_scope(file: str, line: int) -> Scope:
     No operation is entered there: the count identifies the program that was started last.
     """
     return Scope("program", f"{file}:{line}")
-
-
-_TICKS_PER_S = 10_000
-_TICKS = 1 << 31
-
-
-def start_number(now_s: float, last: int, *, is_main: bool) -> int:
-    """Return the count of a program that is started: later ones have higher counts.
-
-    Args:
-        last: The count of the one before; 0 if there is none.
-        is_main: Whether the main thread starts it.
-    """
-    ticks = max(int(now_s * _TICKS_PER_S) % _TICKS, (last >> 1) + 1)
-    return ticks << 1 | is_main
-
-
-def read_start_number(number: int, near_s: float) -> tuple[float, bool]:
-    """Return when a program was started, and whether by the main thread.
-
-    Args:
-        near_s: A time within a day of it: counts begin again after two days.
-    """
-    near = int(near_s * _TICKS_PER_S)
-    apart = ((number >> 1) - near + _TICKS // 2) % _TICKS - _TICKS // 2
-    return (near + apart) / _TICKS_PER_S, bool(number & 1)
 
 
 def rank_set(ranks: Iterable[int]) -> str:

@@ -16,11 +16,6 @@ ASKS: Final = frozenset(
 )
 """Functions of Python's that only ask about a file, and take an error for a no."""
 
-STORE_READS: Final = frozenset(
-    {"store.get", "store.wait", "blocking_key_value_get", "blocking_key_value_get_bytes"}
-)
-"""Operations that read what another rank provides, and fail after a time if it does not."""
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedPoint:

@@ -127,7 +127,6 @@ class WorldSpec:
         faults: Its faults; their ranks are numbers.
         fault_facts: What the kinds of its faults say about them, by kind.
         tells_points: Whether each rank records every point to which a fault can be bound.
-        tells_callers: Whether it tells apart who has called what passes a point at one line.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
@@ -150,7 +149,6 @@ class WorldSpec:
     faults: tuple[Fault, ...] = ()
     fault_facts: Mapping[str, FaultFacts] = field(default_factory=dict, hash=False)
     tells_points: bool = False
-    tells_callers: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False

@@ -124,8 +124,10 @@ class FaultKind:
             parameter ``path`` on a rank, a host.
         needs_shim: Whether C libraries are to see it in their files, by a preloaded library.
         needs_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        sentence: What was done, in the report of a sweep, without full stop: a format with names
-            that the report fills in.
+        sentence: What was done, in the report of a sweep, without a full stop. It may contain
+            `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its name
+            alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once; and
+            the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}` and `{least}`.
         mending: The section of docs/mending.md that removes what it shows; empty: that for late
             ranks.
     """

@@ -40,37 +40,6 @@ def recorded_points(
     return {rank: _points(rank, each, place) for rank, each in _records(history).items()}
 
 
-def frames_of_points(history: Iterable[Event]) -> Mapping[int, tuple[tuple[Frame, ...], ...]]:
-    """Return the user's lines from each point out to the test, in the order of `recorded_points`.
-
-    Without `WorldSpec.tells_callers` they are those of the first passage at the point's line.
-
-    Args:
-        history: The events of a world that was told to record points.
-    """
-    return {
-        rank: tuple(
-            site.frames for each in record.passed if not (site := record.sites[each]).is_inner
-        )
-        for rank, record in _records(history).items()
-    }
-
-
-def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
-    """Return what the code of no rank looks at, of ``clock`` and ``hashes``.
-
-    Args:
-        history: The events of a world that was told to record points.
-        size: Its ranks; one that has not said what it uses may use all.
-    """
-    told = {
-        event.rank: frozenset(event.body.unused)
-        for event in history
-        if isinstance(event.body, PointsRecorded) and event.body.is_all
-    }
-    return frozenset.intersection(*told.values()) if len(told) == size else frozenset()
-
-
 def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
     """Return how many points ranks have passed that they did not record: there were too many."""
     found = Counter[int]()

@@ -8,8 +8,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
   hypothesis, tqdm and coverage.py.
 * `points`: performs faults at points, with `wrap_calls` (calls), `batches` (batches of data) and
   `portable_names` (files).
-* `point_record`: records the points passed, with `meetings` (operations that all ranks meet in) and
-  what the test's code does not look at (`used_code`).
+* `point_record`: records the points passed, with `meetings` (operations that all ranks meet in).
 * `world`: the test's interface. `services`: the parts that services of a world have in a rank.
 * `recorder`: records operations.
 """

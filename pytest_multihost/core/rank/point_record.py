@@ -12,12 +12,10 @@ from types import FrameType
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import PointSite, PointsRecorded
 from pytest_multihost.core.model.fault import UNKNOWN_PATH, Point, PointKind
-from pytest_multihost.core.model.recorded_point import STORE_READS
 from pytest_multihost.core.model.stack import Frame, relative_to
 from pytest_multihost.core.rank.meetings import meets_all
 from pytest_multihost.core.rank.recorder import Recorder, SourceRef
-from pytest_multihost.core.rank.recorder.exception_paths import callers, error_path, user_frames
-from pytest_multihost.core.rank.used_code import UsedCode
+from pytest_multihost.core.rank.recorder.exception_paths import error_path
 
 MAX_POINTS = 20_000
 """Number of points that are recorded; later ones are only counted."""
@@ -27,12 +25,12 @@ _BATCH = 512
 _EVERY_S = 0.05
 """After so many seconds a point that is passed is sent, with those before it."""
 
-SiteKey = tuple[PointKind, str, str, str, SourceRef, bool, bool, bool, tuple[int, ...]]
-"""Kind, name, call and other name of a point, the user's line, main thread, inside another, whether
-a call may make a file, and who calls, where that is asked for."""
+SiteKey = tuple[PointKind, str, str, str, SourceRef, bool, bool, bool]
+"""Kind, name, call and other name of a point, the user's line, main thread, inside another, and
+whether a call may make a file."""
 
-OperationKey = tuple[str, SourceRef, bool, int, tuple[int, ...]]
-"""Name of an operation, the user's line, main thread, inside how many others, and who calls."""
+OperationKey = tuple[str, SourceRef, bool, int]
+"""Name of an operation, the user's line, main thread, and inside how many others."""
 
 _UNSTEADY = frozenset({"block_until_ready"})
 """Operations whose number depends on timing: no record holds them, as no run repeats it."""
@@ -49,15 +47,12 @@ class PointRecord:
         send: Sends an event to the controller.
         has_faults: Whether the world has any: then it may hang, and all that was passed before is
             sent at each operation. That takes 10 us, which would be much in an undisturbed run.
-        tells_callers: Whether what is passed at one line is told apart by who has called.
-        used: The user's code that was seen to pass points.
     """
 
     recorder: Recorder
     root: str
     send: Callable[[PointsRecorded], None]
     has_faults: bool = False
-    tells_callers: bool = False
     _sites: dict[SiteKey, int] = field(default_factory=dict)
     _operations: dict[OperationKey, int] = field(default_factory=dict)
     _new: list[PointSite] = field(default_factory=list)
@@ -65,7 +60,6 @@ class PointRecord:
     _left: int = MAX_POINTS
     _beyond: int = 0
     _due_s: float = 0.0
-    used: UsedCode = field(default_factory=UsedCode)
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
 
@@ -81,9 +75,8 @@ class PointRecord:
         """Record a passage, by the thread that calls this."""
         thread, caller = self.recorder.thread, get_frame(1)
         source = self.recorder.user_source(2)
-        who = callers(caller) if self.tells_callers else ()
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
-        key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes, who)
+        key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes)
         with self._lock:
             site = self._sites.get(key)
             if site is None:
@@ -102,14 +95,13 @@ class PointRecord:
         """
         thread = self.recorder.thread
         is_main, depth = thread.native_id == self._main_thread, thread.depth
-        who = callers(get_frame(1)) if self.tells_callers else ()
-        short = (name, source, is_main, depth, who)
+        short = (name, source, is_main, depth)
         site = self._operations.get(short)
         if site is None:
             if name in _UNSTEADY:
                 return
             point: PointKind = "collective"
-            key = (point, name, "", "", source, is_main, depth > 0, False, who)
+            key = (point, name, "", "", source, is_main, depth > 0, False)
             with self._lock:
                 site = self._sites.get(key)
                 if site is None:
@@ -127,13 +119,11 @@ class PointRecord:
 
     def _add_site(self, key: SiteKey, caller: FrameType) -> int:
         """Describe a site that is passed for the first time; called with the lock."""
-        point, name, call, other, source, is_main, is_inside, makes, _ = key
+        point, name, call, other, source, is_main, is_inside, makes = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
             frame = self._relative(frame)
         is_inner = is_inside and point == "collective"
-        can_fail = point in ("io", "call") or name in STORE_READS
-        self.used.see(caller)
         self._new.append(
             PointSite(
                 Point(point, name, call=call),
@@ -143,8 +133,7 @@ class PointRecord:
                 other,
                 makes,
                 meets_all=point == "collective" and meets_all(caller, name, self.recorder.size),
-                error_path=error_path(caller) if can_fail else UNKNOWN_PATH,
-                frames=tuple(map(self._relative, user_frames(caller))),
+                error_path=error_path(caller) if point == "io" else UNKNOWN_PATH,
             )
         )
         self._sites[key] = number = len(self._sites)
@@ -168,5 +157,4 @@ class PointRecord:
                 new, self._new = tuple(self._new), []
             if passed or is_all:
                 beyond = self._beyond if is_all else 0
-                unused = self.used.unused() if is_all else ()
-                self.send(PointsRecorded(new, passed, beyond, is_all, unused))
+                self.send(PointsRecorded(new, passed, beyond, is_all))

@@ -368,8 +368,7 @@ def bind_faults(
     ]
     record = None
     if spec.world.tells_points:
-        has_faults, tells_callers = bool(spec.world.faults), spec.world.tells_callers
-        record = PointRecord(recorder, root, send, has_faults, tells_callers)
+        record = PointRecord(recorder, root, send, has_faults=bool(spec.world.faults))
     points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
     reference = weakref.WeakMethod(points.leave_fork)  # a hook at fork is never removed
     os.register_at_fork(after_in_child=lambda: (leave := reference()) and leave())

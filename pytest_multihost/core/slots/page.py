@@ -93,18 +93,10 @@ ENDED, WAITED = 1, 2
 THREAD = 5
 """Which field of a record is the thread that waits for it, or has begun it."""
 
-FAILED, HAS_TIMEOUT, FAILS_TEST, HANDED_ON, BATCHED, VALUE_SHIFT, TICKS_PER_S = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    5,
-    100,
-)
+FAILED, HAS_TIMEOUT, FAILS_TEST, HANDED_ON, VALUE_SHIFT, TICKS_PER_S = 1, 2, 4, 8, 5, 100
 """Flag bits: left by an exception (the upper bits are the number of its text), or has a timeout
 (the upper bits are its ticks), or an exception that leaves it fails the test; its end may be
-noticed unrecorded; it is one of a batch."""
+noticed unrecorded."""
 
 STRIDE = RECORD.size
 COUNTS_AT = HEADER.size
@@ -407,10 +399,6 @@ class SlotPage:
         """Record that the end of the operation at `at` may be noticed where nobody records it."""
         self._halves[at * 2 + FLAGS_AT // 4] |= HANDED_ON
 
-    def set_batched(self, at: int) -> None:
-        """Record that the operation at `at` is one of a batch of transfers."""
-        self._halves[at * 2 + FLAGS_AT // 4] |= BATCHED
-
     def count(self, at: int, began_ns: int, now_ns: int, sequence: int) -> bool:
         """Record a new end and number of the operation at `at`, if it is the one that began then.
 
@@ -612,7 +600,6 @@ def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
         timeout_s=value / TICKS_PER_S if flags & HAS_TIMEOUT else None,
         fails_test=bool(flags & FAILS_TEST),
         is_handed_on=bool(flags & HANDED_ON),
-        is_batched=bool(flags & BATCHED),
         is_for_cpu=is_for_cpu,
         thread=thread,
         frame=Frame(texts[file], line, texts[function]) if file else None,

@@ -1,16 +1,16 @@
-"""Looks in the record of one passing run for what hangs elsewhere, above all on GPUs; pure.
+"""Looks in the record of one passing run for what hangs elsewhere, above all on GPUs.
 
 gloo on CPU forgives what NCCL punishes. Matching of collectives has no wildcards, so that one run
 shows what others would do.
 
-* `rules` has the rules about collectives, works, transfers and jax programs, each a function from
-  the record to what it has found. `unguarded` is the one about calls that can fail on some ranks
-  only, and reads what the code around a call does about that.
-* `find` applies rules, words what they have found, marks what a project accepts, and says what a
-  sweep can do so that it hangs.
+* `rule` says what a rule is, and `rules` which there are. Each rule has a file of its own: `order`,
+  `threads`, `unwaited` and `skipped`. `records` has the parts of a record that several rules need.
+* `find` applies rules, and words what they find; `accept` marks what a project accepts; `disturb`
+  says what a sweep can do so that a hazard hangs. All of this is pure.
 
-`look` looks for them in an attempt and says what follows, from the `record` of its slot pages.
-`model` has the values, `report` shows them, `options` are the options.
+`look` looks for hazards in an attempt and says what follows; `read_record` reads the slot pages of
+its ranks. `model` has the values, `report` shows them, `options` are the options. `hookspecs` has
+the hook over which other plugins offer rules.
 """
 
 from __future__ import annotations
@@ -32,6 +32,22 @@ if TYPE_CHECKING:
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.renderer import Renderer
+    from pytest_multihost.extensions.hazards.rule import HazardRule
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hook that offers rules."""
+    from pytest_multihost.extensions.hazards import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@hookimpl
+def pytest_multihost_hazard_rules() -> Sequence[HazardRule]:
+    """Offer the rules of this extension."""
+    from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES
+
+    return BUILT_IN_RULES
 
 
 @hookimpl
@@ -40,6 +56,20 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
     from pytest_multihost.extensions.hazards.options import MODE, RULES
 
     return [MODE, RULES]
+
+
+@hookimpl(tryfirst=True)  # before other processes are waited for
+def pytest_multihost_collected(session: pytest.Session) -> None:
+    """Check the names of rules: now all conftest files that may offer some have been loaded."""
+    from pytest_multihost.core.pytest_plugin.tally import TALLY
+    from pytest_multihost.extensions.hazards.options import RULES
+
+    names = session.config.stash[TALLY].settings.get(RULES)
+    if names:
+        from pytest_multihost.extensions.hazards.options import check_names
+        from pytest_multihost.extensions.hazards.rules import offered_rules
+
+        check_names(names, offered_rules(session.config.hook))
 
 
 @hookimpl(wrapper=True)
@@ -57,25 +87,31 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
     from pytest_multihost.core.pytest_plugin.run import RUN
     from pytest_multihost.extensions.hazards.look import analysis_of, look_for_hazards
     from pytest_multihost.extensions.hazards.options import MODE, RULES
+    from pytest_multihost.extensions.hazards.rules import chosen_rules, offered_rules
 
     settings, judged, hazards = attempt.plan.settings, attempt.judged, None
     if judged.result.spec.keeps_operations and attempt.plan.expected is None:
+        rules = chosen_rules(offered_rules(item.config.hook), settings.get(RULES))
         accepted = item.config.stash[RUN].accepted
-        hazards = look_for_hazards(judged, attempt.scratch, settings.get(RULES), accepted)
+        hazards = look_for_hazards(judged, attempt.scratch, rules, accepted)
     return analysis_of(hazards, settings.get(MODE))
 
 
 @hookimpl(optionalhook=True)
-def pytest_multihost_suspects(attempt: CompletedAttempt) -> Mapping[Fault, Place | None]:
+def pytest_multihost_suspects(
+    config: pytest.Config, attempt: CompletedAttempt
+) -> Mapping[Fault, Place | None]:
     """Suggest faults with which the hazards of an attempt may become hangs; a hook of `sweep`."""
     from pytest_multihost.core.model.json_values import from_json
-    from pytest_multihost.extensions.hazards.find import suspected_faults
+    from pytest_multihost.extensions.hazards.disturb import suspected_faults
     from pytest_multihost.extensions.hazards.model import Hazards
+    from pytest_multihost.extensions.hazards.rules import offered_rules
 
     records = (each.record for each in attempt.analyses if each.name == "hazards")
     if (record := next(records, None)) is None:
         return {}
-    return suspected_faults(from_json(Hazards, record), size=attempt.judged.result.spec.size)
+    hazards, size = from_json(Hazards, record), attempt.judged.result.spec.size
+    return suspected_faults(hazards, offered_rules(config.hook), size=size)
 
 
 @hookimpl

@@ -13,15 +13,17 @@ from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
 from pytest_multihost.core.report.layout import Section
 from pytest_multihost.core.slots import slots_path
-from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards
+from pytest_multihost.extensions.hazards.accept import accept_hazards
+from pytest_multihost.extensions.hazards.find import find_hazards
 from pytest_multihost.extensions.hazards.model import Hazards
-from pytest_multihost.extensions.hazards.names import HazardMode, Rule
-from pytest_multihost.extensions.hazards.record import of_test, plain_calls, read_record
+from pytest_multihost.extensions.hazards.options import HazardMode
+from pytest_multihost.extensions.hazards.read_record import of_test, plain_calls, read_record
 from pytest_multihost.extensions.hazards.report import hazard_headline, hazards_section
+from pytest_multihost.extensions.hazards.rule import HazardRule
 
 
 def look_for_hazards(
-    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
+    judged: Judgement, scratch: Path, rules: Sequence[HazardRule], accepted: Sequence[Acceptance]
 ) -> Hazards | None:
     """Return the hazards of a world; None if it was disturbed, or has not passed.
 
@@ -34,9 +36,10 @@ def look_for_hazards(
         return None
     go_s = judged.result.go_s or 0.0
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
-    calls = {plain_calls(page, since_s=go_s) for page in pages}
-    if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
-        return Hazards(tuple(rules))
+    if not any(rule.judges_plain_runs for rule in rules):
+        calls = {plain_calls(page, since_s=go_s) for page in pages}
+        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
+            return Hazards(tuple(rule.name for rule in rules))
     records = {rank: of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)}
     found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
     return accept_hazards(found, accepted, nodeid=spec.nodeid)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.hazards.names import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +19,7 @@ class Launch:
     """An operation that a rank has launched.
 
     Attributes:
+        rank: The rank.
         number: Its place among the operations of the rank: later ones have higher numbers.
         thread: The thread that launched it.
         frame: The user's line that launched it.
@@ -37,35 +36,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """A point that a rank has passed: a call that can fail, or an operation.
-
-    Attributes:
-        frames: The user's lines from there out to the test, innermost first.
-    """
-
-    point: RecordedPoint
-    frames: tuple[Frame, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
     Attributes:
         is_truncated: Whether there were more than are kept.
-        main_thread: Native id of its main thread; 0 if unknown.
-        programs: The jax programs that its main thread has started from Python, in order: the last
-            start at each line.
-        passed: The points that it has passed, in order; empty if they were not recorded.
     """
 
     rank: int
     launches: tuple[Launch, ...] = ()
     is_truncated: bool = False
-    main_thread: int = 0
-    programs: tuple[Launch, ...] = ()
-    passed: tuple[Passed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +57,7 @@ class HazardStep:
         operation: The operation; None if it is none.
         where: The user's line; None if the user's code is not on the stack.
         nth: Which of the rank's operations of this name it is, as `at.collective` counts them.
-        point: Of a call that can fail, where a fault can make it fail.
+        point: Always None.
     """
 
     text: str
@@ -104,7 +84,7 @@ class Hazard:
     """A way in which a program that has passed can hang.
 
     Attributes:
-        rule: Which rule has found it.
+        rule: The name of the rule that has found it.
         summary: What was seen, in one sentence.
         when: When it hangs, in one sentence.
         sides: What the ranks did.
@@ -112,7 +92,7 @@ class Hazard:
         accepted: Why the project accepts it; None if it does not.
     """
 
-    rule: Rule
+    rule: str
     summary: str
     when: str
     sides: tuple[HazardSide, ...]
@@ -140,12 +120,12 @@ class Hazards:
     """What was looked for in a run that has passed, and found.
 
     Attributes:
-        rules: The rules that were applied.
+        rules: The names of the rules that were applied.
         found: What they have found.
         truncated: Ranks with more operations than are kept: later ones were not judged.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[str, ...]
     found: tuple[Hazard, ...] = ()
     truncated: tuple[int, ...] = ()
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Collection
+from typing import Literal, get_args
 
-from pytest_multihost.core.model.errors import SettingError, shown
+import pytest
+
+from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import one_of
-from pytest_multihost.extensions.hazards.names import DEFAULT_RULES, HazardMode, Rule
+from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_names
 
-
-def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Read "order,threads", or "all".
-
-    Raises:
-        SettingError: There is no such rule.
-    """
-    rules: tuple[Rule, ...] = get_args(Rule)
-    parts = {part.strip() for part in text.split(",")}
-    if text != "all" and (unknown := parts - set(rules)):
-        raise SettingError(f"rules are {', '.join(rules)}, or all, not {shown(min(unknown))}")
-    return tuple(rule for rule in rules if text == "all" or rule in parts)
-
+HazardMode = Literal["off", "warn", "fail"]
+"""What to do about hazards: nothing, a warning each, or to fail the test."""
 
 MODE: Option[HazardMode] = Option(
     name="hazards",
@@ -31,10 +22,28 @@ MODE: Option[HazardMode] = Option(
     default="warn",
 )
 
-RULES: Option[tuple[Rule, ...]] = Option(
+RULES: Option[tuple[str, ...]] = Option(
     name="hazard_rules",
     metavar="RULE[,...]|all",
-    help=f"Hazards to look for (default: {','.join(DEFAULT_RULES)})",
-    parse=parse_rules,
-    default=DEFAULT_RULES,
+    help="Rules to look for hazards by (default: the certain ones)",
+    parse=parse_names,
+    default=(),
 )
+"""Names of rules; none: those that are applied by default. Whether they exist is known later."""
+
+
+def check_names(names: Collection[str], rules: Collection[str]) -> None:
+    """Check that there are rules with these names.
+
+    Args:
+        names: What the user has asked for.
+        rules: The names of all rules.
+
+    Raises:
+        pytest.UsageError: There is no such rule; names those that there are.
+    """
+    if unknown := set(names) - {*rules, "all"}:
+        known = ", ".join(rules)
+        raise pytest.UsageError(
+            f"{RULES.flag}: rules are {known}, or all, not {shown(min(unknown))}"
+        )

@@ -1,17 +1,17 @@
 """Sweeps: run a passing test again and again, each time with one disturbance.
 
-`marker`, `options` and `hookspecs` are what users and other extensions say; `family` and `result`
-are the values. `run` sweeps tests, in the processes of `lanes`. `report`, `words` and `html` show
-sweeps. A sweep calls, in this order, what follows; all of it is pure:
+`marker`, `options` and `hookspecs` are what users and other extensions say, `result` has the
+values. `families` lists what a sweep can do to a rank. `run` sweeps tests, in the processes of
+`lanes`. `report`, `words`, `html` and `renderer` show sweeps, `file_names` are what they write. A
+sweep calls, in this order, what follows; all of it is pure:
 
-* `plan` makes the plan from the points of the undisturbed run, and cuts it into shards: `classes`
-  finds points that are alike, and ranks that pass the same points, `sharing` files that several
-  ranks use, what certainly comes after what, and what whoever holds a lock does. `choices` says
-  what to do where, `lateness` where to hold a rank. `order_rest` leaves out what would only show
-  again what is known.
+* `plan` makes the plan from the points of the undisturbed run: `classes` finds points that are
+  alike, and ranks that pass the same points, `sharing` files that several ranks use, what certainly
+  comes after what, and what whoever holds a lock does. From these the families make `choices`.
+  `order_rest` skips what would only show again what is known.
 * `judge` says what a disturbance has brought about.
 * `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
-  accepts.
+  accepts. `mendings` are the patterns that remove weaknesses.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @hookimpl
 def pytest_multihost_options() -> Sequence[Option[Any]]:
     """Offer `--multihost-sweep` and `--multihost-sweep-budget`."""
-    from pytest_multihost.extensions.sweep.options import BUDGET, FAMILIES
+    from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 
-    return [FAMILIES, BUDGET]
+    return [SWEEP, BUDGET]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,9 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
-    from pytest_multihost.extensions.sweep.family import ALL_FAMILIES
+    from pytest_multihost.extensions.sweep.families import FAMILIES
 
-    config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(ALL_FAMILIES)))
+    config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(FAMILIES)))
 
 
 @hookimpl(tryfirst=True)  # before other processes are waited for

@@ -9,6 +9,8 @@ from pytest_multihost.hookspecs import hookspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pytest
+
     from pytest_multihost.core.model.fault import Fault
     from pytest_multihost.core.model.verdict import Place
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
 
 @hookspec
 def pytest_multihost_suspects(  # type: ignore[empty-body]
-    attempt: CompletedAttempt,
+    config: pytest.Config, attempt: CompletedAttempt
 ) -> Mapping[Fault, Place | None]:
     """Return faults that are likely to show a weakness of a test, with the lines they are about.
 
     A sweep tries them first. Implement it with ``hookimpl(optionalhook=True)``: there may be no
     sweeps.
+
+    Args:
+        attempt: The undisturbed attempt.
     """

@@ -255,7 +255,7 @@ class _Run:
         at_s = [each.at_s for each in self.ranks if each.at_s is not None and self.timed_out(each)]
         if not at_s:
             return False
-        if self.disturbance.family != "late":
+        if self.disturbance.fault.kind != "hold":
             return True
         released_s = self.held_until_s()
         return released_s is not None and min(at_s) > released_s

@@ -22,8 +22,8 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 )
 from pytest_multihost.core.pytest_plugin.marks import is_multihost
 from pytest_multihost.core.pytest_plugin.tally import TALLY
-from pytest_multihost.extensions.sweep.family import ALL_FAMILIES, DEFAULT_FAMILIES, Family
-from pytest_multihost.extensions.sweep.options import BUDGET, FAMILIES
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 
 _DATA = re.compile(
     r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
@@ -43,7 +43,7 @@ class SweepRequest:
         batches: Data loaders, as ``module:name``, beside those of torch and grain.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[str, ...]
     budget_s: float
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
@@ -60,18 +60,18 @@ def read_sweep_request(
     """Return how a test is to be swept, None if it is not, and every problem with its marker."""
     mark = item.get_closest_marker("multihost_sweep")
     if mark is None:
-        if not settings.get(FAMILIES):
+        if not settings.get(SWEEP):
             return None, []
         batches = _own_data(item)
-        return SweepRequest(settings.get(FAMILIES), settings.get(BUDGET), batches=batches), []
+        return SweepRequest(settings.get(SWEEP), settings.get(BUDGET), batches=batches), []
     given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
     problems = list(check_values(given, _SWEEP_CHECKS))
     if len(mark.args) > 1:
         problems.append(f"takes one positional argument, families, not {len(mark.args)}")
     if problems:
         return None, problems
-    wanted = as_tuple(given.get("families")) or settings.get(FAMILIES) or DEFAULT_FAMILIES
-    families = tuple(each for each in ALL_FAMILIES if each in wanted)
+    wanted = as_tuple(given.get("families")) or settings.get(SWEEP) or DEFAULT_FAMILIES
+    families = tuple(each for each in FAMILIES if each in wanted)
     return SweepRequest(
         families=families,
         budget_s=float(given.get("budget") or settings.get(BUDGET)),
@@ -102,7 +102,7 @@ def data_functions(module: ModuleType) -> Iterator[str]:
 
 
 def _are_families(value: object) -> bool:
-    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
+    return bool(as_tuple(value)) and all(each in FAMILIES for each in as_tuple(value))
 
 
 def _are_functions(value: object) -> bool:
@@ -120,7 +120,7 @@ def _are_loaders(value: object) -> bool:
 _FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
 
 _SWEEP_CHECKS: Mapping[str, Check] = {
-    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "families": must_be(_are_families, f"some of {', '.join(FAMILIES)}"),
     "decisions": _FUNCTIONS,
     "values": _FUNCTIONS,
     "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),

@@ -5,30 +5,32 @@ from __future__ import annotations
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
-from pytest_multihost.extensions.sweep.family import ALL_FAMILIES, DEFAULT_FAMILIES, Family
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+
+_FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
 
-def parse_families(text: str) -> tuple[Family, ...]:
+def parse_families(text: str) -> tuple[str, ...]:
     """Read "late,fails".
 
     Raises:
         SettingError: There is no such family.
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    found = tuple(each for each in ALL_FAMILIES if each in parts)
+    found = tuple(each for each in FAMILIES if each in parts)
     if len(found) < len(parts):
         raise SettingError(
-            f"families of disturbances are {', '.join(ALL_FAMILIES)}, not {shown(text)}",
+            f"families of disturbances are {', '.join(FAMILIES)}, not {shown(text)}",
             remedy=f"Say --multihost-sweep={','.join(DEFAULT_FAMILIES)}; the names of files go"
             " before an option that stands without a value.",
         )
     return found
 
 
-FAMILIES: Option[tuple[Family, ...]] = Option(
+SWEEP: Option[tuple[str, ...]] = Option(
     name="sweep",
     metavar="FAMILIES",
-    help="Disturb passing tests in turn; of: late,fails,differs,errors,killed",
+    help=f"Disturb passing tests in turn; of: {_FAMILIES}",
     parse=parse_families,
     default=(),
     bare=",".join(DEFAULT_FAMILIES),

@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
-from pytest_multihost.core.model.fault import ErrorPath
+from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.extensions.sweep.choices import (
-    Choice,
-    Role,
-    choices_of_differences,
-    choices_of_failures,
-    choices_of_hashes,
-    choices_on_request,
-)
-from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test, roles_of
-from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES, Family
-from pytest_multihost.extensions.sweep.lateness import choices_of_lateness
-from pytest_multihost.extensions.sweep.result import (
-    WEAK,
-    Disturbance,
-    DisturbedRun,
-    LeftOut,
-    SweepPlan,
-    SweepResult,
-    SweepStatus,
-    Weakness,
-)
-from pytest_multihost.extensions.sweep.sharing import Sharing, lock_holders_of, order_of, sharing_of
-from pytest_multihost.extensions.sweep.weaknesses import Counts, reduce_runs
-
-# How many runs it takes to disturb everything: what a plan is measured by.
-
-
-def count_all(
-    points: Records,
-    families: Iterable[Family],
-    sharing: Sharing,
-    decisions: Sequence[str],
-    values: Sequence[str],
-) -> int:
-    """Return how many runs it takes to disturb all ranks at all points in all ways.
-
-    That is at each point: to hold the rank until the others wait, and for some seconds at least; to
-    let a call on a file fail once, and from then on; other listings, hidden files, less data and
-    none, another clock, another result of what the user has named; on request an error, and death.
-    And other hashes of each rank.
-    """
-    passed = [each for found in points.values() for each in found if is_of_the_test(each)]
-    wanted = frozenset(families)
-    count = len(points) if "differs" in wanted else 0  # hashes
-    for each in passed:
-        kind, name = each.point.point, each.point.name
-        count += 2 * ("late" in wanted) + ("killed" in wanted)
-        count += 2 * (kind == "io" and "fails" in wanted)
-        count += kind in ("batch", "collective") and "errors" in wanted
-        if "differs" in wanted:
-            count += 1 + 2 * (kind == "batch")  # clocks, data
-            count += 2 * (name in decisions) + (name in values) if kind == "call" else 0
-            count += each.point.call == "listdir"
-            count += len([*sharing.made_by_others(each)]) if kind == "io" else 0
-    return count
-
+from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun
+from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.families.family import SweepFamily
+from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, SweepPlan
+from pytest_multihost.extensions.sweep.sharing import lock_holders_of
 
 MAX_DISTURBANCES = 10_000
 """More than a sweep can run; of what is beyond, nothing is planned."""
@@ -72,73 +23,63 @@ MAX_DISTURBANCES = 10_000
 
 def plan_sweep(
     points: Mapping[int, tuple[RecordedPoint, ...]],
-    families: Collection[Family] = DEFAULT_FAMILIES,
+    families: Collection[str] = DEFAULT_FAMILIES,
     *,
     size: int,
     decisions: Sequence[str] = (),
     values: Sequence[str] = (),
-    unused: frozenset[str] = frozenset(),
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
     Args:
         points: The points that each rank passed in the undisturbed run, in order.
-        families: Which kinds of disturbances are wanted.
+        families: The names of the families to plan.
         size: Ranks of the world.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
-        unused: What the test's code does not look at, of ``clock`` and ``hashes``.
 
     Returns:
         The plan; its disturbances are in the order in which they are to be run.
     """
-    roles = roles_of(points, size)
-    sharing = sharing_of(points, order_of(points, size))
-    chosen: list[tuple[Choice, tuple[int, ...]]] = []
-    for ranks in roles:
-        role = Role.of(ranks, points, size, sharing)
-        for family in families:
-            if family == "late":
-                found = choices_of_lateness(role)
-            elif family == "fails":
-                found = choices_of_failures(role)
-            elif family == "differs":
-                found = choices_of_differences(role, decisions, values, unused)
-            else:
-                found = choices_on_request(role, family)
-            chosen += [(each, ranks) for each in found]
-    if "differs" in families and "hashes" not in unused:
-        last = next((e for e in reversed(points.get(roles[-1][0], ())) if is_of_the_test(e)), None)
-        hashes = choices_of_hashes(last) if last is not None else ()
-        chosen += [(each, roles[-1]) for each in hashes]
-    chosen.sort(key=lambda each: (each[0].turn, each[0].weight))
-    holders = lock_holders_of(points, size)
+    run = UndisturbedRun.of(points, size, decisions, values)
+    wanted = [FAMILIES[name].load() for name in families]
     chosen = [
-        (replace(each, fault=holders.of_any(each.fault, each.passed)), role)
-        for each, role in chosen
+        _Chosen(choice, ranks, family)
+        for ranks in run.roles
+        for role in [Role.of(ranks, run)]
+        for family in wanted
+        for choice in family.plan(role)
     ]
+    chosen.sort(key=lambda each: (each.choice.turn, each.choice.weight))
     return SweepPlan(
-        roles=roles,
+        roles=run.roles,
         point_count=sum(map(len, points.values())),
-        disturbances=tuple(islice(_without_repeats(chosen), MAX_DISTURBANCES)),
-        brute_force=count_all(points, families, sharing, decisions, values),
+        disturbances=tuple(islice(_disturbances(chosen, run), MAX_DISTURBANCES)),
+        brute_force=sum(family.count(run) for family in wanted),
     )
 
 
-def _without_repeats(
-    chosen: Iterable[tuple[Choice, tuple[int, ...]]],
-) -> Iterator[Disturbance]:
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A choice of a family for a role."""
+
+    choice: Choice
+    role: tuple[int, ...]
+    family: SweepFamily
+
+
+def _disturbances(chosen: Iterable[_Chosen], run: UndisturbedRun) -> Iterator[Disturbance]:
     """Yield disturbances, each fault once: some points of a class name the same fault."""
+    holders = lock_holders_of(run.points, run.size)
     seen = set[str]()
     numbers: dict[Hashable, int] = {}
-    for choice, role in chosen:
-        number = numbers.setdefault((role, choice.family, choice.class_), len(numbers))
-        name = repr(choice.fault)
-        if name not in seen:
-            seen.add(name)
-            yield Disturbance(
-                choice.family, choice.fault, role, choice.passed, number, choice.alike
-            )
+    for each in chosen:
+        choice, family = each.choice, each.family.name
+        number = numbers.setdefault((each.role, family, choice.class_), len(numbers))
+        fault = holders.of_any(choice.fault, choice.passed)
+        if repr(fault) not in seen:
+            seen.add(repr(fault))
+            yield Disturbance(family, fault, each.role, choice.passed, number, choice.alike)
 
 
 # While it runs
@@ -151,9 +92,8 @@ def order_rest(
 ) -> tuple[Disturbance, ...]:
     """Return the disturbances that are left, without those that would show again what is known.
 
-    Left out is what is of a class that has shown a weakness, and what another run has shown to be
-    needless (see `_decided_by`), or may show to be: it is running. What is at a line that has shown
-    a weakness is run last.
+    Skips a disturbance if its class has shown a weakness, or if a finished or running run makes it
+    redundant. What is at a line that has shown a weakness is run last.
 
     Args:
         rest: What has not been run, in the plan's order.
@@ -161,218 +101,70 @@ def order_rest(
         running: What is running.
     """
     weak = [each.disturbance for each in runs if each.outcome in WEAK]
-    closed = {_class(each) for each in (*weak, *running)}  # has shown one, or may be about to
-    deciding = {_named(each) for each in running}
+    known = _Known(runs, running)
     lines = Counter(map(_line, weak))
-    by_fault = {_named(each.disturbance): each for each in runs}
-    told = _told_ways(runs)
-    useful = [
-        each
-        for each in rest
-        if not (
-            _class(each) in closed
-            or _decided_by(each) in deciding
-            or _is_told(each, told)
-            or _is_needless(each, by_fault)
-        )
-    ]
+    useful = [each for each in rest if known.leaves_open(each)]
     return tuple(sorted(useful, key=lambda each: lines[_line(each)]))
 
 
-_Named = tuple[object, ...]
+_FaultKey = tuple[object, ...]
 
 
-def _decided_by(disturbance: Disturbance) -> _Named | None:
-    """Return the disturbance whose result says whether this one is needed; None if none does.
+@dataclass(frozen=True)
+class _Known:
+    """What is known from the runs of a sweep, finished and running."""
 
-    * A call that fails from then on: the same that fails once. If the rank has not survived that,
-      or never came to the point again, there is nothing more to fail.
-    * A rank that is held for seconds: the same that is held until the others wait. If none of them
-      polled or had a timeout of seconds, no more happens in that time.
-    * A rank that is held at one collective: the same at all of them, as long as that is survived.
-    """
-    fault = disturbance.fault
-    if disturbance.family == "hazards":
-        return None
-    if fault.kind == "fails" and fault.at.onwards:
-        return _named(
-            replace(disturbance, fault=replace(fault, at=replace(fault.at, onwards=False)))
-        )
-    if fault.kind == "hold" and "min_s" in fault.params:
-        params = {key: value for key, value in fault.params.items() if key != "min_s"}
-        return _named(replace(disturbance, fault=replace(fault, params=params)))
-    if fault.kind == "hold" and fault.at.point == "collective" and not fault.at.onwards:
-        at = replace(fault.at, name="", nth=1, call="", onwards=True)
-        return _named(replace(disturbance, fault=replace(fault, at=at)))
-    return None
+    runs: Sequence[DisturbedRun]
+    running: Sequence[Disturbance]
 
+    def leaves_open(self, disturbance: Disturbance) -> bool:
+        """Return whether a disturbance may show something new."""
+        family, fault = FAMILIES[disturbance.family].load(), disturbance.fault
+        if _class(disturbance) in self._closed:
+            return False
+        if any(family.is_shown_by(disturbance, run) for run in self._by_class(disturbance)):
+            return False
+        decider = family.decided_by(fault)
+        if decider is None:
+            return True
+        run = self._by_fault.get(_key(decider))
+        is_needless = run is not None and family.is_needless(fault, run)
+        return not is_needless and _key(decider) not in self._deciding
 
-def _told_ways(runs: Iterable[DisturbedRun]) -> Mapping[_Named, set[ErrorPath]]:
-    """Return the ways of the failures that all ranks were seen to hear of, by class."""
-    ways: dict[_Named, set[ErrorPath]] = {}
-    for each in runs:
-        if each.outcome == "told" and each.disturbance.family == "fails":
-            disturbance = each.disturbance
-            ways.setdefault(_class(disturbance), set()).add(disturbance.passed.error_path)
-    return ways
+    @cached_property
+    def _closed(self) -> set[Hashable]:
+        """The classes that have shown a weakness, or may be about to."""
+        weak = [each.disturbance for each in self.runs if each.outcome in WEAK]
+        return {_class(each) for each in (*weak, *self.running)}
 
+    @cached_property
+    def _deciding(self) -> set[_FaultKey]:
+        return {_key(each.fault) for each in self.running}
 
-def _is_told(disturbance: Disturbance, told: Mapping[_Named, set[ErrorPath]]) -> bool:
-    """Return whether all ranks were seen to hear of a failure that takes the same way.
+    @cached_property
+    def _by_fault(self) -> Mapping[_FaultKey, DisturbedRun]:
+        return {_key(each.disturbance.fault): each for each in self.runs}
 
-    What differs between such failures is the function of a library that handles it first: one that
-    was heard of was not swallowed, and then they are the same.
-    """
-    if disturbance.family != "fails":
-        return False
-    return bool(told.get(_class(disturbance), set()) - {disturbance.passed.error_path})
+    @cached_property
+    def _runs_of(self) -> Mapping[Hashable, Sequence[DisturbedRun]]:
+        return group_by_value((_class(each.disturbance), each) for each in self.runs)
+
+    def _by_class(self, disturbance: Disturbance) -> Sequence[DisturbedRun]:
+        return self._runs_of.get(_class(disturbance), ())
 
 
-def _is_needless(disturbance: Disturbance, runs: Mapping[_Named, DisturbedRun]) -> bool:
-    """Return whether other runs have shown that a disturbance would show nothing."""
-    decider = _decided_by(disturbance)
-    run = runs.get(decider) if decider is not None else None
-    if run is None:
-        return False
-    fault = disturbance.fault
-    if fault.kind == "fails" and fault.at.onwards:
-        return run.outcome in {*WEAK, "told"} or run.again is False
-    if "min_s" in fault.params:
-        return run.is_pressed is False
-    return run.outcome == "survived"
-
-
-def _named(disturbance: Disturbance) -> _Named:
-    fault = disturbance.fault
+def _key(fault: Fault) -> _FaultKey:
     return fault.kind, fault.ranks, fault.at, tuple(sorted(fault.params.items()))
 
 
-def _class(disturbance: Disturbance) -> tuple[object, ...]:
-    """Return what is equal for disturbances of one class; each hazard is one of its own."""
-    if disturbance.family == "hazards":
-        return _named(disturbance)
+def _class(disturbance: Disturbance) -> Hashable:
+    """Return what is equal for disturbances of one class."""
     return disturbance.family, disturbance.role, disturbance.class_
 
 
-def _line(disturbance: Disturbance) -> tuple[object, ...]:
+def _line(disturbance: Disturbance) -> Hashable:
     """Return what is equal for what is done at one line, of one kind."""
     passed = disturbance.passed
     where = passed.where
     line = (where.file, where.line) if where is not None else passed.point.name
     return disturbance.family, disturbance.role, line
-
-
-# Cut a plan into parts that run apart, and join their results.
-
-
-def shard_of(plan: SweepPlan, k: int, n: int) -> tuple[Disturbance, ...]:
-    """Return the `k`-th of `n` parts of a plan, in its order; `k` counts from 1.
-
-    Each part has a share of what is likely and of what is not.
-    """
-    return plan.disturbances[k - 1 :: n]
-
-
-def merge_results(results: Sequence[SweepResult]) -> SweepResult:
-    """Join results of one test: of shards, or of a sweep that was interrupted and went on.
-
-    Of several runs of one disturbance the last counts.
-
-    Args:
-        results: At least one, in the order in which they were made.
-    """
-    first, last = results[0], results[-1]
-    by_fault = {repr(run.disturbance.fault): run for each in results for run in each.runs}
-    runs = tuple(by_fault.values())
-    weaknesses = tuple(
-        _with_acceptance(each, results) for each in reduce_runs(runs, _counted(results))
-    )
-    left_out = _left_out(results, runs)
-    reasons = {each.reason for each in left_out}
-    parts = {each.shard for each in results}
-    unmet = [set(each.unmet_acceptances) for each in results]
-    return replace(
-        last,
-        plan=max((each.plan for each in results), key=lambda plan: len(plan.disturbances)),
-        status=_status(results, weaknesses, is_interrupted="interrupted" in reasons),
-        reason=next((each.reason for each in results if each.reason), None) if reasons else None,
-        runs=runs,
-        weaknesses=weaknesses,
-        left_out=left_out,
-        unmet_acceptances=tuple(sorted(set[str].intersection(*unmet))),
-        budget_s=sum(each.budget_s for each in results),
-        duration_s=sum(each.duration_s for each in results),
-        shard=first.shard if len(parts) == 1 else None,
-    )
-
-
-def _counted(results: Iterable[SweepResult]) -> Callable[[DisturbedRun], Counts]:
-    """Return what says how often a run was repeated in all results, and showed the same again."""
-    known: Counter[tuple[str, bool]] = Counter()
-    for result in results:
-        for weakness in result.weaknesses:
-            told = [(result.runs[each.run], each.repeated) for each in weakness.unsteady]
-            for run, (times, again) in [(weakness.witness, weakness.repeated), *told]:
-                known[repr(run.disturbance.fault), False] += times
-                known[repr(run.disturbance.fault), True] += again
-
-    def counted(run: DisturbedRun) -> Counts:
-        fault = repr(run.disturbance.fault)
-        return known[fault, False], known[fault, True]
-
-    return counted
-
-
-def _with_acceptance(weakness: Weakness, results: Iterable[SweepResult]) -> Weakness:
-    """Return a weakness with why it is accepted."""
-    key = weakness.witness.weakness_key
-    same = [
-        each for result in results for each in result.weaknesses if each.witness.weakness_key == key
-    ]
-    accepted = next((each.accepted for each in same if each.accepted is not None), None)
-    return replace(weakness, accepted=accepted)
-
-
-def _left_out(results: Sequence[SweepResult], runs: Iterable[DisturbedRun]) -> tuple[LeftOut, ...]:
-    """Return what none of the results has run.
-
-    What other shards were to run is left out for their reasons, if they are there.
-    """
-    done = {repr(each.disturbance.fault) for each in runs}
-    planned = {
-        repr(each.fault): each.family for result in results for each in result.plan.disturbances
-    }
-    rest = Counter(family for fault, family in planned.items() if fault not in done)
-    found = []
-    for reason in _reasons(results):
-        for family in rest:
-            given = [
-                each.count
-                for result in results
-                for each in result.left_out
-                if (each.reason, each.family) == (reason, family)
-            ]
-            count = min(rest[family], sum(given))
-            rest[family] -= count
-            found.append(LeftOut(reason, family, count))
-    return tuple(each for each in found if each.count)
-
-
-_FOR_ANOTHER_RUN = ("interrupted", "budget", "shard")
-"""Reasons why something is left to others: it may have been run by them."""
-
-
-def _reasons(results: Iterable[SweepResult]) -> list[str]:
-    """Return the reasons for leaving something out, those first that no other run changes."""
-    given = {each.reason for result in results for each in result.left_out}
-    return sorted(given, key=lambda each: (each in _FOR_ANOTHER_RUN, each))
-
-
-def _status(
-    results: Sequence[SweepResult], weaknesses: Sequence[Weakness], *, is_interrupted: bool
-) -> SweepStatus:
-    if any(each.fails_test for each in weaknesses):
-        return "failed"
-    if all(each.status == "not swept" for each in results):
-        return "not swept"
-    return "interrupted" if is_interrupted else "passed"

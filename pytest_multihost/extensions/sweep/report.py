@@ -216,10 +216,9 @@ def _accepted(weakness: Weakness) -> str:
 
 
 def _took(result: SweepResult) -> str:
-    shard = f", shard {result.shard[0]} of {result.shard[1]}" if result.shard else ""
     return (
         f"{result.duration_s:.1f} s of {result.budget_s:g} s, {plural(result.lanes, 'world')} at a"
-        f" time{shard}; every fault at every point of every rank would be {result.plan.brute_force}"
+        f" time; every fault at every point of every rank would be {result.plan.brute_force}"
         " runs"
     )
 
@@ -329,11 +328,10 @@ def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
 
 
 def _table_row(result: SweepResult) -> str:
-    shard = f" (shard {result.shard[0]} of {result.shard[1]})" if result.shard else ""
     cells = [
         result.nodeid,
         f"{result.world_size} {result.backend}",
-        f"{result.status}{shard}",
+        result.status,
         "; ".join(
             [survives_text(result), *(f"left out {each}" for each in left_out_texts(result))]
         ),

@@ -14,7 +14,6 @@ from typing import Final, Literal
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.sweep.family import DEFAULT_FAMILIES, Family
 
 SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
 
@@ -40,7 +39,7 @@ class Disturbance:
     """One fault at one point of one rank.
 
     Attributes:
-        family: What it does.
+        family: The name of its family.
         fault: The fault; its `ranks` is one number.
         role: The ranks that pass the same points: disturbing any of them should show the same.
         passed: The point, as it was passed in the undisturbed run.
@@ -48,7 +47,7 @@ class Disturbance:
         alike: Other lines at which its class is passed; not each is tried.
     """
 
-    family: Family
+    family: str
     fault: Fault
     role: tuple[int, ...]
     passed: RecordedPoint
@@ -180,12 +179,12 @@ class LeftOut:
     """Disturbances that were planned and not run.
 
     Attributes:
-        reason: ``budget``, ``known``, ``shard``, ...: all are in docs/sweep-json.md.
+        reason: ``budget``, ``known``, ``machine``, ...: all are in docs/sweep-json.md.
         count: How many.
     """
 
     reason: str
-    family: Family
+    family: str
     count: int
 
 
@@ -197,7 +196,7 @@ class SweepResult:
         status: ``failed`` if there is a weakness that is not accepted.
         reason: Why the test was not swept, or what ended the sweep; None otherwise.
         points: How many points each rank passed, by kind of point.
-        shard: Which part of the plan was run, and of how many; None for all of it.
+        shard: Always None; earlier versions could run one part of the plan, and wrote which.
         lanes: How many worlds ran at a time.
         started_at: UTC, when the sweep began; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.
@@ -212,7 +211,7 @@ class SweepResult:
     seed: int
     status: SweepStatus
     reason: str | None = None
-    families: tuple[Family, ...] = DEFAULT_FAMILIES
+    families: tuple[str, ...] = ()
     points: Mapping[str, tuple[int, ...]]
     plan: SweepPlan
     runs: tuple[DisturbedRun, ...] = ()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.model.acceptance import Acceptance
-from pytest_multihost.extensions.sweep.family import Family
+from pytest_multihost.extensions.sweep.families import FAMILIES
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -20,19 +20,6 @@ REPEATS = 5
 
 MOST_WITNESSES = 3
 """How many runs of one weakness are repeated, one after the other, until one is steady."""
-
-_MILDNESS: Mapping[Family, int] = {
-    "late": 0,
-    "hazards": 0,
-    "differs": 1,
-    "fails": 2,
-    "errors": 4,
-    "killed": 5,
-}
-"""The mildest family first; a call that fails from then on is between the last three."""
-
-_FAILS_ONWARDS = 3
-
 
 Counts = tuple[int, int]
 """How often a run was repeated, and how often that showed its weakness again."""
@@ -52,18 +39,6 @@ def find_weaknesses(
         again = [each for each in repeats if each.disturbance == run.disturbance]
         return len(again), sum(shows_again(each, run) for each in again)
 
-    return reduce_runs(runs, counted)
-
-
-def reduce_runs(
-    runs: Sequence[DisturbedRun], counted: Callable[[DisturbedRun], Counts]
-) -> tuple[Weakness, ...]:
-    """Return what runs show.
-
-    Args:
-        runs: One run of each disturbance.
-        counted: Returns how often a run was repeated, and how often it showed the same again.
-    """
     shown: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(runs):
         if run.outcome in WEAK:
@@ -124,13 +99,12 @@ def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
 def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
     """Sort the mildest disturbance first, then the shortest lateness, then the shortest run.
 
-    To be late at one point is milder than at all.
+    To be late at one point is milder than at all, and to fail once than from then on.
     """
     fault = run.disturbance.fault
-    rank = _MILDNESS[run.disturbance.family]
-    if run.disturbance.family == "fails" and fault.at.onwards:
-        rank = _FAILS_ONWARDS
-    return rank, fault.at.onwards, float(fault.params.get("min_s", 0.0)), run.seconds
+    family = FAMILIES[run.disturbance.family].load()
+    min_s = float(fault.params.get("min_s", 0.0))
+    return family.mildness, fault.at.onwards, min_s, run.seconds
 
 
 # Match weaknesses with those that a project accepts.

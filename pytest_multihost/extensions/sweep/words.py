@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.extensions.sweep.families import FAMILIES
+from pytest_multihost.extensions.sweep.mendings import BROADCAST_DECISIONS, Mending
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -34,6 +35,8 @@ OUTCOMES: Mapping[RunOutcome, str] = {
 
 _MAX_ALIKE = 6
 """How many further lines of a weakness are told."""
+
+_KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 
 def plural(count: int, noun: str) -> str:
@@ -65,9 +68,6 @@ def point_text(point: Point) -> str:
             return f"{nth}sync point {point.name!r}"
         case _:
             return "start"
-
-
-_KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 
 def disturbance_text(disturbance: Disturbance) -> str:
@@ -138,71 +138,10 @@ def _end(run: DisturbedRun) -> str:
     return f", which {'has' if len(run.culprits) == 1 else 'have'} failed"
 
 
-# How to mend it
-
-
-@dataclass(frozen=True, slots=True)
-class Mending:
-    """A pattern that removes a sort of weakness."""
-
-    anchor: str
-    advice: str
-
-    @property
-    def page(self) -> str:
-        """Where it is described, with an example."""
-        return f"docs/mending.md#{self.anchor}"
-
-
-MENDINGS = {
-    each.anchor: each
-    for each in (
-        Mending(
-            "agree-on-errors",
-            "Let all ranks exchange whether they failed before they wait, so that each one raises.",
-        ),
-        Mending(
-            "broadcast-decisions",
-            "Let one rank decide and broadcast the decision, so that all take the same branch.",
-        ),
-        Mending(
-            "sort-listings",
-            "Sort the listing, or let one rank list and broadcast the result.",
-        ),
-        Mending(
-            "join-uneven-inputs",
-            "Agree before each step whether every rank has data, so that all stop together.",
-        ),
-        Mending(
-            "wait-by-an-operation",
-            "Wait for another rank's file with a barrier or broadcast, then look for it once.",
-        ),
-        Mending(
-            "launch-in-one-order",
-            "Launch in an order that is the same on all ranks, and from one thread for each group.",
-        ),
-        Mending(
-            "lost-ranks",
-            "Run under a launcher that ends all ranks when one dies; no code of the others can.",
-        ),
-    )
-}
-
-_QUESTIONS = ("stat", "listdir")
-"""Calls whose error many programs take for an answer: os.path.exists returns False."""
-
-
 def mending(run: DisturbedRun) -> Mending:
     """Return what would mend the weakness that a run shows."""
-    fault = run.disturbance.fault
-    is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
-    if is_answer:
-        return MENDINGS["broadcast-decisions"]
-    if run.disturbance.family == "hazards" and fault.kind == "hold":  # of one of two threads
-        return MENDINGS["launch-in-one-order"]
-    late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
-    kind = _KINDS.get(fault.kind)
-    return MENDINGS[(kind.mending if kind is not None else "") or late]
+    family = FAMILIES.get(run.disturbance.family)
+    return family.load().mend(run) if family is not None else BROADCAST_DECISIONS
 
 
 # The whole sweep
@@ -289,7 +228,6 @@ _LEFT_OUT = {
     "known": "because other runs have shown that they would show nothing new",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
-    "shard": "because other shards run them",
     "doubtful": "because nothing was proven, and in a world alone nothing occurred",
 }
 

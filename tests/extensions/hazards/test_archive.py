@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.operation import program_scope
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage, slots_path
 from pytest_multihost.core.slots.page import ARCHIVED, RECORDS, parse_group
-from pytest_multihost.extensions.hazards.record import plain_calls, read_record
+from pytest_multihost.extensions.hazards.read_record import plain_calls, read_record
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_calls_of_one_thread_are_plain(recorder: Recorder) -> None:
 
 
 def test_calls_that_a_rule_may_tell_are_not_plain(recorder: Recorder) -> None:
-    """A work that nobody has waited for; a second thread; the start of a program."""
+    """A work that nobody has waited for; a second thread."""
     call(recorder)
     recorder.page.leave(call(recorder))
     assert plain_calls(recorder.page.path, since_s=0) is None
@@ -81,10 +80,6 @@ def test_calls_that_a_rule_may_tell_are_not_plain(recorder: Recorder) -> None:
     thread.start()
     thread.join()
     assert plain_calls(other.page.path, since_s=0) is None
-    started = Recorder(SlotPage.create(slots_path(recorder.page.path.parent, 2)), 2, 3)
-    call(started)
-    started.page.reach(started.page.group((0, 1), 0, program_scope("train.py", 3)), 1)
-    assert plain_calls(started.page.path, since_s=0) is None
 
 
 def test_no_calls_are_not_plain(recorder: Recorder) -> None:

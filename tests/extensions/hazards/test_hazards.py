@@ -8,27 +8,18 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_multihost.core.model.acceptance import Acceptance
-from pytest_multihost.core.model.operation import (
-    PROGRAM_START,
-    Operation,
-    Scope,
-    program_scope,
-    read_start_number,
-    start_number,
-)
+from pytest_multihost.core.model.fault import START, Fault
+from pytest_multihost.core.model.operation import Operation, Scope
 from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.extensions.hazards.find import accept_hazards, find_hazards, suspected_faults
-from pytest_multihost.extensions.hazards.model import Launch, RankRecord
-from pytest_multihost.extensions.hazards.rules import (
-    Found,
-    buffered,
-    order,
-    programs,
-    racing,
-    skipped,
-    threads,
-    unwaited,
-)
+from pytest_multihost.extensions.hazards.accept import accept_hazards
+from pytest_multihost.extensions.hazards.disturb import suspected_faults
+from pytest_multihost.extensions.hazards.find import find_hazards
+from pytest_multihost.extensions.hazards.model import Hazards, Launch, RankRecord
+from pytest_multihost.extensions.hazards.rule import Found, HazardRule
+from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rules
+
+RULES = {rule.name: rule for rule in BUILT_IN_RULES}
+order, threads, unwaited, skipped = (rule.find for rule in BUILT_IN_RULES)
 
 PAIR, TRIO = (0, 1), (0, 1, 2)
 SENT = {"send": "transfer", "recv": "transfer"}
@@ -192,23 +183,13 @@ def test_two_groups_of_the_same_members_are_two() -> None:
     assert len(list(found)) == 1
 
 
-def test_threads_with_groups_of_their_own_are_another_rules() -> None:
+def test_threads_with_groups_of_their_own_have_no_order() -> None:
     """One of the groups is often on the CPU, where the test cannot show it."""
     rows = two(
         lambda rank: rank.launch().launch(group=TRIO, thread=2),
         lambda rank: rank.launch(group=TRIO, thread=2).launch(),
     )
     assert list(order(rows)) == []
-    assert [each.rule for each in racing(rows)] == ["racing"]
-
-
-def test_threads_that_launch_in_one_order_do_not_race() -> None:
-    """Whatever orders them."""
-    rows = two(
-        lambda rank: rank.launch().launch(group=TRIO, thread=2),
-        lambda rank: rank.launch().launch(group=TRIO, thread=2),
-    )
-    assert list(racing(rows)) == []
 
 
 # threads
@@ -346,101 +327,15 @@ def test_a_receive_from_anybody_may_be_the_one_that_is_missing() -> None:
     assert list(found) == []
 
 
-# buffered
-
-ISEND = {"name": "send", "waited": False}
-
-
-def test_two_ranks_that_send_before_they_receive_are_told() -> None:
-    """Each receive waits for its turn behind a send that waits for the other's receive."""
-    [found] = buffered(
-        two(
-            lambda rank: rank.launch(**ISEND, peer=1).launch("recv", peer=1).wait(0),
-            lambda rank: rank.launch(**ISEND, peer=0).launch("recv", peer=0).wait(0),
-        )
-    )
-    names = [[each.operation.name for each in launches] for _, launches in found.sides]
-    assert names == [["send", "recv"]] * 2
-
-
-def test_a_send_that_waits_at_once_is_told() -> None:
-    """The ranks do not come to their receives."""
-    found = buffered(
-        two(
-            lambda rank: rank.launch("send", peer=1).launch("recv", peer=1),
-            lambda rank: rank.launch("send", peer=0).launch("recv", peer=0),
-        )
-    )
-    assert len(list(found)) == 1
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (
-            lambda rank: rank.launch("send", peer=1).launch("recv", peer=1),
-            lambda rank: rank.launch("recv", peer=0).launch("send", peer=0),
-        ),
-        (
-            lambda rank: (
-                rank.launch(**ISEND, peer=1, is_batched=True)
-                .launch("recv", peer=1, is_batched=True)
-                .wait(0)
-            ),
-            lambda rank: (
-                rank.launch(**ISEND, peer=0, is_batched=True)
-                .launch("recv", peer=0, is_batched=True)
-                .wait(0)
-            ),
-        ),
-        (
-            lambda rank: rank.launch("send", peer=1).launch("recv"),
-            lambda rank: rank.launch("send", peer=0).launch("recv", peer=0),
-        ),
-        (
-            lambda rank: rank.launch("send", peer=1).launch("recv", peer=1),
-            lambda rank: rank.launch("send", peer=0),
-        ),
-    ],
-    ids=["in turn", "in a batch", "from anybody", "a receive that is not recorded"],
-)
-def test_sends_that_meet_their_receives_are_no_hazard(
-    one: Callable[[Recorded], object], other: Callable[[Recorded], object]
-) -> None:
-    """A receive from anybody makes it unclear which send it takes."""
-    assert list(buffered(two(one, other))) == []
-
-
-def test_a_ring_of_three_has_a_stream_for_each_pair() -> None:
-    """All send to the right first, and receive from the left, which is another stream."""
-    rows = [
-        Recorded(rank)
-        .launch(**ISEND, group=TRIO, peer=(rank + 1) % 3)  # type: ignore[arg-type]
-        .launch("recv", TRIO, peer=(rank - 1) % 3)
-        .wait(0)
-        for rank in TRIO
-    ]
-    assert list(buffered(records(*rows))) == []
-
-
-def test_messages_that_are_received_in_another_order_do_not_hang() -> None:
-    """A stream of NCCL knows no tags: the first send meets the first receive."""
-    found = buffered(
-        two(
-            lambda rank: rank.launch(**ISEND, peer=1, tag=1).launch("send", peer=1, tag=2).wait(0),
-            lambda rank: rank.launch("recv", peer=0, tag=2).launch("recv", peer=0, tag=1),
-        )
-    )
-    assert list(found) == []
-
-
 # what is told
 
 
-def found_in(rows: Rows, *, rules: Sequence[str] = ("order", "unwaited")) -> object:
+CONTEXT = SourceContext("/root", lambda _, line: f"line {line}")
+
+
+def found_in(rows: Rows, *, rules: Sequence[str] = ("order", "unwaited")) -> Hazards:
     """Return what rules find."""
-    context = SourceContext("/root", lambda _, line: f"line {line}")
-    return find_hazards(rows, rules, size=3, place_of=context.place)  # type: ignore[arg-type]
+    return find_hazards(rows, [RULES[name] for name in rules], size=3, place_of=CONTEXT.place)
 
 
 def test_the_same_lines_are_told_once_with_how_often_they_were_seen() -> None:
@@ -448,7 +343,7 @@ def test_the_same_lines_are_told_once_with_how_often_they_were_seen() -> None:
     row = Recorded(0)
     for _ in range(5):
         row.launch(waited=None, line=7)
-    [hazard] = found_in(records(row)).found  # type: ignore[attr-defined]
+    [hazard] = found_in(records(row)).found
     assert hazard.count == 5
     assert "seen 5 times" in hazard.text
     assert "train.py:7" in hazard.text
@@ -458,7 +353,7 @@ def test_a_hazard_is_accepted_by_its_rule_and_lines() -> None:
     """In the file that has the accepted weaknesses of sweeps."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
     entry = Acceptance(test="t", culprit="train.py:line 7", reason="known", hazard="unwaited")
-    accepted = accept_hazards(hazards, [entry], nodeid="t")  # type: ignore[arg-type]
+    accepted = accept_hazards(hazards, [entry], nodeid="t")
     assert accepted.found[0].accepted == "known"
     assert accepted.open == ()
 
@@ -472,7 +367,7 @@ def test_an_entry_for_something_else_accepts_no_hazard(change: Mapping[str, str]
     """Each part of it must fit."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
     entry = Acceptance(test="t", culprit="train.py:line 7", reason="known", hazard="unwaited")
-    accepted = accept_hazards(hazards, [replace(entry, **change)], nodeid="t")  # type: ignore[arg-type]
+    accepted = accept_hazards(hazards, [replace(entry, **change)], nodeid="t")
     assert len(accepted.open) == 1
 
 
@@ -485,21 +380,8 @@ def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
         lambda rank: rank.launch(line=3).launch(group=TRIO, line=4),
         lambda rank: rank.launch(group=TRIO, line=8).launch(line=7),
     )
-    [tried] = suspected_faults(found_in(opposite), size=3)  # type: ignore[arg-type]
+    [tried] = suspected_faults(found_in(opposite), RULES, size=3)
     assert (tried.kind, tried.ranks) == ("stream_order", (0, 1, 2))
-
-
-def test_programs_in_different_orders_are_tried_in_streams() -> None:
-    """Each start waits there for the other processes, as it may on GPUs."""
-    rows = (
-        jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
-        jax_rank(1, started(1, 5, 1), started(1, 3, 2)),
-    )
-    [tried] = suspected_faults(
-        found_in({each.rank: each for each in rows}, rules=("programs",)),  # type: ignore[arg-type]
-        size=2,
-    )
-    assert (tried.kind, tried.ranks) == ("stream_order", (0, 1))
 
 
 def test_of_two_threads_the_first_one_is_held() -> None:
@@ -507,7 +389,7 @@ def test_of_two_threads_the_first_one_is_held() -> None:
     row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)
     launches = tuple(replace(each, nth=4) for each in row.launches)
     found = found_in({1: RankRecord(1, launches)}, rules=("threads",))
-    [tried] = suspected_faults(found, size=2)  # type: ignore[arg-type]
+    [tried] = suspected_faults(found, RULES, size=2)
     assert (tried.kind, tried.ranks) == ("hold", (1,))
     assert (tried.at.name, tried.at.nth) == ("all_reduce", 4)
 
@@ -515,95 +397,52 @@ def test_of_two_threads_the_first_one_is_held() -> None:
 def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
     """Nobody can make a work hang that nobody waits for."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
-    assert suspected_faults(hazards, size=2) == {}  # type: ignore[arg-type]
+    assert suspected_faults(hazards, RULES, size=2) == {}
 
 
-# programs of jax
+# a rule of one's own
 
 
-def started(rank: int, line: int, since_s: float, group: tuple[int, ...] = PAIR) -> Launch:
-    """Return the start of a program."""
-    operation = Operation(
-        name=PROGRAM_START,
-        kind="collective",
-        group=group,
-        scope=program_scope("/job/train.py", line),
-        sequence=1,
-        since_s=since_s,
+def _broadcasts(rows: Rows) -> list[Found]:
+    return [
+        Found(((rank, (each,)),), each.operation.group)
+        for rank, record in rows.items()
+        for each in record.launches
+        if each.operation.name == "broadcast"
+    ]
+
+
+def _freeze(_: object, size: int) -> list[Fault]:
+    return [Fault("freeze", (size - 1,), START, {"seconds": 1.0})]
+
+
+def test_a_rule_of_ones_own_is_one_object_with_its_own_words() -> None:
+    """What it finds, how that is reported, when it hangs and what a sweep tries."""
+    rule = HazardRule(
+        name="casts",
+        find=_broadcasts,
+        summarize=lambda seen: f"{seen.ranks} used {seen.operation} in the {seen.group}",
+        when="It hangs on Sundays.",
+        disturb=_freeze,
     )
-    return Launch(rank, int(since_s * 10), 1, Frame("/job/train.py", line, ""), operation)
+    rows = records(*(Recorded(rank).launch("broadcast", line=7) for rank in PAIR))
+    hazards = find_hazards(rows, [RULES["order"], rule], size=2, place_of=CONTEXT.place)
+    [hazard] = hazards.found
+    assert hazards.rules == ("order", "casts")
+    assert hazard.text.splitlines() == [
+        "casts: ranks 0,1 used broadcast in the world group",
+        "  rank 0: broadcast #1 (world group) at /job/train.py:7",
+        "  seen 2 times in this run",
+        "  It hangs on Sundays.",
+    ]
+    [tried] = suspected_faults(hazards, {rule.name: rule}, size=2)
+    assert (tried.kind, tried.ranks) == ("freeze", (1,))
 
 
-def jax_rank(rank: int, *programs: Launch, meets_s: float = 0.0, thread: int = 7) -> RankRecord:
-    """Return what a process has started, with a barrier of the coordination service."""
-    row = Recorded(rank)
-    if meets_s:
-        row.launch("wait_at_barrier", thread=thread, scope=Scope("barrier", "saved"))
-        [launch] = row.launches
-        row.launches = [
-            replace(launch, operation=replace(launch.operation, since_s=meets_s), thread=thread)
-        ]
-    return RankRecord(rank, tuple(row.launches), main_thread=7, programs=programs)
-
-
-def programs_in(*rows: RankRecord) -> list[Found]:
-    """Return what the rule finds."""
-    return list(programs({each.rank: each for each in rows}))
-
-
-def test_programs_that_start_in_opposite_orders_are_told() -> None:
-    """With the lines that start them."""
-    [found] = programs_in(
-        jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
-        jax_rank(1, started(1, 5, 1), started(1, 3, 2)),
-    )
-    lines = [[each.frame.line for each in launches] for _, launches in found.sides]  # type: ignore[union-attr]
-    assert (found.rule, lines) == ("programs", [[3, 5], [5, 3]])
-
-
-def test_a_barrier_before_a_program_on_one_process_alone_is_told() -> None:
-    """The other one starts the program first."""
-    [found] = programs_in(
-        jax_rank(0, started(0, 3, 2), meets_s=1), jax_rank(1, started(1, 3, 1), meets_s=2)
-    )
-    names = [each.operation.name for each in found.sides[0][1]]  # type: ignore[union-attr]
-    assert names == ["wait_at_barrier", PROGRAM_START]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        (
-            jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
-            jax_rank(1, started(1, 3, 8), started(1, 5, 9)),
-        ),
-        (
-            jax_rank(0, started(0, 3, 1), started(0, 5, 2, TRIO)),
-            jax_rank(1, started(1, 5, 1, TRIO)),
-        ),
-        (
-            jax_rank(0, started(0, 3, 2), meets_s=1, thread=8),
-            jax_rank(1, started(1, 3, 1), meets_s=2, thread=8),
-        ),
-        (jax_rank(0, meets_s=1), jax_rank(1, started(1, 3, 1), meets_s=2)),
-    ],
-    ids=["in one order", "one in common", "a barrier in another thread", "no programs"],
-)
-def test_programs_that_meet_are_no_hazard(rows: tuple[RankRecord, RankRecord]) -> None:
-    """How late a process is does not matter."""
-    assert programs_in(*rows) == []
-
-
-@pytest.mark.parametrize("now_s", [5.0, 214_748.3647, 300_000.25])
-@pytest.mark.parametrize("is_main", [True, False])
-def test_the_count_of_a_start_says_when_it_was(now_s: float, is_main: bool) -> None:
-    """Also on a machine that has been up for days, and by which thread."""
-    number = start_number(now_s, 0, is_main=is_main)
-    at_s, was_main = read_start_number(number, now_s - 60)
-    assert (abs(at_s - now_s) < 0.001, was_main) == (True, is_main)
-
-
-def test_counts_of_starts_grow_within_a_tick() -> None:
-    """The last start has the highest count."""
-    first = start_number(5.0, 0, is_main=True)
-    assert start_number(5.0, first, is_main=False) > first
+def test_a_rule_is_applied_by_default_only_if_it_says_so() -> None:
+    """Else only where it is named, or all are asked for."""
+    rule = HazardRule(name="casts", find=_broadcasts, summarize=str, when="Never.")
+    rules = {**RULES, "casts": rule}
+    assert chosen_rules(rules, ()) == BUILT_IN_RULES
+    assert chosen_rules(rules, ("casts",)) == (rule,)
+    assert chosen_rules(rules, ("all",)) == (*BUILT_IN_RULES, rule)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES
+
 Worlds = Any  # of tests/conftest.py
 RunWorlds = Callable[..., Worlds]
 
@@ -69,10 +71,79 @@ def test_only_the_rules_that_were_asked_for_are_applied(run_worlds: RunWorlds) -
     assert hazards(worlds) == {"rules": ["order"], "found": [], "truncated": []}
 
 
-def test_an_unknown_rule_is_refused(run_worlds: RunWorlds) -> None:
-    """With the names of those that exist."""
-    worlds = run_worlds(UNWAITED, "--multihost-hazard-rules=ordre")
-    worlds.run.stderr.fnmatch_lines(["*rules are order, *not 'ordre'*"])
+@pytest.mark.parametrize("rule", ["ordre", "unguarded"])
+def test_an_unknown_rule_is_refused(run_worlds: RunWorlds, rule: str) -> None:
+    """With the names of those that exist; an earlier version had the second one."""
+    worlds = run_worlds(UNWAITED, f"--multihost-hazard-rules={rule}")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    worlds.run.stderr.fnmatch_lines([f"*rules are order, threads, unwaited, skipped*not '{rule}'*"])
+
+
+def test_each_rule_has_an_example_on_the_page() -> None:
+    """A user who gets a warning looks its rule up there."""
+    assert list(EXAMPLES) == [rule.name for rule in BUILT_IN_RULES]
+
+
+OWN_RULE = """
+import pytest
+from pytest_multihost.extensions.hazards.rule import Found, HazardRule
+
+def find(records):
+    for rank, record in records.items():
+        yield Found(((rank, record.launches[-1:]),))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_multihost_hazard_rules():
+    return [
+        HazardRule(
+            name="last",
+            find=find,
+            summarize=lambda seen: f"{seen.ranks} ended with {seen.operation}",
+            when="It hangs on Sundays.",
+        )
+    ]
+"""
+STEP = """
+import pytest, torch.distributed as dist
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_step(world):
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("names", ["last", "all", "order,last"])
+def test_a_rule_of_a_third_party_is_asked_for_by_its_name(
+    run_worlds: RunWorlds, pytester: pytest.Pytester, names: str
+) -> None:
+    """It judges even a run in which all ranks do the same, and has words of its own."""
+    pytester.makeconftest(OWN_RULE)
+    worlds = run_worlds(STEP, f"--multihost-hazard-rules={names}")
+    worlds.run.assert_outcomes(passed=1, warnings=1)
+    worlds.run.stdout.fnmatch_lines(
+        ["*MultihostHazardWarning: last: ranks 0,1 ended with barrier", "*It hangs on Sundays."]
+    )
+    assert hazards(worlds)["rules"][-1] == "last"
+
+
+def test_a_rule_of_a_third_party_is_known_but_not_applied_without_being_asked_for(
+    run_worlds: RunWorlds, pytester: pytest.Pytester
+) -> None:
+    """It does not say that it is certain; a message about another name lists it."""
+    pytester.makeconftest(OWN_RULE)
+    run_worlds(STEP).run.assert_outcomes(passed=1)
+    wrong = run_worlds(STEP, "--multihost-hazard-rules=lsat").run
+    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
+    wrong.stderr.fnmatch_lines(["*rules are order, threads, unwaited, skipped, last, or all*"])
+
+
+def test_a_conftest_with_a_rule_does_not_need_hazards(
+    run_worlds: RunWorlds, pytester: pytest.Pytester
+) -> None:
+    """The plugin may be switched off."""
+    pytester.makeconftest(OWN_RULE)
+    worlds = run_worlds(STEP, "-p", "no:multihost_hazards")
+    worlds.run.assert_outcomes(passed=1)
 
 
 def test_an_accepted_hazard_is_silent(run_worlds: RunWorlds, pytester: pytest.Pytester) -> None:

@@ -17,7 +17,6 @@ from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep.family import Family
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.testing import (
@@ -173,7 +172,7 @@ def judged(
     **more: Any,  # noqa: ANN401
 ) -> DisturbedRun:
     """Return what a world has shown; the arguments are those of `world`."""
-    family: Family = "late" if fault.kind == "hold" else "fails"
+    family: str = "late" if fault.kind == "hold" else "fails"
     disturbance = Disturbance(family, fault, (0,), PASSED, 0)
     context = SourceContext("/t", lambda _file, line: f"line {line}")
     result = world(fault, *errors, **more)

@@ -253,14 +253,6 @@ def test_one_rank_of_a_role_is_enough_unless_one_may_be_another_than_the_rest(
     assert {each.fault.ranks for each in of_kind(plan, "clock_skew")} == ranks
 
 
-@pytest.mark.parametrize(("what", "kind"), [("clock", "clock_skew"), ("hashes", "hash_seed")])
-def test_what_the_code_does_not_look_at_is_left_as_it_is(what: str, kind: str) -> None:
-    """It could change nothing; what is not known to be unused is disturbed."""
-    plan = plan_sweep(primary_saves(), ["differs"], size=3, unused=frozenset({what}))
-    other = plan_sweep(primary_saves(), ["differs"], size=3)
-    assert {*kinds(other)} - {*kinds(plan)} == {kind}
-
-
 def test_the_clock_changes_in_the_middle() -> None:
     """A skew from the start on cancels out where times are compared."""
     plan = plan_sweep(alike(2, (io("a"), 10), (ALL_REDUCE, 20), (io("b"), 30)), size=2)
@@ -505,7 +497,7 @@ def test_what_fails_after_the_last_operation_comes_last() -> None:
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    """Shards of it are made in different processes."""
+    """A sweep that is continued plans again, and must find what it has run."""
     assert plan_sweep(many(30), size=4) == plan_sweep(many(30), size=4)
 
 

@@ -23,8 +23,16 @@ CONTRACT = Path(__file__).parents[3] / "docs" / "sweep-json.md"
     "result", [SWEEP, UNSURE, SOUND, NOT_SWEPT], ids=["weak", "unsure", "sound", "not swept"]
 )
 def test_a_sweep_is_read_as_it_was_written(result: SweepResult, tmp_path: Path) -> None:
-    """Shards are merged, and a sweep goes on, from files."""
+    """A sweep goes on, and its page is made again, from the file."""
     assert read_sweep(write_sweep(tmp_path, result)) == result
+
+
+def test_a_part_of_a_sweep_that_an_earlier_version_ran_is_read(tmp_path: Path) -> None:
+    """Its pages can be made again, and the sweep goes on from it."""
+    path = write_sweep(tmp_path, SWEEP)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**record, "shard": [1, 2]}), encoding="utf-8")
+    assert replace(read_sweep(path), shard=None) == SWEEP
 
 
 def test_a_value_that_is_no_number_of_json_survives(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From runs to weaknesses: reduced, repeated, accepted, cut into shards and joined."""
+"""From runs to weaknesses: reduced, repeated, accepted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.extensions.sweep.family import Family
-from pytest_multihost.extensions.sweep.plan import merge_results, shard_of
-from pytest_multihost.extensions.sweep.result import (
-    Disturbance,
-    DisturbedRun,
-    LeftOut,
-    SweepPlan,
-    SweepResult,
-    UnsteadyRun,
-)
+from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
 from pytest_multihost.extensions.sweep.weaknesses import (
     apply_acceptances,
     find_weaknesses,
@@ -32,7 +23,7 @@ SAVE = Place("src/ckpt.py", 20, "Saver.save", "path.write_text(text)")
 BARRIER = Place("src/ckpt.py", 40, "Saver.save", "dist.barrier()")
 
 
-def disturbance(number: int = 1, *, family: Family = "fails", **params: Any) -> Disturbance:  # noqa: ANN401
+def disturbance(number: int = 1, *, family: str = "fails", **params: Any) -> Disturbance:  # noqa: ANN401
     """Return one of many disturbances."""
     kind = {"late": "hold", "differs": "short_data", "fails": "fails"}.get(family, family)
     point = Point("io", f"*/f{number}", call="write", onwards=params.pop("onwards", False))
@@ -40,7 +31,7 @@ def disturbance(number: int = 1, *, family: Family = "fails", **params: Any) -> 
     return Disturbance(family, Fault(kind, (0,), point, params), (0,), passed, 0)
 
 
-def weak(number: int = 1, *, family: Family = "fails", **more: Any) -> DisturbedRun:  # noqa: ANN401
+def weak(number: int = 1, *, family: str = "fails", **more: Any) -> DisturbedRun:  # noqa: ANN401
     """Return a run that shows a weakness."""
     disturbed = more.pop("disturbance", None) or disturbance(number, family=family)
     operation = OperationName("barrier", number, (0, 1))
@@ -213,94 +204,3 @@ def test_an_acceptance_for_another_test_is_neither_met_nor_unmet() -> None:
         find_weaknesses([weak()]), [accepted(test="*::test_load")], nodeid=NODEID
     )
     assert ([each.accepted for each in found], unmet) == ([None], ())
-
-
-# Shards, and what is continued
-
-PLAN = SweepPlan(((0,),), 7, tuple(disturbance(number) for number in range(7)), 70)
-
-
-def result(*runs: DisturbedRun, **more: Any) -> SweepResult:  # noqa: ANN401
-    """Return the result of a sweep."""
-    fields = {
-        "run_id": "r",
-        "nodeid": NODEID,
-        "backend": "gloo",
-        "world_size": 2,
-        "seed": 1,
-        "status": "passed",
-        "points": {},
-        "plan": PLAN,
-        "runs": runs,
-        "weaknesses": find_weaknesses(runs),
-        "budget_s": 60.0,
-        "duration_s": 10.0,
-        **more,
-    }
-    return SweepResult(**fields)
-
-
-def test_shards_cover_the_plan_without_overlap_and_evenly() -> None:
-    """Each disturbance is in one."""
-    parts = [shard_of(PLAN, k, 3) for k in (1, 2, 3)]
-    assert sorted(map(repr, sum(parts, ()))) == sorted(map(repr, PLAN.disturbances))
-    assert {len(each) for each in parts} == {2, 3}
-
-
-def test_joined_shards_have_the_runs_and_weaknesses_of_all() -> None:
-    """One weakness that both have seen is one."""
-    left = (LeftOut("shard", "fails", 4),)
-    first = result(weak(0), survived(2), shard=(1, 2), left_out=left, status="failed")
-    second = result(weak(1), weak(3, culprit=BARRIER), shard=(2, 2), left_out=left, status="failed")
-    joined = merge_results([first, second])
-    assert len(joined.runs) == 4
-    assert [each.shown_by for each in joined.weaknesses] == [(0, 2), (3,)]
-    assert (joined.status, joined.shard) == ("failed", None)
-    assert sum(each.count for each in joined.left_out) == 3
-
-
-def test_a_sweep_that_went_on_has_left_out_nothing_more() -> None:
-    """What was interrupted has been run."""
-    first = result(
-        *map(survived, range(3)),
-        status="interrupted",
-        reason="Ctrl-C",
-        left_out=(LeftOut("interrupted", "fails", 4),),
-    )
-    joined = merge_results([first, result(*map(survived, range(3, 7)))])
-    assert (joined.status, joined.reason, joined.left_out) == ("passed", None, ())
-    assert joined.duration_s == 20.0
-
-
-def test_what_no_run_changes_is_left_out_for_its_own_reason() -> None:
-    """What would show again what is known is not left out for lack of time."""
-    first = result(*map(survived, range(3)), left_out=(LeftOut("known", "fails", 4),))
-    assert merge_results([first]).left_out == (LeftOut("known", "fails", 4),)
-    left = (LeftOut("known", "fails", 3), LeftOut("budget", "fails", 1))
-    joined = merge_results([result(*map(survived, range(3)), left_out=left), result(survived(3))])
-    assert joined.left_out == (LeftOut("known", "fails", 3),)
-
-
-def test_joined_results_remember_repeats_and_acceptances() -> None:
-    """Both were found out by the runs that are joined."""
-    [weakness] = find_weaknesses([weak(1)], [weak(1)] * 5)
-    known = replace(weakness, accepted="one host")
-    joined = merge_results([result(weak(1), weaknesses=(known,)), result(survived(2))])
-    [found] = joined.weaknesses
-    assert (found.repeated, found.accepted, joined.status) == ((5, 5), "one host", "passed")
-
-
-def test_joined_results_know_what_did_not_repeat() -> None:
-    """Also of a run that is no witness."""
-    runs = [weak(1), weak(2, family="late")]
-    known = find_weaknesses(runs, [weak(1), replace(runs[1], outcome="survived")])
-    joined = merge_results([result(*runs, weaknesses=known), result(survived(3))])
-    assert joined.weaknesses == known
-    only = find_weaknesses(runs[:1], [replace(weak(1), outcome="survived")])
-    assert merge_results([result(runs[0], weaknesses=only)]).status == "passed"
-
-
-def test_an_acceptance_is_unmet_only_if_no_part_met_it() -> None:
-    """Each shard sees a part."""
-    first, second = result(unmet_acceptances=("a", "b")), result(unmet_acceptances=("b",))
-    assert merge_results([first, second]).unmet_acceptances == ("b",)

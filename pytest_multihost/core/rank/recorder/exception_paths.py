@@ -15,12 +15,11 @@ from types import CodeType, FrameType
 from pytest_multihost.core.cpython_private import handler_of, is_covered
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.recorded_point import ASKS
-from pytest_multihost.core.model.stack import Frame, is_library, is_ours
+from pytest_multihost.core.model.stack import is_library, is_ours
 
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
-_NAMES_OF_CALLS = frozenset(name for _, name in _CALLS)
 _covered: dict[tuple[CodeType, int], bool] = {}
 
 
@@ -76,27 +75,6 @@ def error_path(frame: FrameType | None) -> ErrorPath:
             entered.append(frame.f_code.co_qualname)
         frame = frame.f_back
     return ErrorPath(tuple(entered), UNHANDLED)
-
-
-def user_frames(frame: FrameType | None) -> Iterator[Frame]:
-    """Yield where the user's functions are, innermost first, up to pytest's call of the test."""
-    while frame is not None and not _is_call_of_test(frame.f_code):
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            yield Frame(code.co_filename, frame.f_lineno or 0, code.co_name)
-        frame = frame.f_back
-
-
-def callers(frame: FrameType | None) -> tuple[int, ...]:
-    """Return numbers for the instructions that all frames are at, up to pytest's call of the test.
-
-    They are equal for two calls that come from the same places, as long as their code lives.
-    """
-    found: list[int] = []
-    while frame is not None and frame.f_code.co_name not in _NAMES_OF_CALLS:
-        found += (id(frame.f_code), frame.f_lasti)
-        frame = frame.f_back
-    return tuple(found)
 
 
 def _entry(frame: FrameType) -> FrameType:

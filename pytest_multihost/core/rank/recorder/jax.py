@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,13 +43,11 @@ from pytest_multihost.core.jax_private import (
     state,
 )
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
-from pytest_multihost.core.model.event import now
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     RUNTIME_SCOPE,
     Scope,
     program_scope,
-    start_number,
 )
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.exception_paths import fails_test
@@ -107,7 +104,7 @@ class _JaxRecorder:
     recorder: Recorder
     thread: _Thread = field(default_factory=_Thread)
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
-    last_start: int = 0
+    starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def calls(self) -> dict[str, dict[str, Describe]]:
         """Return what is wrapped, by module, and how its calls are described.
@@ -228,9 +225,7 @@ class _JaxRecorder:
         processes = processes_of(program)
         if len(processes) > 1 and self._is_of_this_world(state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
-            is_main = self.recorder.thread.native_id == os.getpid()
-            self.last_start = start_number(now(), self.last_start, is_main=is_main)
-            page.reach(page.group(tuple(sorted(processes)), 0, scope), self.last_start)
+            page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
             if fails_test(get_frame(1), _directory()):
                 return self._begin_start
         return None

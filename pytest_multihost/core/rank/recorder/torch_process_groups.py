@@ -314,8 +314,6 @@ class OpenWorks:
             stream: What it takes turns with; see `await_stream`.
         """
         state = self.thread.state
-        if state.is_in_batch:
-            self.recorder.page.set_batched(record)
         if state.coalesced is not None:
             self.recorder.page.leave(record)
             state.coalesced.append(record)

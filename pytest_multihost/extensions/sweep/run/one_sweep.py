@@ -88,7 +88,7 @@ class OneSweep:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was planned and not run."""
         return tuple(
-            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
 
@@ -266,7 +266,7 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
 
 
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
-    """Return the last sweep of the same test with the same world and part of the plan.
+    """Return the last sweep of the same test with the same world.
 
     Args:
         result: The sweep that is about to begin.
@@ -280,4 +280,4 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
 
 
 def _world(result: SweepResult) -> tuple[object, ...]:
-    return result.nodeid, result.backend, result.world_size, result.seed, result.shard
+    return result.nodeid, result.backend, result.world_size, result.seed

@@ -22,7 +22,7 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.outcome.points import recorded_points, unused_by_all
+from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.launchers import (
@@ -43,7 +43,7 @@ from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.extensions.sweep.marker import SweepRequest
 from pytest_multihost.extensions.sweep.options import CONTINUE
-from pytest_multihost.extensions.sweep.plan import plan_sweep, shard_of
+from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section, write_sweep
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
@@ -206,11 +206,10 @@ class Sweeps:
         points = recorded_points(world.history, attempt.judged.context.place)
         planned = plan_sweep(
             points,
-            [each for each in result.families if each != "hazards"],
+            result.families,
             size=size,
             decisions=request.decisions,
             values=request.values,
-            unused=unused_by_all(world.history, size),
         )
         last = max((each.class_ for each in planned.disturbances), default=0)
         suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
@@ -270,20 +269,23 @@ class Sweeps:
         )
 
     def _suspected(self, attempt: CompletedAttempt, *, class_: int) -> list[Disturbance]:
-        """Return disturbances that other extensions suggest."""
-        groups = self.run.config.hook.pytest_multihost_suspects(attempt=attempt)
+        """Return disturbances that other extensions suggest, each in a class of its own.
+
+        Args:
+            attempt: The undisturbed run.
+            class_: Number of the class of the first one.
+        """
+        config = self.run.config
+        groups = config.hook.pytest_multihost_suspects(config=config, attempt=attempt)
+        found = [each for group in groups for each in group.items()]
         return [
-            _suspicion(fault, where, class_) for group in groups for fault, where in group.items()
+            _suspicion(fault, where, number) for number, (fault, where) in enumerate(found, class_)
         ]
 
     def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
-        """Return what is to be run: this shard's part, without what earlier sweeps have run."""
+        """Return what is to be run, without what earlier sweeps have run."""
         todo = list(result.plan.disturbances)
         sweep = OneSweep(deque())
-        if result.shard is not None:
-            mine = shard_of(result.plan, *result.shard)
-            sweep.leave_out("shard", (each for each in todo if each not in mine))
-            todo = list(mine)
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
         if self.run.config.getoption(CONTINUE):

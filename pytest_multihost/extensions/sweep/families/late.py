@@ -1,22 +1,37 @@
-"""Where to hold a rank: only where it can matter to others that it is late."""
+"""The family `late`: a rank is held at a point until all others wait.
+
+It is held only where it can matter to others that it is late.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 from pytest_multihost import faults
 from pytest_multihost.core.model.collectives import COLLECTIVES
-from pytest_multihost.core.model.fault import Point
+from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import (
     LAST_TURN,
     LATER_TURN,
     Choice,
     Role,
+    UndisturbedRun,
     Weight,
 )
 from pytest_multihost.extensions.sweep.classes import SpanKind, classes_of, is_of_the_test, site_of
+from pytest_multihost.extensions.sweep.families.family import SweepFamily
+from pytest_multihost.extensions.sweep.mendings import (
+    BROADCAST_DECISIONS,
+    WAIT_BY_AN_OPERATION,
+    Mending,
+)
+from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.extensions.sweep.sharing import changes
+
+_UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late)
+"""Operations that end in the same way however late a rank is."""
 
 _UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late)
 """Operations that end in the same way however late a rank is."""
@@ -25,7 +40,7 @@ LATE_S = 3.0
 """How late a rank is whose others have a timeout of seconds, or poll a number of times."""
 
 
-def choices_of_lateness(role: Role) -> Iterator[Choice]:
+def _plan(role: Role) -> Iterator[Choice]:
     """Yield where to hold a rank of a role.
 
     What a rank does for itself makes it late only for the next thing that others can see. So it is
@@ -48,7 +63,7 @@ def _late_at_files(role: Role) -> Iterator[Choice]:
     """
 
     def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
-        if passed.point.point != "io" or not role.sharing.is_raced(passed):
+        if passed.point.point != "io" or not role.run.sharing.is_raced(passed):
             return None
         return site_of(passed), kind
 
@@ -98,7 +113,7 @@ def _late_at_collectives(collectives: Sequence[RecordedPoint]) -> Iterator[Choic
     if len(collectives) > 1:
         at = Point("collective", onwards=True)
         fault = faults.hold(rank=first.rank, at=at)
-        yield Choice(0, Weight.LATE_AT_OPERATION, "late", fault, first, "collectives")
+        yield Choice(0, Weight.LATE_AT_OPERATION, fault, first, "collectives")
     for site, passed in by_site.items():
         turn = LAST_TURN if len(collectives) > 1 else 0
         yield _held(passed, Weight.LATE_AT_OPERATION, turn, ("collective", site))
@@ -116,5 +131,51 @@ def _late_at_sync_points(role: Role) -> Iterator[Choice]:
 def _held(
     passed: RecordedPoint, weight: Weight, turn: int, class_: Hashable, *, min_s: float = 0.0
 ) -> Choice:
-    fault = faults.hold(rank=passed.rank, at=passed.point, min_s=min_s)
-    return Choice(turn, weight, "late", fault, passed, class_)
+    return Choice(turn, weight, _hold(passed, min_s), passed, class_)
+
+
+def _hold(passed: RecordedPoint, min_s: float = 0.0) -> Fault:
+    return faults.hold(rank=passed.rank, at=passed.point, min_s=min_s)
+
+
+def _faults_at(passed: RecordedPoint, _run: UndisturbedRun) -> Iterator[Fault]:
+    yield from (_hold(passed), _hold(passed, LATE_S))
+
+
+def _decided_by(fault: Fault) -> Fault | None:
+    """Return the hold whose result says whether this one is needed.
+
+    * A rank that is held for seconds: the same that is held until the others wait.
+    * A rank that is held at one collective: the same at all of them.
+    """
+    if "min_s" in fault.params:
+        params = {key: value for key, value in fault.params.items() if key != "min_s"}
+        return replace(fault, params=params)
+    if fault.at.point == "collective" and not fault.at.onwards:
+        return replace(fault, at=replace(fault.at, name="", nth=1, call="", onwards=True))
+    return None
+
+
+def _is_needless(fault: Fault, run: DisturbedRun) -> bool:
+    """Return whether to hold the rank would show nothing new.
+
+    If none of the others polled or had a timeout of seconds, no more happens in seconds. A rank
+    that was held at all collectives, and hurt nobody, hurts nobody at one of them.
+    """
+    return run.is_pressed is False if "min_s" in fault.params else run.outcome == "survived"
+
+
+def _mend(run: DisturbedRun) -> Mending:
+    is_file = run.disturbance.fault.at.point == "io"
+    return WAIT_BY_AN_OPERATION if is_file else BROADCAST_DECISIONS
+
+
+FAMILY = SweepFamily(
+    name="late",
+    plan=_plan,
+    faults_at=_faults_at,
+    mildness=0,
+    mend=_mend,
+    decided_by=_decided_by,
+    is_needless=_is_needless,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,9 +25,6 @@ from pytest_multihost.core.slots.page import (
     texts_of,
 )
 from pytest_multihost.extensions.hazards.model import Launch, RankRecord
-
-_PROGRAM = json.dumps("program ")[:-1].encode()
-"""How the scope of a program begins in the text of a group."""
 
 _LAUNCH = slice(15, 19)
 """Of a record: thread, file, line and function of the call that launched the operation."""
@@ -65,7 +61,7 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
         since_s: Operations that began earlier are left out.
     """
     data = read_page(page)
-    if data is None or archive_path(page).exists() or _PROGRAM in data:
+    if data is None or archive_path(page).exists():
         return None
     since_ns = since_s * 1e9
     used = [each for each in _used(data[RECORDS_AT:SINK_AT]) if each[0] >= since_ns]

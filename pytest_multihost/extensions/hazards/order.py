@@ -1,0 +1,139 @@
+"""The rule `order`: ranks launch collectives of several groups in different orders."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from itertools import combinations, groupby, pairwise
+from operator import itemgetter
+
+from pytest_multihost.core.model.fault import START, Fault
+from pytest_multihost.core.model.operation import GroupKey, group_by_value
+from pytest_multihost.extensions.hazards.model import Hazard, Launch, RankRecord
+from pytest_multihost.extensions.hazards.records import Records, collectives
+from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
+
+Place = tuple[GroupKey, int]
+"""A group, and the sequence of an operation in it: equal on all its members."""
+
+Launched = Mapping[Place, Launch]
+"""The collectives of a thread, in the order in which it launched them."""
+
+Launcher = tuple[int, int]
+"""A rank and a thread of it."""
+
+After = Mapping[Place, Mapping[Place, Launcher]]
+"""For each operation those that a thread launched next, with the thread."""
+
+
+def _find(records: Records) -> Iterator[Found]:
+    """Find collectives that ranks launch in orders which no common order agrees with.
+
+    Mostly two ranks that launch collectives of two groups in opposite orders; a longer cycle has
+    more ranks and groups. The order is that of one thread. Groups that ask for gloo by name stay on
+    the CPU, and have no order with others.
+    """
+    if not _has_several_groups(records):
+        return
+    launched = {
+        (rank, thread): {each.operation.place: each for each in launches}
+        for rank, record in sorted(records.items())
+        for thread, launches in group_by_value(
+            (each.thread, each) for each in _on_device(record)
+        ).items()
+    }
+    pairs = list(_opposite(launched))
+    yield from pairs or _cycle(launched)
+
+
+def _has_several_groups(records: Records) -> bool:
+    """Return whether there is an order at all; most programs have one group."""
+    launches = (each for record in records.values() for each in record.launches)
+    first = next(launches, None)
+    return any(e.operation.group_key != first.operation.group_key for e in launches if first)
+
+
+def _on_device(record: RankRecord) -> list[Launch]:
+    return [each for each in collectives(record) if not each.operation.is_for_cpu]
+
+
+def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
+    """Yield for each two ranks the first two operations that they launch in opposite orders."""
+    for one, two in combinations(launched, 2):
+        ours, theirs = launched[one], launched[two]
+        both = ours.keys() & theirs.keys() if one[0] != two[0] else set()
+        pairs = zip(filter(both.__contains__, ours), filter(both.__contains__, theirs), strict=True)
+        for a, b in pairs:
+            if a != b:
+                sides = (one[0], (ours[a], ours[b])), (two[0], (theirs[b], theirs[a]))
+                yield Found(sides)
+                break
+
+
+def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
+    """Yield a shortest cycle of operations, each launched before the next by one of the ranks."""
+    after: dict[Place, dict[Place, Launcher]] = {}
+    for launcher, mine in launched.items():
+        for a, b in pairwise(mine):
+            after.setdefault(a, {}).setdefault(b, launcher)
+    for place in _unordered(after):
+        path = _way_back(place, after)
+        if path:
+            steps = [(after[a][b], a, b) for a, b in pairwise(path)]
+            sides = groupby(steps, key=itemgetter(0))
+            found = [(launcher, list(each)) for launcher, each in sides]
+            yield Found(
+                tuple(
+                    (launcher[0], (launched[launcher][each[0][1]], launched[launcher][each[-1][2]]))
+                    for launcher, each in found
+                ),
+            )
+            return
+
+
+def _unordered(after: After) -> list[Place]:
+    """Return the operations that come before themselves, and what comes after these."""
+    before = Counter(each for later in after.values() for each in later)
+    ready = [each for each in after if not before[each]]
+    ordered = set[Place]()
+    while ready:
+        ordered.add(place := ready.pop())
+        following = list(after.get(place, ()))
+        before.subtract(following)
+        ready += [each for each in following if not before[each]]
+    return [each for each in after if each not in ordered]
+
+
+def _way_back(place: Place, after: After) -> list[Place]:
+    """Return a shortest way from an operation back to it; empty if there is none."""
+    ways, seen = deque([[place]]), {place}
+    while ways:
+        way = ways.popleft()
+        for each in after.get(way[-1], ()):
+            if each == place:
+                return [*way, each]
+            if each not in seen:
+                seen.add(each)
+                ways.append([*way, each])
+    return []
+
+
+def _summarize(seen: Occurrences) -> str:
+    return f"{seen.ranks} launch operations of their groups in different orders"
+
+
+def _in_streams(_: Hazard, size: int) -> Iterator[Fault]:
+    """Yield what lets each rank run its operations in the order of their launch, as NCCL does."""
+    yield Fault("stream_order", tuple(range(size)), START, {})
+
+
+ORDER = HazardRule(
+    name="order",
+    find=_find,
+    summarize=_summarize,
+    when="NCCL before 2.26 can hang here at any time; since 2.26, with"
+    " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here.",
+    is_default=True,
+    judges_plain_runs=False,
+    disturb=_in_streams,
+)

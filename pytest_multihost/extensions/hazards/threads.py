@@ -1,0 +1,69 @@
+"""The rule `threads`: two threads of a rank are in operations of one group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from pytest_multihost.core.model.fault import Fault, Point
+from pytest_multihost.extensions.hazards.model import Hazard, Launch
+from pytest_multihost.extensions.hazards.records import Records, collectives_by_group
+from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
+
+
+def _find(records: Records) -> Iterator[Found]:
+    """Find a rank of which two threads were inside calls of one group at a time.
+
+    What orders calls of two threads - a lock, a queue, a join - lets the second begin when the
+    first has returned. Calls that are alike match in either order.
+    """
+    for rank, record in records.items():
+        if len({each.thread for each in record.launches}) < 2:  # noqa: PLR2004 - as it says
+            continue
+        for launches in collectives_by_group(record).values():
+            for earlier, later in _overlapping(launches):
+                if earlier.thread != later.thread and _call(earlier) != _call(later):
+                    yield Found(((rank, (earlier, later)),), later.operation.group)
+
+
+def _call(launch: Launch) -> tuple[str, str, int | None]:
+    """Return what another call must have in common to take the place of one."""
+    return launch.operation.name, launch.operation.detail, launch.operation.root
+
+
+def _overlapping(launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
+    """Yield each synchronous call with those that began before it returned."""
+    for index, earlier in enumerate(launches):
+        operation = earlier.operation
+        if operation.waited_s != operation.since_s:
+            continue
+        ended_s = inf if operation.ended_s is None else operation.ended_s
+        for later in launches[index + 1 :]:
+            if later.operation.since_s >= ended_s:
+                break
+            yield earlier, later
+
+
+def _summarize(seen: Occurrences) -> str:
+    return f"two threads of {seen.ranks} are in operations of the {seen.group} at a time"
+
+
+def _hold_the_first(hazard: Hazard, _size: int) -> Iterator[Fault]:
+    """Yield what makes the thread that came first on this rank the last one."""
+    [side] = hazard.sides
+    operation = side.steps[0].operation
+    if operation is not None:
+        at = Point("collective", operation.name, side.steps[0].nth)
+        yield Fault("hold", (side.rank,), at, {"until": "others-wait"})
+
+
+THREADS = HazardRule(
+    name="threads",
+    find=_find,
+    summarize=_summarize,
+    when="It hangs when the threads of another rank come in the other order: nothing orders"
+    " the two calls, and the operations of the group do not match then.",
+    is_default=True,
+    judges_plain_runs=False,
+    disturb=_hold_the_first,
+)

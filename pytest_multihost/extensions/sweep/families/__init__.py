@@ -1,0 +1,65 @@
+"""The families of disturbances: what a sweep does to a rank.
+
+`family` says what a family is. Each has a module of its own: `late`, `fails`, `differs`, `errors`,
+`killed` and `hazards`. `FAMILIES` lists them.
+
+Every run of pytest imports this module, because the options name the families. So the list holds
+only what the options say; a family's module, with all that plans, is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.sweep.families.family import SweepFamily
+
+__all__ = ["DEFAULT_FAMILIES", "FAMILIES", "FamilyEntry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyEntry:
+    """What the options say of a family, and how to get it.
+
+    Attributes:
+        name: What users write for `--multihost-sweep`.
+        help: What is done to a rank, in a few words.
+        is_default: Whether tests are swept with it where the user names no families.
+        load: Returns the family. Called only where a test is swept, or a sweep is reported.
+    """
+
+    name: str
+    help: str
+    is_default: bool = False
+    load: Callable[[], SweepFamily]
+
+
+@cache
+def _load(name: str) -> SweepFamily:
+    """Return the family that the module of this name in this folder has."""
+    family: SweepFamily = import_module(f"{__name__}.{name}").FAMILY
+    return family
+
+
+def _entry(name: str, text: str, *, is_default: bool = False) -> FamilyEntry:
+    return FamilyEntry(name=name, help=text, is_default=is_default, load=partial(_load, name))
+
+
+FAMILIES: Mapping[str, FamilyEntry] = {
+    entry.name: entry
+    for entry in (
+        _entry("late", "the rank is held until all others wait", is_default=True),
+        _entry("fails", "a call on a file fails", is_default=True),
+        _entry("differs", "the rank sees other data than the others", is_default=True),
+        _entry("errors", "an operation or a data loader raises"),
+        _entry("killed", "the process is killed"),
+        _entry("hazards", "what the undisturbed run shows of hangs elsewhere is tried"),
+    )
+}
+"""The families by name, in the order in which they are planned."""
+
+DEFAULT_FAMILIES = tuple(name for name, entry in FAMILIES.items() if entry.is_default)

@@ -1,0 +1,74 @@
+"""The patterns that remove weaknesses; docs/mending.md shows each with code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS
+from pytest_multihost.extensions.sweep.result import DisturbedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """A pattern that removes a sort of weakness.
+
+    Attributes:
+        anchor: Its section of docs/mending.md.
+    """
+
+    anchor: str
+    advice: str
+
+    @property
+    def page(self) -> str:
+        """Where it is described, with an example."""
+        return f"docs/mending.md#{self.anchor}"
+
+
+AGREE_ON_ERRORS = Mending(
+    "agree-on-errors",
+    "Let all ranks exchange whether they failed before they wait, so that each one raises.",
+)
+BROADCAST_DECISIONS = Mending(
+    "broadcast-decisions",
+    "Let one rank decide and broadcast the decision, so that all take the same branch.",
+)
+SORT_LISTINGS = Mending(
+    "sort-listings",
+    "Sort the listing, or let one rank list and broadcast the result.",
+)
+JOIN_UNEVEN_INPUTS = Mending(
+    "join-uneven-inputs",
+    "Agree before each step whether every rank has data, so that all stop together.",
+)
+WAIT_BY_AN_OPERATION = Mending(
+    "wait-by-an-operation",
+    "Wait for another rank's file with a barrier or broadcast, then look for it once.",
+)
+LAUNCH_IN_ONE_ORDER = Mending(
+    "launch-in-one-order",
+    "Launch in an order that is the same on all ranks, and from one thread for each group.",
+)
+LOST_RANKS = Mending(
+    "lost-ranks",
+    "Run under a launcher that ends all ranks when one dies; no code of the others can.",
+)
+
+_BY_ANCHOR = {
+    each.anchor: each
+    for each in (
+        AGREE_ON_ERRORS,
+        BROADCAST_DECISIONS,
+        SORT_LISTINGS,
+        JOIN_UNEVEN_INPUTS,
+        WAIT_BY_AN_OPERATION,
+        LAUNCH_IN_ONE_ORDER,
+        LOST_RANKS,
+    )
+}
+_BY_KIND = {each.name: _BY_ANCHOR[each.mending] for each in BUILT_IN_KINDS if each.mending}
+
+
+def mending_of_kind(run: DisturbedRun) -> Mending:
+    """Return the pattern that removes what a kind of fault mostly shows."""
+    return _BY_KIND.get(run.disturbance.fault.kind, BROADCAST_DECISIONS)
