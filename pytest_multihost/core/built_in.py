@@ -1,4 +1,4 @@
-"""What is built in, offered through the same hooks as extensions and third parties use."""
+"""The built-in backends, faults and services, offered through the hooks that extensions use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:
 
 @hookimpl(trylast=True)
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer what lets held ranks go on, and what ends scripts."""
+    """Offer the services `held_ranks` and `script_end`."""
     from pytest_multihost.core.services import BUILT_IN_SERVICES
 
     return BUILT_IN_SERVICES

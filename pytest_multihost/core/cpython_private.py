@@ -1,9 +1,9 @@
-"""All uses of what CPython keeps private, or may change with any release; 3.11 to 3.14 are known.
+"""All uses of parts of CPython that any release may change; 3.11 to 3.14 are known.
 
-The one module that touches private names of the interpreter and of its standard library, that reads
-exception tables and instructions, and that reads the text of `faulthandler`. What another release
-does in another way is unknown, and unknown counts as "may be": an exception may be handled, a task
-may be unfinished, a thread may still do something, and a stack without a known form shows nothing.
+No other module touches private names of the interpreter or its standard library, reads exception
+tables and instructions, or parses the text of `faulthandler`. If a release differs, the answer is
+unknown, and unknown counts as "may be": an exception may be handled, a task may be unfinished, a
+thread may still do something. A stack in an unknown form shows nothing.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ from typing import Any, Final
 
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
 
-# Frames. These are the interpreter's own functions, not wrappers: a wrapper would be a frame more.
+# These are the interpreter's own functions: a wrapper would add a frame.
 
 get_frame = sys._getframe
-"""Returns a frame by its depth; 0 is the caller's. `inspect` is 100 times slower."""
+"""Returns the frame at a depth; 0 is the caller's. `inspect` is 100 times slower."""
 
 current_frames = sys._current_frames
 """Returns the innermost frame of each thread, by the thread's identifier."""
 
 
-# Exit handlers, threads, folders of multiprocessing
-
-
 def clear_exit_handlers() -> None:
-    """Forget what has been registered with `atexit`; CPython's own tests do the same."""
+    """Forget all handlers registered with `atexit`; CPython's own tests do the same."""
     atexit._clear()
 
 
 def run_exit_handlers() -> None:
-    """Run what has been registered with `atexit`, as the interpreter does when it ends."""
+    """Run the handlers registered with `atexit`, as the interpreter does when it ends."""
     atexit._run_exitfuncs()
 
 
 def wait_for_threads() -> None:
-    """Wait for the threads that keep the interpreter from ending, as it does itself."""
+    """Wait for all non-daemon threads, as the interpreter does when it ends."""
     shut_down = getattr(threading, "_shutdown", None)
     if shut_down is not None:
         shut_down()
@@ -62,38 +59,36 @@ def wait_for_threads() -> None:
 
 
 def pool_threads() -> Collection[threading.Thread]:
-    """Return the threads of the executors of `concurrent.futures`, which end with these alone."""
+    """Return the threads of `concurrent.futures` executors, which end only with their executor."""
     pools = sys.modules.get("concurrent.futures.thread")
     return frozenset(getattr(pools, "_threads_queues", ()))
 
 
 def keep_sockets_in(directory: Path) -> None:
-    """Have multiprocessing keep its sockets in a directory, and not in one that it makes in /tmp.
+    """Have multiprocessing keep its sockets in `directory` instead of one that it makes in /tmp.
 
-    It removes its own at exit, which a rank that is killed never reaches.
+    multiprocessing removes its own directory at exit, which a killed rank never reaches.
     """
     this: Any = multiprocessing.process.current_process()
     this._config["tempdir"] = str(directory)
 
 
 def path_globber() -> type | None:
-    """Return the class by which `pathlib` looks for files; it may hold functions of `os`."""
+    """Return the class with which `pathlib` globs, if any; it may hold functions of `os`."""
     found: type | None = getattr(glob, "_StringGlobber", None)
     return found
 
-
-# Tasks of asyncio
 
 Task = Any
 """A task of any event loop."""
 
 
 def unfinished_tasks() -> list[Task]:
-    """Return the tasks of asyncio that are not done, of all event loops.
+    """Return the asyncio tasks of all event loops that are not done.
 
-    3.11 keeps all tasks in `_all_tasks`, 3.12 standard tasks in `_scheduled_tasks`. 3.14 has them
-    in lists of its threads, which cannot be read. Where no list can, the garbage collector knows
-    all.
+    3.11 keeps all tasks in `_all_tasks`, 3.12 keeps standard tasks in `_scheduled_tasks`. 3.14
+    keeps them in lists of its threads, which cannot be read. If no list can be read, the tasks come
+    from the garbage collector.
     """
     tasks: Any = sys.modules.get("asyncio.tasks")
     if tasks is None:
@@ -105,21 +100,20 @@ def unfinished_tasks() -> list[Task]:
     return [each for each in list(known) if not each.done()]
 
 
-# Exception tables: which instructions a `try` or a `with` covers, and where its handler begins.
-#
-# CPython's InternalDocs/exception_handling.md describes them.
+# An exception table lists which instructions a `try` or a `with` covers, and where its handler
+# begins: see CPython's InternalDocs/exception_handling.md.
 
-_FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
+_FIELDS = 4  # of an entry: first instruction, number of instructions, handler, stack depth
 _CLEANUP = tuple(dis.opmap.get(each) for each in ("COPY", "POP_EXCEPT", "RERAISE"))
 _LEAVING = tuple(dis.opmap.get(each) for each in ("PUSH_EXC_INFO", "WITH_EXCEPT_START"))
 _OPENING = frozenset({"open", "scandir"})
-"""Names of functions whose results, as managers of a `with`, only close themselves."""
+"""Functions whose results, used as the manager of a `with`, only close themselves."""
 
 _SAMPLE = "one()\ntry:\n    two()\nexcept Exception:\n    three()\n"
 
 
 def is_covered(code: CodeType, offset: int) -> bool:
-    """Return whether a handler is there for an instruction, given by its offset in bytes."""
+    """Return whether a handler covers the instruction at an offset in bytes."""
     if not reads_tables():
         return True
     return any(start <= offset < end for start, end, _ in _table(code))
@@ -127,10 +121,10 @@ def is_covered(code: CodeType, offset: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def handler_of(code: CodeType, offset: int) -> int | None:
-    """Return where the handler of an instruction begins that may end an exception.
+    """Return the offset of the handler that may end an exception of an instruction; None if none.
 
-    None if there is no such handler. One that certainly raises again is skipped, and so is that of
-    a `with` which closes a file. Where tables cannot be read, each instruction has its own handler.
+    Skips handlers that certainly raise again, and those of a `with` that only closes a file. If
+    tables cannot be read, each instruction counts as having its own handler.
     """
     if not reads_tables():
         return offset
@@ -144,10 +138,10 @@ def handler_of(code: CodeType, offset: int) -> int | None:
 
 @cache
 def reads_tables() -> bool:
-    """Return whether this interpreter's tables have the form that is read here.
+    """Return whether this interpreter's tables have the known form.
 
-    A sample shows it: its second call is covered by a handler that begins as handlers do, and its
-    first one is not covered.
+    Checks a sample: a handler that begins in the known way must cover its second call, and none
+    may cover its first.
     """
     code = compile(_SAMPLE, "<sample>", "exec")
     try:
@@ -164,10 +158,10 @@ def reads_tables() -> bool:
 
 @lru_cache(maxsize=4096)
 def _table(code: CodeType) -> tuple[tuple[int, int, int], ...]:
-    """Return which instructions each handler covers, and where it begins, as offsets in bytes.
+    """Return first covered offset, end and handler of each entry, in bytes.
 
-    A number in the table has six bits in each byte, the highest first; bit 6 says that it goes on.
-    Instructions are counted in units of two bytes.
+    A number in the table has six bits in each byte, the highest first; bit 6 is set if another byte
+    follows. Numbers count units of two bytes.
     """
     numbers, number = list[int](), 0
     for byte in code.co_exceptiontable:
@@ -185,11 +179,11 @@ def _begins(code: CodeType, offset: int, operations: tuple[int | None, ...]) -> 
 
 
 def _closes(code: CodeType, target: int) -> bool:
-    """Return whether a handler is that of a `with` whose manager is a file that it opens."""
+    """Return whether a handler belongs to a `with` whose manager is a file that it opens."""
     if not _begins(code, target, _LEAVING):
         return False
     unit = min(start for start, _, each in _table(code) if each == target) // 2 - 1
-    if code.co_code[2 * unit] == dis.opmap.get("BEFORE_WITH"):  # of the whole statement
+    if code.co_code[2 * unit] == dis.opmap.get("BEFORE_WITH"):  # its position: the whole statement
         unit -= 1
     first, last, begin, end = next(islice(code.co_positions(), unit, None), (None,) * 4)
     if first is None or first != last or begin is None or end is None:
@@ -204,8 +198,6 @@ def _closes(code: CodeType, target: int) -> bool:
     return name in _OPENING
 
 
-# The text of faulthandler
-
 FAULTHANDLER: Final = "faulthandler"
 """The source of a dump that faulthandler has written."""
 
@@ -217,13 +209,13 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
 def parse_faulthandler(text: str, *, rank: int) -> Dump:
-    """Read what `faulthandler` wrote.
+    """Return the dump that `faulthandler` wrote as text.
 
     Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
     after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
-    lines that are none of these (``<no Python frame>``, ``Garbage-collecting``) carry no frame.
-    If the rank was asked several times, the last answer counts: within one, an empty line parts the
-    threads, and between two there is none.
+    other lines (``<no Python frame>``, ``Garbage-collecting``) carry no frame. If the file holds
+    several dumps, the last one counts: an empty line separates the threads of one dump, but no
+    empty line separates two dumps.
 
     Args:
         text: The file's content, possibly cut off at the end.
@@ -232,9 +224,9 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
     is_cut, last = False, "first"
     for line in text.splitlines():
         if head := _THREAD.match(line):
-            if last:  # another answer begins
+            if last:  # another dump begins
                 threads, is_cut = [], False
-            name = head[3] or head[2] or "MainThread"  # "Stack" heads the only thread asked for
+            name = head[3] or head[2] or "MainThread"  # "Stack" heads a dump of one thread
             threads.append(ThreadStack(name=name, current=head[1] == "Current thread"))
         elif threads and (found := _FRAME.match(line)):
             number = int(found[2]) if found[2].isdigit() else 0
@@ -246,5 +238,5 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
 
 
 def _unescaped(name: str) -> str:
-    """Undo how faulthandler writes what is not ASCII; it may not allocate memory."""
+    """Undo the escapes that faulthandler, which may not allocate memory, writes for non-ASCII."""
     return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)), name)

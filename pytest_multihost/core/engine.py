@@ -4,20 +4,20 @@ The engine depends neither on pytest nor on any runtime. Everything that happens
 the world's history; a rank's events are summarised in its `RankFacts`, and the engine decides from
 these facts and the clock alone. It judges nothing: it returns the observations, a `WorldResult`.
 
-Beside the ranks a world has services (`services.service`): these see every event, and ask for
-actions when no event is unread. The engine knows none of them.
+Beside the ranks a world has services (`services.service`). They see every event, and request
+actions when no event is unread. The engine knows no service by name.
 
 Ranks stop at three gates. The engine opens each for all of them at once, except where a service
 opens one for single ranks:
 
 * `go`: all are ready, so that the test's timeout does not include any rank's start-up;
 * `teardown`: all test bodies are over. A rank that tore down its fixtures while others still
-  communicate would make them fail, and those would look like culprits;
-* `exit`: all are torn down. If rank 0 hosts a service of the runtime, it exits last.
+  communicate would make them fail, and they would look like culprits;
+* `exit`: all fixtures are torn down. If rank 0 hosts a service of the runtime, it exits last.
 
 The engine ends a world early for one of these reasons: a timeout, a rank that has failed while the
-others continue (they get a grace period), a proof that no rank can make progress, ranks in
-operations that do not match, a rank that somebody has stopped, a lost server, or Ctrl-C.
+others continue (they get a grace period), a proof that no rank can make progress, a mismatch of
+operations, a stopped rank, a lost server, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ GRACE_AFTER_RAISE_S = 5.0
 """Grace period after a rank has raised: the test has failed in any case."""
 
 QUIET_PERIOD_S = 0.02
-"""How long no event must have arrived before a snapshot is taken.
+"""The time without any event after which a snapshot is taken.
 
 A rank that sends an event is making progress, so a snapshot would only cost it time.
 """
@@ -85,10 +85,10 @@ SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
-"""Takes stacks. Arguments: the ranks, where they answer, and those that compute with the GIL."""
+"""Takes stacks. Arguments: ranks, directory for their answers, ranks computing with the GIL."""
 
 OnTick = Callable[[float, Sequence[RankFacts]], None]
-"""Shows progress. Arguments: the seconds since the start, and the facts about the ranks."""
+"""Shows progress. Arguments: seconds since the start, facts about the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,22 +96,19 @@ class Surroundings:
     """Everything that a run of a world needs besides its spec.
 
     Attributes:
-        launcher: Starts its ranks.
-        dumper: Takes their stacks before they are ended.
+        dumper: Takes the stacks of the ranks before these are ended.
         now: Returns the world's monotonic time in seconds.
         directory: Where logs, stacks and the verdict go.
         scratch: The world's own directory for everything else.
         primary_leaves_last: Whether rank 0 may exit only after the others.
-        on_start: Called with the world when its ranks have been started.
+        on_start: Called with the world once its ranks have been started.
         on_tick: Called after every event, and every `tick_s` seconds without events, with the
             elapsed seconds and the facts.
         tick_s: The longest time without a call of `on_tick`.
-        watch: The watchdog: takes snapshots of the ranks from outside.
-        services: What else takes part in the world.
         on_hang: Called before the harness ends ranks that did not end by themselves.
-        patience_s: Ends the world so many seconds after the test has begun, or after the last
-            action of a service that was influencing ranks, if its timeout is later. What is proven
-            to hang is still proven to do so until that timeout.
+        patience_s: Ends the world this many seconds after the test has begun, or after the last
+            action of a service that was influencing ranks, unless its timeout comes first. A proof
+            of a hang still covers the time until the timeout.
     """
 
     launcher: Launcher
@@ -132,7 +129,7 @@ class Surroundings:
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     """Run a world to its end and return the observations.
 
-    On an exception, Ctrl-C or SIGTERM among them, the ranks are ended before it propagates.
+    On an exception, including Ctrl-C and SIGTERM, the ranks are ended before it propagates.
     """
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = utc_text()
@@ -181,7 +178,6 @@ class _WorldRun:
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
         facts: The facts about each rank, summarised from the history.
-        dumps: Stacks, once they have been taken.
         leftovers: Command lines of processes that ranks had left behind.
         opened: When each gate was opened.
         observed: The watchdog's observations, once it is closed.
@@ -234,10 +230,10 @@ class _WorldRun:
     ) -> tuple[Ending, str | None]:
         """Let the world run until it has ended or has to be ended; return why.
 
-        Each turn decides from the facts, waits for events, and records them. While events keep
-        arriving no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`; nor while
-        parts of a frame move: its rank waits for this process alone, and seems to hang. For the
-        same reason no hang is found while an event is unread.
+        Each turn decides from the facts, waits for events, and records them. Events that keep
+        arriving delay snapshots by up to `MAX_SNAPSHOT_DELAY_S`. No snapshot is taken while parts
+        of a frame arrive: the sending rank waits only for this process, and would seem to hang. For
+        the same reason no hang is reported while an event is unread.
         """
         events: Sequence[Event] = ()
         is_moving = False
@@ -251,7 +247,7 @@ class _WorldRun:
             is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
             news = () if ending_found is None or now >= deadline_s else world.wait(0.0)
-            if news:  # sent while the ranks were read: a rank may wait for our answer alone
+            if news:  # sent while the ranks were read: a rank may wait only for our answer
                 ending_found = None
             if ending_found is not None or now >= deadline_s:
                 self._dump(world)
@@ -275,7 +271,7 @@ class _WorldRun:
     def _take_all(
         self, world: RunningWorld, exchange: HarnessCollectives, events: Sequence[Event]
     ) -> None:
-        """Record events, and do what each asks for."""
+        """Record events, answer them, and perform the services' actions that follow from them."""
         for event in map(self._in_world_time, events):
             self._take(event)
             for each in self._requests(event):
@@ -289,23 +285,23 @@ class _WorldRun:
                     self._do(world, action)
 
     def _in_world_time(self, event: Event) -> Event:
-        """Return an event as the services want the history to have it."""
+        """Return an event as the history is to have it, after every service has changed it."""
         for service in self.surroundings.services:
             event = service.on_event(event)
         return event
 
     def _tick_s(self, *, is_busy: bool) -> float:
-        """Return the longest time to wait for events."""
+        """Return how long to wait for events at most."""
         needs = self.surroundings
         own_s = QUIET_PERIOD_S if is_busy else min(needs.tick_s, needs.watch.interval_s)
         return min([own_s, *(each.interval_s() for each in needs.services)])
 
     def _is_influenced(self, now: float) -> bool:
-        """Return whether a service is influencing ranks, so that their waits are no hang."""
+        """Return whether a service influences ranks now, so that their waits are no hang."""
         return any(each.is_acting(now) for each in self.surroundings.services)
 
     def _due(self, now: float) -> Sequence[Action]:
-        """Return what the first service wants that wants anything: of those that act, or of all."""
+        """Return the actions of the first service with any; acting services exclude the others."""
         services = self.surroundings.services
         deadline_s, ending = self._next_deadline()
         turn = Turn(
@@ -319,7 +315,7 @@ class _WorldRun:
         return next((actions for each in asked if (actions := each.due(turn))), ())
 
     def _do(self, world: RunningWorld, action: Action) -> None:
-        """Do what a service wants."""
+        """Perform an action of a service."""
         now = self.surroundings.now()
         if self._is_influenced(now):
             self.influenced_s = now
@@ -336,20 +332,20 @@ class _WorldRun:
             self._release(self.facts[rank], gate, world, now)
 
     def _requests(self, event: Event) -> Sequence[FaultRequest]:
-        """Return the requests for the parts of a fault that its rank cannot perform."""
+        """Return the requests to the server for parts of a fault that its rank cannot perform."""
         match event.body:
             case FaultChanged(pause=Pause() as pause):
                 return [PauseRank(event.rank, pause)]
             case FaultChanged(resume=True):
                 return [PauseRank(event.rank, None)]
             case FaultChanged(phase="begun", service=name, index=index, at=at) if name:
-                # Before the rendezvous it has been performed, before there was a rank.
+                # A fault at the rendezvous was performed before there was a rank.
                 is_performed = at.point == "rendezvous"
                 return [] if is_performed else [PerformFault(name, event.rank, index)]
         return []
 
     def _request(self, world: RunningWorld, request: FaultRequest) -> None:
-        """Send a request to the server, as the services want it to have it."""
+        """Send a request to the server, after every service has changed it."""
         for service in self.surroundings.services:
             request = service.on_request(request)
         world.request(request)
@@ -357,8 +353,8 @@ class _WorldRun:
     def _take_snapshot(self, now: float) -> Ending | None:
         """Have the watchdog take a snapshot; return why the world must end now, None if not.
 
-        Before `go` only the start-up timeout applies: importing a runtime looks like a hang. While
-        a fault is still to act, waiting for it is no hang either.
+        Before `go` only the start-up timeout applies, because importing a runtime looks like a
+        hang. A wait for a fault that is still to act is no hang either.
         """
         self.snapshot_s = now
         if "go" not in self.opened or self._is_influenced(now):
@@ -431,8 +427,11 @@ class _WorldRun:
     def _next_deadline(self, *, is_patient: bool = False) -> tuple[float, Ending]:
         """Return the time of the next deadline, and the ending it causes.
 
-        The grace period after a rank has failed restarts at each gate that opens: the ranks have
-        only just continued. `is_patient`: without that of `patience_s`.
+        The grace period after a rank has failed restarts at each gate that opens, because the
+        other ranks have only just continued.
+
+        Args:
+            is_patient: Whether to ignore `patience_s`.
         """
         last_gate_s = max(self.opened.values(), default=0.0)
         found = [self._deadline()]
@@ -460,7 +459,7 @@ class _WorldRun:
         return min(self.spec.timeout_s, patience_s or self.spec.timeout_s)
 
     def _why(self, ending: Ending) -> str:
-        """Return why the harness ends the world now, in words."""
+        """Return in words why the harness ends the world now."""
         reasons = {
             "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
             "overrun": f"took longer than {self._limit_s():g} s",
@@ -473,7 +472,7 @@ class _WorldRun:
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
             return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
-        # The first to raise may only have lost another rank: the culprit is found later.
+        # The first rank that raised may only have lost another: the culprit is found later.
         return "a rank had failed: the others were ended after a grace"
 
     def _unfinished(self) -> str:
@@ -487,10 +486,10 @@ class _WorldRun:
         return f"{rank_set(each.rank for each in late)} still in {phase}"
 
     def _end(self, world: RunningWorld) -> None:
-        """End the world, and keep only those of its last events that the test itself caused.
+        """End the world; of its last events, record only those that the test itself caused.
 
-        After the decision the harness influences the ranks: for example, requesting the stacks of
-        a stopped rank continues it.
+        After the decision the harness influences the ranks: for example, a request for the stacks
+        of a stopped rank continues it.
         """
         decided_s = self.decided_s or self.surroundings.now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
@@ -504,19 +503,19 @@ class _WorldRun:
 
 
 def _interruption(error: KeyboardInterrupt) -> str:
-    """Return what has ended the run: a signal, where the exception names it."""
+    """Return what interrupted the run: the signal if the exception names it, else Ctrl-C."""
     return f"interrupted by {str(error) or 'Ctrl-C'}"
 
 
 def _trouble_s(facts: RankFacts) -> float | None:
-    """Return when a rank died or raised, if it did."""
+    """Return when a rank died or raised; None if it did neither."""
     return facts.exited_s if facts.has_died else facts.failed_s
 
 
 def _answers(
     exchange: HarnessCollectives, event: Event, facts: RankFacts, subject: Subject
 ) -> Mapping[int, Frame[ToRank]]:
-    """Return the frames to send because of `event`, with the ranks that get them."""
+    """Return the frames that answer `event`, by the rank that gets each."""
     match event.body:
         case ExchangeEntered() as entered:
             return exchange.enter(event.rank, entered, event.payload)

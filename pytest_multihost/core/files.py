@@ -1,7 +1,7 @@
 """Write files safely, to directories that the harness has claimed.
 
-Each file appears at once and whole, so neither a reader, nor a full disk, nor another process
-that writes there leaves half of it.
+Each file appears whole or not at all: no reader sees half a file, even if the disk is full or
+another process writes to the same path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_multihost.core.model.errors import SettingError
 
 REMEDY = "Name another: --multihost-artifacts=DIR"
 MARKER = ".made-by-pytest-multihost"
-"""Name of the file that marks a directory as one of the harness's."""
+"""Name of the file that marks a directory as made by the harness."""
 
 _MARK = "pytest-multihost-hangs has made this directory, and removes old runs from it.\n"
 _DAY_S = 86_400.0
@@ -27,17 +27,17 @@ _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 
 
 def artifacts_folder() -> Path:
-    """Return where runs without pytest are kept."""
+    """Return the directory in which runs without pytest are kept."""
     return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
 
 
 def claim(directory: Path) -> None:
-    """Make a directory the harness's, or check that it is; several processes may do so at once.
+    """Claim a directory for the harness, or check that it is claimed; safe in parallel processes.
 
-    Git ignores the directory from then on, unless it has a .gitignore of the user's.
+    Git ignores the directory from then on, unless the user has put a .gitignore into it.
 
     Raises:
-        SettingError: It holds other files, or another user has made it where all users may.
+        SettingError: It holds other files, or another user made it where all users may write.
         OSError: It cannot be made.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def claim(directory: Path) -> None:
     if not others or (ignore.is_file() and ignore.read_bytes() == _IGNORE.encode()):
         with contextlib.suppress(FileExistsError), (directory / MARKER).open("x") as file:
             file.write(_MARK)
-    elif not (directory / MARKER).exists():  # asked last: it is the first file of any process
+    elif not (directory / MARKER).exists():  # checked last: every process writes this file first
         raise SettingError(
             f"{directory} holds other files, such as {min(others)}",
             seen=f"It has no file {MARKER}, so it was not made by pytest-multihost-hangs.",
@@ -63,15 +63,15 @@ def claim(directory: Path) -> None:
 
 
 def write(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Write a file beside its name, then rename it.
+    """Write a file under another name, then rename it to `path`.
 
-    What had its name is replaced; where that was a symbolic link, what it leads to stays.
+    Replaces any file at `path`; of a symbolic link, the link and not its target.
 
     Args:
-        text: Its content; what UTF-8 cannot encode becomes a question mark.
+        text: The content; a character that UTF-8 cannot encode becomes a question mark.
 
     Raises:
-        OSError: It cannot be written; whatever had its name is still there.
+        OSError: It cannot be written; an earlier file at `path` is still there.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -84,7 +84,7 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append to a file, all of a text or nothing, whichever processes append at the same time.
+    """Append the whole text to a file or nothing, even if other processes append at the same time.
 
     Raises:
         OSError: It cannot be written, or is a symbolic link.
@@ -106,7 +106,7 @@ def link(path: Path, target: str) -> None:
     """Make a symbolic link in one step; only another link is replaced.
 
     Raises:
-        FileExistsError: Something else has its name.
+        FileExistsError: `path` exists and is no link.
     """
     if path.exists() and not path.is_symlink():
         raise FileExistsError(errno.EEXIST, "it is no link, so it is left as it is", str(path))
@@ -116,9 +116,9 @@ def link(path: Path, target: str) -> None:
 
 
 def hold(directory: Path) -> None:
-    """Make a directory, and keep it from being removed by `remove_unheld`.
+    """Make a directory, and keep `remove_unheld` from removing it.
 
-    Until this process and all that it has forked have ended: the lock is never given back.
+    The lock is never released: it lasts until this process and all that it forked have ended.
     """
     import fcntl
 
@@ -136,9 +136,9 @@ def hold(directory: Path) -> None:
 
 
 def remove_unheld(directory: Path) -> None:
-    """Remove a directory, unless a process holds it, on whichever host or in whichever container.
+    """Remove a directory, unless a process of any host or container holds it.
 
-    On a file system without locks, unless it has changed within a day.
+    On a file system without locks, remove it unless it has changed within the last day.
     """
     import fcntl
 
@@ -154,10 +154,10 @@ def remove_unheld(directory: Path) -> None:
         if is_unheld:
             shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
-        directory.rmdir()  # on NFS it could not go before its open file
+        directory.rmdir()  # NFS keeps a directory until its open file is closed
 
 
 def _open_lock(directory: Path) -> int:
-    # For writing as well: NFS gives no exclusive lock without.
+    # Opened for writing as well: NFS grants no exclusive lock otherwise.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(directory / ".lock", flags, 0o666)

@@ -20,11 +20,11 @@ class HostKind:
 
     Attributes:
         name: As in ``hosts="name"``.
-        hosts: Returns the hosts of a world, from its number of ranks and that of each host.
-        services: The services that make them, by name: see `WorldSpec.services`.
-        probe: Import path, "package.module:function", of what finds out in a server whether such
-            hosts can be made there. It takes a directory that does not exist, and raises
-            LaunchError or OSError if they cannot.
+        hosts: Returns the hosts of a world, given its number of ranks and the ranks per host.
+        services: The services that make the hosts, by name: see `WorldSpec.services`.
+        probe: Import path, "package.module:function", of a function that checks in a server
+            whether such hosts can be made there. It takes a directory that does not exist, and
+            raises LaunchError or OSError if they cannot.
     """
 
     name: str
@@ -34,7 +34,7 @@ class HostKind:
 
 
 def offered_host_kinds(hook: pluggy.HookRelay) -> list[HostKind]:
-    """Return the kinds of hosts that plugins offer, those of the plugin registered last first."""
+    """Return the kinds of hosts that plugins offer; the plugin registered last comes first."""
     return [kind for group in hook.pytest_multihost_hosts() for kind in group]
 
 
@@ -43,7 +43,7 @@ class Hosts:
     """The setting `hosts`.
 
     Attributes:
-        kind: The kind of its hosts; None: all ranks are on this machine.
+        kind: None: all ranks are on this machine.
         ranks_each: Ranks on each host.
     """
 
@@ -55,8 +55,7 @@ class Hosts:
         """Return the value of a text such as "one", "netns", "netns:2".
 
         Args:
-            text: The text.
-            kinds: The kinds that exist. Of two with one name the first counts.
+            kinds: The kinds that exist. Of two with the same name the first counts.
 
         Raises:
             SettingError: It is invalid.
@@ -76,7 +75,7 @@ class Hosts:
 
     @property
     def services(self) -> Mapping[str, ServicePart]:
-        """The services that make them, by name."""
+        """The services that make the hosts, by name."""
         return self.kind.services if self.kind is not None else {}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an import path names: so a spec names code for processes that have no plugin manager."""
+"""Import paths, by which a spec names code for processes that have no plugin manager."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def import_path(path: str) -> Any:  # noqa: ANN401 - whatever the path names
-    """Return what "package.module:name" names.
+    """Return the object that "package.module:name" names.
 
     Raises:
-        ImportError: There is no such module, or nothing of that name in it.
+        ImportError: There is no such module, or it has no such name.
     """
     module, _, name = path.partition(":")
     try:

@@ -1,8 +1,8 @@
-"""All uses of what jax and jaxlib keep private; jax 0.8 to 0.10 are known.
+"""All uses of private parts of jax and jaxlib; jax 0.8 to 0.10 are known.
 
-Modules are looked up among those that are imported, so nothing is imported here. What is wrapped
-is named by constants: a module, and paths in it. What another version lacks is not wrapped, or
-counts as "may be": a backend may be up, a program may be one of several processes.
+Nothing is imported here: functions look modules up in `sys.modules`. Constants name the functions
+that the recorder wraps, by module and path. If another version lacks one, it is not wrapped, or
+the answer is "may be": a backend may be up, a program may span several processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 JaxObject = Any
-"""An object of jax's, which the type checker does not see."""
+"""An object of jax, which the type checker does not know."""
 
 BINDINGS: Final = "jaxlib._jax"
 """The module with the client of the coordination service."""
@@ -24,7 +24,7 @@ CLIENT: Final = "DistributedRuntimeClient"
 ARRAYS: Final = "jax._src.array"
 ARRAY: Final = "ArrayImpl"
 ARRAY_VALUE: Final = "ArrayImpl._value"
-"""Behind float(), tolist(), __array__ and print."""
+"""The property behind float(), tolist(), __array__ and print."""
 
 STATES: Final = "jax._src.distributed"
 """The module behind `jax.distributed`, whose functions are imported by name."""
@@ -33,10 +33,11 @@ STATE: Final = "State"
 
 PROGRAMS: Final = "jax._src.interpreters.pxla"
 START_PROGRAM: Final = "ExecuteReplicated.__call__"
-"""How Python starts a program: at its first call, and at later ones with effects."""
+"""The method by which Python starts a program: at its first call, and at later calls with effects.
+"""
 
 START_PROGRAM_FRAME: Final = ("jax/_src/interpreters/pxla.py", "__call__")
-"""End of the file and name of that function on a stack."""
+"""That method on a stack: the end of its file, and its name."""
 
 IMPORTED_LATE: Final = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 """Modules that jax imports when it compiles for the first time."""
@@ -57,7 +58,7 @@ def processes_of(program: JaxObject) -> set[int]:
     """Return the processes on whose devices a program runs.
 
     Raises:
-        Exception: This version of jax does not say it in this way.
+        Exception: This version of jax has no such attributes.
     """
     shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
     return {device.process_index for device in next(iter(shardings)).device_set}
@@ -67,7 +68,7 @@ def may_span_processes(program: JaxObject) -> bool:
     """Return whether a program may run on the devices of several processes."""
     try:
         return len(processes_of(program)) > 1
-    except Exception:  # noqa: BLE001 - whatever another version raises
+    except Exception:  # noqa: BLE001 - another version may raise anything
         return True
 
 
@@ -83,8 +84,8 @@ def may_have_backend() -> bool:
 def advertise_to_gloo(address: str) -> None:
     """Have gloo's collectives advertise this address to the other ranks.
 
-    By default they advertise what the host's name resolves to, which is a loopback address on
-    Debian and nothing at all in many containers. jax has no setting for it.
+    By default they advertise the address to which the host's name resolves: a loopback address on
+    Debian, and none at all in many containers. jax has no setting for it.
     """
     with contextlib.suppress(AttributeError, KeyError):  # another version
         library = sys.modules[_BRIDGE]._jax

@@ -1,10 +1,10 @@
-"""netlink(7): requests to the kernel, their answers, and the sockets that read socket tables.
+"""Send netlink(7) requests to the kernel, read the answers, and open sockets for socket tables.
 
 A netlink socket always belongs to the network namespace in which it was created, whichever
 process holds it. So a process that holds a host's sockets can read that host's socket tables
-(`watch.kernel.sockets`), and configure its links, from anywhere, without entering the namespace.
+(`watch.kernel.sockets`), and configure its links, without entering the namespace.
 
-Written by hand: the programs `ip` and `ss` need a process for each namespace, and importing a
+No program or library is used: `ip` and `ss` need a process for each namespace, and importing a
 library takes longer than creating four hosts.
 """
 
@@ -34,10 +34,10 @@ def open_sock_diag() -> socket.socket:
 
 
 def netlink_request(netlink: socket.socket, kind: int, body: bytes, flags: int = 0) -> None:
-    """Make a request, and wait until it has been carried out.
+    """Make a request, and wait until the kernel has carried it out.
 
     Raises:
-        OSError: It was refused; with the kernel's error number.
+        OSError: It was refused, with the kernel's error number.
         TimeoutError: The socket has a timeout, and no answer came.
     """
     sequence = _send(netlink, kind, _REQUEST | _ACKNOWLEDGE | flags, body)
@@ -55,7 +55,7 @@ def netlink_dump(netlink: socket.socket, kind: int, body: bytes) -> list[bytes]:
     """
     for _ in range(_TRIES):
         found: list[bytes] = []
-        is_changed = False  # meanwhile, so that some may be missing
+        is_changed = False  # if the table changes meanwhile, entries may be missing
         sequence = _send(netlink, kind, _REQUEST | _DUMP, body)
         for answer, flags, message in _answers(netlink, sequence):
             is_changed |= bool(flags & _INTERRUPTED)
@@ -76,7 +76,7 @@ def _send(netlink: socket.socket, kind: int, flags: int, body: bytes) -> int:
 
 
 def _answers(netlink: socket.socket, sequence: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield type, flags and content of the answers to a request; the caller knows the last one."""
+    """Yield type, flags and content of each answer to a request, without end."""
     while True:
         data, at = netlink.recv(_BUFFER), 0
         while at < len(data):

@@ -1,4 +1,4 @@
-"""An option: one setting, the places in which users can set it, and the settings of a run."""
+"""Options: their sources, the marker's keys, and the settings of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Check = Callable[[object], str | None]
-"""Returns what is wrong with the value of a marker's key; None if it can be used."""
+"""Returns what is wrong with the value of a marker's key; None if it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Option(Generic[T_co]):
     """A setting with up to four sources, the first of which counts.
 
     They are the key `name` of the marker, `--multihost-name` on the command line, the environment
-    variable `PYTEST_MULTIHOST_NAME`, and `multihost_name` in pytest's ini file. `settings.get`
+    variable `PYTEST_MULTIHOST_NAME`, and `multihost_name` in pytest's ini file. `Settings.get`
     returns the value.
 
     Attributes:
-        name: What the sources have in common; words are joined by underscores.
+        name: Common to all sources; words are joined by underscores.
         metavar: Stands for the value in ``pytest --help``.
-        help: The text there.
-        parse: Returns the value of a text; raises SettingError if it cannot be used.
-        default: The value where no source has one.
+        help: The text in ``pytest --help``.
+        parse: Returns the value of a text; raises SettingError if it is invalid.
+        default: The value if no source sets one.
         bare: The text that ``--multihost-name`` without a value stands for; None: it needs a value.
         flags: Further names on the command line.
-        key: The marker's key; None: tests cannot set it for themselves.
+        key: None: a test cannot set the option for itself.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Option(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of options: those of a run, or with the markers applied those of one test.
+    """The values of options, for a run or, with its markers applied, for one test.
 
     Attributes:
         values: The values that a source has set, by the option's name.

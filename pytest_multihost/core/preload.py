@@ -1,8 +1,8 @@
 """Libraries that are preloaded into ranks: compiled on first use, and kept in the user's cache.
 
-The wheel holds their sources, so that one wheel fits every system; a library that lies beside its
-source is taken as it is. Without a C compiler there is none, `why_missing` says so, and
-everything else works.
+The wheel holds their sources, so that one wheel fits every system. A library that lies beside its
+source is used as it is. Without a C compiler the library is missing, `why_missing` returns the
+reason, and everything else works.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPILER_S = 120.0
-"""How long a compiler may take."""
+"""The compiler's timeout."""
 
 # Fortified headers define read() and others as inline wrappers; the libraries define them.
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthread")
@@ -40,11 +40,11 @@ class PreloadedLibrary:
     source: Path
 
     def find(self) -> Path | None:
-        """Return the library, compiled now if it must be; None if there is no way."""
+        """Return the library's path, compiling it if necessary; None if it is not available."""
         return _find_once(self)[0]
 
     def why_missing(self) -> str:
-        """Return why there is no library; empty if there is one."""
+        """Return why the library is not available; empty if it is."""
         return _find_once(self)[1]
 
     @property
@@ -57,10 +57,10 @@ class PreloadedLibrary:
     def build(self, target: Path) -> str:
         """Compile it to `target`, which appears complete or not at all.
 
-        Of several processes that do so at once, the last replaces what the others have made.
+        If several processes compile it at once, the last one's result stays.
 
         Returns:
-            Why it could not be done; empty if it could.
+            Why it failed; empty if it succeeded.
         """
         try:
             compiler = shlex.split(os.environ.get("CC") or "cc")
@@ -93,7 +93,7 @@ class PreloadedLibrary:
 def _find_once(library: PreloadedLibrary) -> tuple[Path | None, str]:
     """Return the path of a library, or None and why it is not available.
 
-    Looked for once per process; the server does it for all ranks that it forks.
+    Searched once per process; the server searches for all ranks that it forks.
     """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return None, "it is for Linux with the GNU C library"
@@ -109,7 +109,7 @@ def _find_once(library: PreloadedLibrary) -> tuple[Path | None, str]:
 
 
 def _why_untrusted(target: Path) -> str:
-    """Return why the library must not be loaded: another user may have written it."""
+    """Return why the library must not be loaded, because another user may have written it."""
     for path in (target.parent, target):
         found = path.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
@@ -122,8 +122,10 @@ def preload_variables(
 ) -> dict[str, str]:
     """Return the variables that preload libraries into a process exec'd with `environment`.
 
-    None stands for one that is missing; empty if all are. Libraries that are preloaded already
-    stay, behind these.
+    Libraries that `environment` already preloads stay, after these.
+
+    Args:
+        libraries: None stands for a missing library; if all are missing, the result is empty.
     """
     found = [str(each) for each in libraries if each is not None]
     others = environment.get("LD_PRELOAD", "").replace(":", " ").split()

@@ -1,8 +1,7 @@
-"""The plugins that `pytest` would have in a folder, for programs that run no tests.
+"""Load the plugins that `pytest` would have in a folder, for programs that run no tests.
 
-pytest finds and loads them itself, so they are the same. That takes half a second and imports
-pytest and every installed plugin, so `may_offer` says first whether one of them can have something
-to offer.
+pytest itself finds and loads them. This takes half a second and imports pytest and every installed
+plugin, so `may_offer` first checks whether any of them can implement a hook of this package.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.registry import complete, new_plugin_manager
 
 _OURS = re.compile(r"pytest[-_.]multihost[-_.]hangs\b", re.IGNORECASE)
-"""This distribution, in a requirement of another."""
+"""The name of this distribution in a requirement of another."""
 
 _MAY_OFFER = re.compile(rb"multihost|pytest_plugins|import \*|register")
-"""What is in every conftest.py that implements a hook of ours or brings a plugin that does."""
+"""Matches every conftest.py that implements a hook of this package or loads a plugin that does."""
 
 _NAMES_PLUGIN = re.compile(rb"(?<![\w-])-p")
 _CONFIGURATION = (
@@ -38,9 +37,9 @@ _CONFIGURATION = (
 
 
 def may_offer(source: PluginSource) -> bool:
-    """Return whether plugins of others may implement hooks of ours; imports none of them.
+    """Return whether third-party plugins may implement hooks of this package; imports none.
 
-    An installed plugin is taken to do so if its distribution requires this one.
+    An installed plugin may if its distribution requires this one.
     """
     return bool(
         source.named
@@ -58,10 +57,10 @@ def may_offer(source: PluginSource) -> bool:
 def project_plugins(source: PluginSource) -> pluggy.PluginManager:
     """Return a manager with the plugins that pytest would have.
 
-    Modules that conftest.py files import are looked for behind all others.
+    Paths that conftest.py files add to `sys.path` go to its end.
 
     Raises:
-        SettingError: One cannot be loaded, or pytest is needed for it and is not installed.
+        SettingError: A plugin cannot be loaded, or needs pytest, which is not installed.
     """
     if importlib.util.find_spec("pytest") is None:
         if source.named:
@@ -83,7 +82,7 @@ def project_plugins(source: PluginSource) -> pluggy.PluginManager:
 
 @contextlib.contextmanager
 def environment_kept() -> Iterator[None]:
-    """Undo what the block changes of the environment's variables."""
+    """Undo all changes that the block makes to environment variables."""
     before = dict(os.environ)
     try:
         yield
@@ -95,7 +94,7 @@ def environment_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _paths_behind() -> Iterator[None]:
-    """Move what the block adds to sys.path behind what was there: a script's modules come first."""
+    """Move paths that the block adds to `sys.path` to its end, behind those of a script."""
     before = list(sys.path)
     try:
         yield
@@ -104,14 +103,14 @@ def _paths_behind() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    """Return what kept a plugin from being loaded, the first cause of an error."""
-    cause = getattr(error, "cause", None)  # of a conftest.py
+    """Return why a plugin could not be loaded."""
+    cause = getattr(error, "cause", None)  # the error that a conftest.py raised
     text = str(error) if cause is None else f"{getattr(error, 'path', '')}: {cause!r}"
     return text or repr(error)
 
 
 def _conftests(folders: Sequence[str]) -> Iterator[Path]:
-    """Yield where pytest may look for conftest.py files before it collects."""
+    """Yield the conftest.py files that pytest may load before it collects."""
     for folder in folders:
         yield from (each / "conftest.py" for each in _upwards(folder))
         yield from Path(folder).glob("test*/conftest.py")
@@ -128,7 +127,7 @@ def _upwards(folder: str) -> tuple[Path, ...]:
 
 
 def _texts(paths: Iterator[Path]) -> Iterator[bytes]:
-    """Yield what is in those files that exist."""
+    """Yield the contents of those files that exist."""
     for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError):
             yield path.read_bytes()

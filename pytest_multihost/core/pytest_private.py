@@ -1,6 +1,6 @@
 """All uses of pytest's private API.
 
-The one module that may import `_pytest` (import-linter checks it) or touch a private attribute of
+Only this module may import `_pytest` (import-linter checks it) or touch a private attribute of
 pytest's configuration and items. It imports no other module of this package, because both the
 plugin and the agent inside a rank need it. A new release of pytest can break only this module.
 """
@@ -32,15 +32,15 @@ from _pytest.threadexception import collect_thread_exception
 from _pytest.unraisableexception import collect_unraisable
 from _pytest.warnings import catch_warnings_for_item
 
-# Names that are only passed on, beside what is defined here.
+# Names that other modules import from here only because this module may import `_pytest`.
 __all__ = ["ExceptionRepr", "TerminalRepr", "runtestprotocol"]
 
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
-"""The parts of a line with their markup."""
+"""The parts of a line, each with its markup."""
 
 
 class _LoadsOnly:
-    """A plugin that keeps pytest-cov from measuring a process that only loads plugins."""
+    """A plugin that stops pytest-cov from measuring a process that only loads plugins."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(
@@ -51,13 +51,13 @@ class _LoadsOnly:
 
 
 def load_plugins(args: Sequence[str]) -> pytest.PytestPluginManager:
-    """Return the plugins that pytest has with a command line; none of them is configured.
+    """Return the plugins that pytest loads for a command line, without configuring them.
 
-    Installed ones, those that are named, and initial conftest.py files: all that is there before
-    `pytest_configure`. Their output is not captured, nor are their assertions rewritten.
+    These are all plugins loaded before `pytest_configure`: installed ones, named ones, and initial
+    conftest.py files. Their output is not captured, and their assertions are not rewritten.
 
     Raises:
-        Exception: One cannot be loaded, or the options in a configuration file are wrong.
+        Exception: A plugin cannot be loaded, or the options in a configuration file are wrong.
     """
     config = _prepareconfig([*args, "--capture=no", "--assert=plain"], [_LoadsOnly()])
     config._ensure_unconfigure()
@@ -75,13 +75,13 @@ def set_base_temp(config: pytest.Config, directory: Path) -> None:
 
 
 def _temp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
-    # Public only as a fixture, but needed where no fixture can be requested.
+    # It is public only as a fixture, and callers here cannot request fixtures.
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     return factory
 
 
 def terminal_writer(config: pytest.Config) -> TerminalWriter | None:
-    """Return pytest's terminal writer, or None: xdist's workers have none."""
+    """Return pytest's terminal writer; None in xdist's workers, which have none."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     writer: TerminalWriter | None = reporter._tw if reporter is not None else None
     return writer
@@ -114,14 +114,14 @@ def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
 
 
 _released: list[object] = []
-"""Streams of captures that have ended: never collected, which would warn of an open file."""
+"""Streams of captures that have ended; kept because collecting them would warn of an open file."""
 
 
 def stop_capturing(config: pytest.Config) -> None:
     """End pytest's global capture, so that output goes where it went before; capsys still works.
 
-    A stream of it may be held by others, as by a logging handler that was made at import. What they
-    write goes there, too: to what is this process's standard output or error at that time.
+    Other objects may hold a stream of the capture, such as a logging handler made at import. Their
+    output goes to the standard output or error that this process has at that time.
     """
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if capture is None:  # -p no:capture
@@ -145,7 +145,7 @@ def stop_capturing(config: pytest.Config) -> None:
 
 
 def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
-    """Have the log file that was asked for with --log-file written to `file`."""
+    """Write the log file of the option --log-file to `file` instead."""
     plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
     handler = plugin.log_file_handler if plugin is not None else None
     if handler is None or handler.baseFilename == os.devnull:
@@ -156,9 +156,9 @@ def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
 
 
 def check_leftovers(config: pytest.Config) -> None:
-    """Check what pytest checks when it ends: exceptions of finalizers and of threads.
+    """Check for exceptions of finalizers and of threads, as pytest does when it ends.
 
-    Under the warning filters of the configuration, as then; those of the test's marks are over.
+    As there, the warning filters of the configuration apply, and not those of a test's marks.
 
     Raises:
         Exception: There were some, and the filters turn them into errors.
@@ -178,7 +178,7 @@ def check_leftovers(config: pytest.Config) -> None:
 
 
 def reset_setup_state(session: pytest.Session) -> None:
-    """Forget what is set up: a process forked in the middle of a run has the parent's item."""
+    """Forget which fixtures are set up: a process forked during a run inherits the parent's."""
     session._setupstate = type(session._setupstate)()
 
 
@@ -197,7 +197,8 @@ def fixture_definitions(item: pytest.Item, name: str) -> list[pytest.FixtureDef[
 def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExceptionInfo:
     """Return a failure representation that survives xdist and names its cause.
 
-    Only one with `reprcrash` keeps its one-line reason in the short summary and in JUnit.
+    Only a representation with `reprcrash` keeps its one-line reason in the short summary and in
+    JUnit.
     """
     traceback = ReprTracebackNative([f"{line}\n" for line in text.splitlines()])
     return ReprExceptionInfo(traceback, ReprFileLocation(file, line, message))
@@ -206,11 +207,11 @@ def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExcep
 class ColouredRepr(ExceptionRepr):
     """A failure representation whose sections may be coloured.
 
-    It has all attributes of the plain one, which JUnit and others read.
+    It has all attributes of the plain representation, because JUnit and others read these.
     """
 
     def __init__(self, plain: ExceptionRepr, painted: Mapping[str, Sequence[PaintedLine]]) -> None:
-        """Take a representation, and the coloured lines of its sections by their text."""
+        """Take a plain representation, and the coloured lines of its sections by their text."""
         self.sections = plain.sections
         self.reprcrash = plain.reprcrash
         self.reprtraceback = plain.reprtraceback
@@ -218,7 +219,7 @@ class ColouredRepr(ExceptionRepr):
         self._painted = painted
 
     def toterminal(self, tw: Any) -> None:  # noqa: ANN401 - private to pytest
-        """Write everything; text without a traceback is in the colour of errors."""
+        """Write everything; text without a traceback has the colour of errors."""
         sections, self._plain.sections = self._plain.sections, []
         try:
             if type(self._plain) is ReprExceptionInfo:  # made by make_longrepr

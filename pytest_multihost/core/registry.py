@@ -21,10 +21,10 @@ from pytest_multihost.core import built_in
 if TYPE_CHECKING:
     from pytest_multihost.core.report.renderer import Renderer
 EXTENSIONS = "pytest_multihost.extensions"
-"""The package of the extensions; named here alone, as a text: the core imports none."""
+"""The package of the extensions, named only here and only as a text: the core imports none."""
 
 PREFIX = "multihost_"
-"""Begins the name under which an extension is registered: ``-p no:multihost_sweep``."""
+"""The prefix of the name under which an extension is registered: ``-p no:multihost_sweep``."""
 
 _BUILT_IN = f"{PREFIX}built_in"
 
@@ -39,9 +39,9 @@ def extension_plugins() -> Iterator[tuple[str, ModuleType]]:
 
 
 def new_plugin_manager() -> pluggy.PluginManager:
-    """Return a manager that knows our hooks, what is built in and the extensions.
+    """Return a manager with this package's hooks, the built-in plugin and the extensions.
 
-    For programs that run no tests. In pytest its own manager has the same plugins.
+    It is for programs that run no tests; in pytest, pytest's own manager has the same plugins.
     """
     manager = pluggy.PluginManager("pytest")
     complete(manager)
@@ -49,7 +49,7 @@ def new_plugin_manager() -> pluggy.PluginManager:
 
 
 def complete(manager: pluggy.PluginManager) -> None:
-    """Give a manager our hooks, what is built in and the extensions, unless it has them."""
+    """Add this package's hooks, the built-in plugin and the extensions, unless already there."""
     if manager.has_plugin(_BUILT_IN):
         return
     manager.add_hookspecs(hookspecs)
@@ -58,7 +58,7 @@ def complete(manager: pluggy.PluginManager) -> None:
 
 
 def register_extensions(manager: pluggy.PluginManager) -> None:
-    """Register the plugins of all extensions, except those that were switched off by name."""
+    """Register the plugins of all extensions, except those that the user has switched off."""
     for name, module in extension_plugins():
         if not manager.is_blocked(name) and not manager.has_plugin(name):
             manager.register(module, name)

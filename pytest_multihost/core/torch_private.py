@@ -1,9 +1,9 @@
-"""All uses of what torch keeps private; torch 2.9 to 2.13 are known.
+"""All uses of private parts of torch; torch 2.9 to 2.13 are known.
 
-Functions take the module of torch's that has just been imported, so nothing is imported here. The
-names of functions that are wrapped are constants. What another version lacks raises AttributeError,
-or is empty. The recorder then records less, and what is not recorded may be anything: a rank that
-waits in it counts as one whose operation is not known.
+Nothing is imported here: functions take the torch module that has just been imported. Constants
+name the functions that the recorder wraps. If another version lacks a part, AttributeError is
+raised or the result is empty. The recorder then records less, and a rank that waits in an
+unrecorded operation counts as waiting in an unknown one.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from types import ModuleType
 from typing import Any, Final
 
 TorchObject = Any
-"""An object or a class of torch's, which the type checker does not see."""
+"""An object or a class of torch, which the type checker does not know."""
 
 Trace = Mapping[str, Any]
-"""What the flight recorder holds, as torch writes it."""
+"""The content of the flight recorder, as torch writes it."""
 
 MAKE_GROUP: Final = "_new_group_with_tag"
-"""The function of `distributed_c10d` by which all groups but the default one are made."""
+"""The function of `distributed_c10d` that makes all groups except the default one."""
 
 MEET_BY_STORE: Final = "_store_based_barrier"
-"""The function of `distributed_c10d` in which `new_group` ends, also on ranks that are no members.
+"""The function of `distributed_c10d` that `new_group` calls last, even on ranks outside the group.
 """
 
 START_COALESCING: Final = "_start_coalescing"
 END_COALESCING: Final = "_end_coalescing"
-"""Methods of `ProcessGroup` around what one work will stand for."""
+"""Methods of `ProcessGroup` around operations that share one work."""
 
 TAKE_WORK: Final = "_set_forward_pass_work_handle"
-"""The method of DDP's reducer that takes a work to wait for in C++."""
+"""The method of DDP's reducer that takes a work for which C++ code will wait."""
 
 CONNECT_WORKERS: Final = "_init_rpc_backend"
 RUN_FOR_CALLER: Final = "_run_function"
@@ -66,12 +66,12 @@ def future_class(api: ModuleType) -> TorchObject:
 
 
 def number_of_worker(api: ModuleType, worker: TorchObject) -> int:
-    """Return the number of a worker of torch.distributed.rpc, whatever it is named by."""
+    """Return the number of a worker of torch.distributed.rpc, from its number, name or info."""
     return int(api._to_worker_info(worker).id)
 
 
 def group_names(c10d: ModuleType) -> dict[str, TorchObject]:
-    """Return the process groups of this rank by the names that the flight recorder gives them."""
+    """Return the process groups of this rank, by their names in the flight recorder."""
     return {str(name): pg for pg, name in list(c10d._world.pg_names.items())}
 
 
@@ -86,23 +86,20 @@ def archive_writer_class(serialization: ModuleType) -> TorchObject:
     return serialization._open_zipfile_writer_file
 
 
-# The flight recorder
-
-
 def has_flight_recorder() -> bool:
     """Return whether the flight recorder of this process can be read."""
     return hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json")
 
 
 def flight_trace() -> Trace:
-    """Return what the flight recorder holds, without stacks."""
+    """Return the content of the flight recorder, without stacks."""
     bindings: TorchObject = sys.modules[_BINDINGS]
     found: Trace = json.loads(bindings._dump_fr_trace_json())
     return found
 
 
 def flight_trace_with_stacks() -> Trace:
-    """Return what the flight recorder holds, with the stacks, which its JSON lacks."""
+    """Return the content of the flight recorder, with the stacks, which its JSON lacks."""
     bindings: TorchObject = sys.modules[_BINDINGS]
     with _without_compiler():
         found: Trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301 - of this process
@@ -113,13 +110,13 @@ def flight_trace_with_stacks() -> Trace:
 def _without_compiler() -> Iterator[None]:
     """Keep torch from importing its compiler, which takes seconds.
 
-    To make stacks it asks for `torch._inductor`, which is imported when it is asked for.
+    Accessing `torch._inductor` imports it, and torch accesses it to make stacks.
     """
     if _COMPILER in sys.modules:
         yield
         return
     modules: dict[str, Any] = sys.modules
-    modules[_COMPILER] = None  # an import fails at once, and torch does without
+    modules[_COMPILER] = None  # an import fails at once, and torch continues without it
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""One world with its watchdog: what a run of it needs beside its spec. Knows no pytest.
+"""Run one world with its watchdog and services, and describe its progress in a line.
 
-Also what a watchdog must know of the processes that the harness runs around the ranks, and a line
-that says where a running world is.
+This module does not depend on pytest. It also gives the watchdog the processes that the harness
+runs around the ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class WatchedWorld:
     Attributes:
         directory: Where logs and stacks go.
         scratch: Its own directory for everything else.
-        kinds: The kinds of services that exist.
     """
 
     spec: WorldSpec
@@ -66,9 +65,9 @@ class WatchedWorld:
             directory: Where logs and stacks go.
             scratch: Its own directory for everything else.
             early: What to do when a hang is proven before the timeout.
-            others: Other processes on this machine that start ranks as this one does.
-            kinds: The kinds of services that each plugin offers, those of the plugin registered
-                last first.
+            others: Ids of other processes on this machine that start ranks as this one does.
+            kinds: The kinds of services that each plugin offers; the plugin registered last comes
+                first.
         """
         (scratch / "shared").mkdir()
         harness = harness_processes(directory, scratch, others)
@@ -92,15 +91,9 @@ class WatchedWorld:
         on_hang: Callable[[Sequence[RankFacts]], None] | None = None,
         patience_s: float | None = None,
     ) -> WorldResult:
-        """Run it to its end, and remove what its faults have left.
+        """Run the world to its end, and clean up after its faults.
 
-        Args:
-            launcher: Starts its ranks.
-            primary_leaves_last: Whether rank 0 may exit only after the others.
-            on_tick: See `Surroundings`.
-            tick_s: See `Surroundings`.
-            on_hang: See `Surroundings`.
-            patience_s: See `Surroundings`.
+        `engine.Surroundings` describes the arguments.
         """
         opening = Opening(
             spec=self.spec,
@@ -132,7 +125,7 @@ class WatchedWorld:
             for each in services:
                 each.close()
         result = result.with_events(clean_up_faults(result.history, self.scratch))
-        for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
+        for sockets in self.scratch.glob("rank-*.sockets"):  # even if the rest is kept
             shutil.rmtree(sockets, ignore_errors=True)
         return result
 
@@ -143,13 +136,9 @@ FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 
 @dataclass(slots=True)
 class WorldProgress:
-    """Where the ranks of a running world are, in one line.
+    """Describes in one line where the ranks of a running world are.
 
-    Where some wait for another, it names that one and what it does.
-
-    Attributes:
-        blocking_ranks: Returns the ranks that the others wait for.
-        subject: What the ranks run.
+    If ranks wait for another, the line names that rank and its current line of code.
     """
 
     blocking_ranks: FindBlockingRanks
@@ -158,11 +147,11 @@ class WorldProgress:
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
     def close(self) -> None:
-        """End what reads the stacks."""
+        """End the process that reads the stacks."""
         self._sampler.close()
 
     def text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
-        """Return where the ranks are after `seconds`."""
+        """Return the line for the time `seconds` after the start."""
         blocking = self.blocking_ranks(facts)
         if blocking is None:
             return progress_text(seconds, facts, self.subject)
@@ -173,19 +162,19 @@ class WorldProgress:
 
 
 def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
-    """Return the processes and files of the harness on this machine, which no rank can wait for.
+    """Return the harness's processes and files on this machine, which no rank can wait for.
 
     Args:
         directory: Where the world's logs go.
-        scratch: Its own directory for everything else.
-        others: Other processes here that start ranks as this one does.
+        scratch: The world's own directory for everything else.
+        others: Ids of other processes here that start ranks as this one does.
     """
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
     return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
 
 
 def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
-    """Let the watchdog of a world that has started know the harness's processes around it."""
+    """Give the watchdog the harness's processes around a world that has started."""
     found, observer = world.processes, watchdog.observer
     observer.harness = replace(
         observer.harness,
@@ -204,6 +193,6 @@ def _dump_healed(
     directory: Path,
     computing: Collection[int],
 ) -> tuple[Dump, ...]:
-    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
+    """Take stacks, after ending faults of slow I/O, which would also slow down the dumps."""
     heal_files(scratch, ranks)
     return dump_stacks(world, ranks, directory, computing)

@@ -1,16 +1,17 @@
 """Start the ranks of worlds, and carry messages between the harness's processes.
 
-* `interface`: what the engine asks of a launcher. `composite_world`: a world on several servers.
-  `remote_ranks`: ranks on other machines, as the watchdog sees them.
+* `interface`: the engine's interface to launchers. `composite_world`: a world on several servers.
+  `remote_ranks`: the watchdog's interface to ranks on other machines.
 * `server`: the process that forks ranks.
 * `launcher_env`: launchers such as torchrun, and the rank that they give to a process in its
   variables. `meeting`: how the processes of one launcher meet.
-* `frames`: how messages become bytes. `wire`: connections of frames. `packets`: messages with file
+* `frames`: messages as bytes. `wire`: connections of frames. `packets`: messages with file
   descriptors. `harness_collectives`: the harness's own barrier.
-* `interpreter`: runs a new interpreter; `job_spec` is its job.
-* `refusals`: why processes cannot start. `permits`: how several controllers share one machine.
-* `ports`: ports that are kept free for ranks.
-* `libc`, `reaper`: deal with processes. `ending_signals`: signals that end a run as Ctrl-C does.
+* `interpreter`: starts a new interpreter; `job_spec` is its job.
+* `refusals`: errors when processes cannot start. `permits`: shares one machine between controllers.
+* `ports`: reserves ports for ranks.
+* `libc`: system calls. `reaper`: ends processes. `ending_signals`: signals that end a run as Ctrl-C
+  does.
 * `kernel_identity`: whether two processes see the same processes and the same clock.
 """
 

@@ -1,6 +1,6 @@
-"""A world whose ranks were started by several servers; the engine sees one world.
+"""Combine the ranks of several servers into one world for the engine.
 
-The servers are in the processes that a launcher such as torchrun has started.
+A launcher such as torchrun has started the processes in which the servers run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class WorldPart(RankControl, Protocol):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Which ranks these are."""
+        """The ranks of this part."""
 
     @property
     def has_events(self) -> bool:
-        """Whether `wait` has something to return although nothing can be read."""
+        """Whether `wait` has events to return although nothing can be read."""
 
     @property
     def poll_events(self) -> int:
@@ -44,13 +44,13 @@ class WorldPart(RankControl, Protocol):
         """Return the descriptor to poll."""
 
     def collect_dumps(self) -> None:
-        """Wait, where needed, until the ranks' dumps are in the world's directory."""
+        """Wait, if necessary, until the ranks' dumps are in the world's directory."""
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the server start ending the ranks."""
 
     def finish_end(self) -> Ending:
-        """Wait for the end and return what was found."""
+        """Wait for the end of the ranks, and return the last events and leftovers."""
 
     def close(self) -> None:
         """Close the streams."""
@@ -58,11 +58,11 @@ class WorldPart(RankControl, Protocol):
 
 @dataclass(slots=True)
 class CompositeWorld:
-    """The parts of one world, which is lost when the server of one part ends.
+    """A world of several parts; it is lost when the server of one part ends.
 
     Attributes:
-        parts: The parts; together they hold each rank once.
-        remote: The ranks of those parts that are on other machines, if there are any.
+        parts: Together they hold each rank once.
+        remote: The ranks on other machines, if there are any.
     """
 
     parts: Sequence[WorldPart]
@@ -82,11 +82,11 @@ class CompositeWorld:
 
     @property
     def moved_bytes(self) -> int:
-        """How much has been sent to and received from the ranks."""
+        """Bytes sent to and received from the ranks."""
         return sum(part.moved_bytes for part in self.parts)
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened, waiting at most `timeout_s` seconds for the first event.
+        """Return new events, waiting at most `timeout_s` seconds for the first one.
 
         Raises:
             LaunchError: A server is gone, and the world with it.
@@ -102,7 +102,7 @@ class CompositeWorld:
         return _in_order(event for events in answers for event in events)
 
     def _living(self, ranks: Iterable[int] | None = None) -> list[WorldPart]:
-        """Return the parts whose server is alive; if `ranks` is given, those with any of them."""
+        """Return the parts whose server is alive; if `ranks` is given, only parts with these."""
         wanted = None if ranks is None else set(ranks)
         return [
             part
@@ -114,7 +114,7 @@ class CompositeWorld:
         """Return the answer to a request.
 
         Raises:
-            LaunchError: The server is gone, or its ranks are.
+            LaunchError: The server or its ranks are gone.
         """
         try:
             return request()
@@ -143,7 +143,7 @@ class CompositeWorld:
         """Have a rank paused.
 
         Raises:
-            LaunchError: It is another request: services have their parts in one server.
+            LaunchError: It is another request: services need a world with one server.
         """
         if not isinstance(message, PauseRank):
             raise LaunchError("faults that a service performs need a world with one server")
@@ -151,9 +151,9 @@ class CompositeWorld:
             self._call(part, partial(part.request, message))
 
     def end(self, *, grace_s: float) -> Ending:
-        """End all remaining processes, in any state, and return what was found.
+        """End all remaining processes, in any state; return the last events and leftovers.
 
-        A server that is gone has taken its ranks with it: nothing is found of them.
+        A server that is gone has ended its ranks: nothing is returned for these.
         """
         endings: list[Ending] = []
         for part in self._living():

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGHUP end a run with worlds as Ctrl-C does: ranks are ended, verdicts written.
+"""Let SIGTERM and SIGHUP end a run as Ctrl-C does: ranks are ended, and verdicts are written.
 
-By default they would end pytest at once, and with it every record of where the ranks were. Time
-limits and schedulers begin with SIGTERM; a terminal or connection that is closed sends SIGHUP.
+By default they end pytest at once, and every record of where the ranks were is lost. Time limits
+and schedulers first send SIGTERM; a terminal or connection that is closed sends SIGHUP.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import NoReturn
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 _owner = 0
-"""The process that has installed the handlers: what it forks does not interrupt itself."""
+"""Id of the process that installed the handlers: in its forked children they do not raise."""
 
 
 def interrupt_on_signals() -> None:
-    """Have the signals raise KeyboardInterrupt, where they have their default meaning so far.
+    """Have each signal raise KeyboardInterrupt, unless its default action has been replaced.
 
-    nohup has SIGHUP ignored, another plugin or an attached run may have handlers of its own.
+    nohup ignores SIGHUP; another plugin or an attached run may have its own handlers.
     """
-    global _owner  # noqa: PLW0603 - as the handlers, it is the process's
+    global _owner  # noqa: PLW0603 - there is one per process, like the handlers
     _owner = os.getpid()
     for number in ENDING:
         with contextlib.suppress(ValueError):  # pytest does not run in the main thread
@@ -32,7 +32,7 @@ def interrupt_on_signals() -> None:
 
 
 def ignore_further_signals() -> None:
-    """Ignore the signals from now on: the run ends, and pytest does not expect another here."""
+    """Ignore the signals from now on: the run ends, and pytest does not handle another one here."""
     for number in ENDING:
         with contextlib.suppress(ValueError):
             if signal.getsignal(number) is _interrupt:
@@ -40,7 +40,7 @@ def ignore_further_signals() -> None:
 
 
 def restore_signals() -> None:
-    """Undo `interrupt_on_signals`, unless the run has been interrupted: then it ends soon."""
+    """Undo `interrupt_on_signals`; if the signals are ignored, because the run ends, do nothing."""
     for number in ENDING:
         with contextlib.suppress(ValueError):
             if signal.getsignal(number) is _interrupt:

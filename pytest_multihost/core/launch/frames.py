@@ -1,12 +1,12 @@
-"""Frames: how a message becomes bytes, the same on every connection of the harness.
+"""Encode and decode frames, the messages on every connection of the harness.
 
-JSON and not pickle: unpickling would execute whatever a broken rank sends to the controller, and
-fails on exceptions whose constructor requires arguments. A frame is a message as a JSON object,
-with an optional payload of bytes. Payloads carry files, and the objects of `World.gather` and
-`World.broadcast`, which the controller does not decode.
+A frame is a message as a JSON object, with an optional payload of bytes. Payloads carry files, and
+the objects of `World.gather` and `World.broadcast`, which the controller does not decode. Messages
+are not pickled: unpickling would execute whatever a broken rank sends to the controller, and fails
+on exceptions whose constructor requires arguments.
 
 Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
-payload; on a connection between machines each of these with a tag, which requires the key.
+payload. On a connection between machines a tag follows each of these; making it requires the key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_PARTS = 10_000
 _MAX_NUMBER = 1 << 1000
 MAX_PART = (1 << 32) - 1
 MAX_HEADER = 1 << 28
-"""Bytes of the largest message that is accepted."""
+"""The largest accepted message, in bytes."""
 
 _OTHER_PROTOCOL = "it does not speak our protocol"
 
@@ -45,8 +45,7 @@ class Frame(Generic[M]):
 
     Attributes:
         message: One of `model.messages`, or a rank's event as a JSON object.
-        payload: Bytes.
-        number: Of the request that this is or answers; 0 where no answer is expected.
+        number: Number of the request that this is or answers; 0 if no answer is expected.
     """
 
     message: M
@@ -58,12 +57,13 @@ class Frame(Generic[M]):
 class Authenticator:
     """Makes the tags of the frames in one direction of one connection, in order.
 
-    HMAC-SHA256 (RFC 2104) of each part of a frame and its sequence number. So parts that were
-    changed, dropped, replayed or recorded in another connection are detected by a wrong tag, and a
-    wrong length before anything of that length is waited for.
+    A tag is the HMAC-SHA256 (RFC 2104) of a part of a frame and its sequence number. So a wrong tag
+    reveals parts that were changed, dropped, replayed or recorded in another connection. A wrong
+    length is detected before the decoder waits for so many bytes.
 
     Attributes:
-        key: The direction's; see `launch.attach.rendezvous`.
+        key: Only this direction of this connection uses it.
+        count: The number of tags made so far.
     """
 
     key: bytes
@@ -79,8 +79,8 @@ class Authenticator:
 def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> bytes:
     """Return the bytes of `frame`.
 
-    A value that JSON cannot represent is sent as its `repr`: an imprecise record is worth more
-    to the controller than none.
+    A value that JSON cannot represent is replaced by its `repr`, because an imprecise record is
+    worth more to the controller than none.
 
     Raises:
         MultihostError: Message or payload is 4 GiB or larger.
@@ -106,7 +106,7 @@ def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> byt
 
 
 def _plain(value: object, *, room: list[int], depth: int) -> object:
-    """Return `value`, truncated, with everything replaced that JSON cannot represent."""
+    """Return `value`, truncated, with replacements for everything that JSON cannot represent."""
     room[0] -= 1
     if depth > _MAX_DEPTH or room[0] < 0:
         return "..."
@@ -135,7 +135,7 @@ class Decoder(Generic[M]):
     """Decodes frames from a stream of bytes, in pieces of any size.
 
     Args:
-        messages: The messages that may come: a union of classes, or kinds of events.
+        messages: The accepted messages: a union of classes, or kinds of events.
         authenticator: Makes the tags that the parts of frames must carry.
     """
 
@@ -150,7 +150,7 @@ class Decoder(Generic[M]):
         self._frame: Frame[M] | None = None
 
     def feed(self, data: bytes) -> list[Frame[M]]:
-        """Take `data` and return the frames that are complete by now.
+        """Take `data` and return the frames that are now complete.
 
         Raises:
             GarbledError: The bytes are no valid frames. Nothing after them can be trusted.
@@ -158,10 +158,10 @@ class Decoder(Generic[M]):
         return list(self.decode(data))
 
     def decode(self, data: bytes) -> Iterator[Frame[M]]:
-        """Take `data` and yield the frames that are complete by now.
+        """Take `data` and yield the frames that are now complete.
 
         Raises:
-            GarbledError: As in `feed`; the frames before have been yielded.
+            GarbledError: As in `feed`; the frames before the invalid bytes have been yielded.
         """
         self._pending += data
         while len(self._pending) >= (end := self._sizes[0] + self._tag_size):
@@ -181,7 +181,7 @@ class Decoder(Generic[M]):
                 self._frame = self._read(part)
 
     def _authentic(self, data: bytes) -> bytes:
-        """Return a part of a frame without its tag, which is checked before the part is read."""
+        """Return a part of a frame without its tag; check the tag first."""
         if self._authenticator is None:
             return data
         part, tag = data[:-_TAG], data[-_TAG:]

@@ -1,9 +1,9 @@
 """The harness's own barrier, gather and broadcast, which go through the controller.
 
 They never touch the runtime under test, so they work before it is up, while it hangs and after it
-broke. All three work alike: every rank enters an operation, and when the last one has entered, each
-gets its answer. When a rank can no longer enter because it failed, died or left its test, the
-others get an error at once instead of waiting forever.
+broke. All three work in the same way: every rank enters an operation, and when the last one has
+entered, each gets its answer. If a rank can no longer enter because it failed, died or left its
+test, the others get an error at once instead of waiting forever.
 
 Operations are matched by (operation, name, how often this rank has entered it before), so a
 barrier in a loop needs no counter in its name.
@@ -24,7 +24,7 @@ from pytest_multihost.core.model.messages import (
 )
 
 Answers = dict[int, Frame[ToRank]]
-"""The frame that each rank is to get."""
+"""The frame to send to each rank."""
 
 Entries = dict[int, tuple[CollectiveKey, bytes]]
 """Each rank's part in an operation: the key it waits for, and what it contributes."""
@@ -47,11 +47,7 @@ class HarnessCollectives:
     _begun_at: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
     def enter(self, rank: int, entered: ExchangeEntered, payload: bytes) -> Answers:
-        """Note that `rank` entered an operation; return the answers that are due now.
-
-        Args:
-            rank: The rank that enters.
-        """
+        """Record that `rank` entered an operation; return the answers that are due now."""
         operation, name, nth = entered.operation, entered.name, entered.nth
         self._counted[rank, operation, name] = nth + 1
         # The key under which the ranks of an operation meet.
@@ -65,7 +61,7 @@ class HarnessCollectives:
         return self._break_disagreement()
 
     def mark_lost(self, rank: int, why: str) -> Answers:
-        """Note that `rank` will enter nothing more; return the errors that are due now."""
+        """Record that `rank` will enter nothing more; return the errors that are due now."""
         self.lost.setdefault(rank, why)
         answers: Answers = {}
         for key in list(self._inside):
@@ -73,10 +69,10 @@ class HarnessCollectives:
         return answers
 
     def readmit(self, ranks: Iterable[int]) -> None:
-        """Note that `ranks` can enter operations again: they continue with their teardown.
+        """Record that `ranks` can enter operations again: they continue with their teardown.
 
-        Earlier entries do not count there: after a failure some ranks had entered more operations
-        than others.
+        Earlier entries do not count there, because after a failure some ranks have entered more
+        operations than others.
         """
         for rank in ranks:
             self.lost.pop(rank, None)
@@ -90,10 +86,10 @@ class HarnessCollectives:
         }
 
     def _break_disagreement(self) -> Answers:
-        """Release all ranks when all wait, but not for the same operation.
+        """Release all ranks if all wait, but not for the same operation.
 
-        A rank with a second thread may still enter the others' operation, so then nothing is
-        proven and the world's deadline decides.
+        A rank with a second thread may still enter the others' operation. Then nothing is proven,
+        and the world's deadline decides.
         """
         waiting = {rank: key for key, ranks in self._inside.items() for rank in ranks}
         if len(waiting) < self.size or not all(self._alone[rank] for rank in waiting):

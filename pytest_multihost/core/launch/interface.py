@@ -24,10 +24,10 @@ RunRank = Callable[[RankSpec, Channel], NoReturn]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ending a world has found.
+    """The outcome of ending a world.
 
     Attributes:
-        events: Exits that had not been reported before.
+        events: Events that had not been reported before, such as exits.
         leftovers: Command lines of processes that ranks have left behind.
     """
 
@@ -41,10 +41,10 @@ class WorldProcesses:
 
     Attributes:
         servers: The processes that have forked the ranks, and hold the descriptors they inherit.
-        reaper: The server that inherits the ranks' orphans; None where there are several.
-        companions: Children of the server beside the ranks.
+        reaper: The server that adopts the ranks' orphans; None if there are several servers.
+        companions: Children of the server that are not ranks.
         socket_tables: Sockets that read the socket tables of the ranks' network namespaces, by the
-            kernel's names of these.
+            namespaces' names in the kernel.
         remote: Ranks on other machines, if there are any.
     """
 
@@ -56,7 +56,7 @@ class WorldProcesses:
 
 
 class RankControl(Protocol):
-    """Ranks of a world, all or those of one server: their events, and requests to them."""
+    """All ranks of a world or those of one server: their events, and requests to them."""
 
     @property
     def processes(self) -> WorldProcesses:
@@ -64,10 +64,10 @@ class RankControl(Protocol):
 
     @property
     def moved_bytes(self) -> int:
-        """How much has been sent to and received from the ranks, also of incomplete frames."""
+        """Bytes sent to and received from the ranks, including incomplete frames."""
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened, waiting at most `timeout_s` seconds for the first event.
+        """Return new events, waiting at most `timeout_s` seconds for the first one.
 
         Raises:
             LaunchError: The server is gone.
@@ -82,7 +82,7 @@ class RankControl(Protocol):
     def request(self, message: FaultRequest) -> None:
         """Have the server perform a part of a fault that the rank cannot perform itself.
 
-        A `FaultAnswered` reports the outcome of `PerformFault`, and completion of `UndoFaults`.
+        A `FaultAnswered` reports the outcome of `PerformFault`, and the end of `UndoFaults`.
         """
 
 
@@ -90,7 +90,7 @@ class RunningWorld(RankControl, Protocol):
     """All ranks of one world, as the engine sees them."""
 
     def end(self, *, grace_s: float) -> Ending:
-        """End all remaining processes, in any state, and return what was found."""
+        """End all remaining processes, in any state; return the last events and leftovers."""
 
 
 class Launcher(Protocol):
@@ -98,7 +98,7 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """The way of launching, as the verdict calls it."""
+        """The launch mode in use, as in the verdict."""
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start the ranks of a world.

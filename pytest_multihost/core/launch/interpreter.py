@@ -1,4 +1,4 @@
-"""Run a new interpreter of the harness with a job: as another process, or instead of this one."""
+"""Start a new interpreter of the harness with a job, in a new process or in place of this one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def spawn_interpreter(
 ) -> int:
     """Start another process that runs a new interpreter; return its process id.
 
-    With posix_spawn, because this process may have threads: none of its code runs in the child.
+    It uses posix_spawn because this process may have threads: none of its code runs in the child.
 
     Args:
-        code: The code that it runs, as for ``python -c``.
-        job: What it reads with `take_job`; descriptors that the job names must be inheritable.
+        code: The code to run, as for ``python -c``.
+        job: The job that it reads with `take_job`. Descriptors that the job names must be
+            inheritable.
         environment: Its whole environment.
-        log: The file that its output is appended to.
+        log: The file to which its output is appended.
 
     Raises:
         OSError: It could not be started.
@@ -51,10 +52,7 @@ def become_interpreter(
 ) -> NoReturn:
     """Replace this process by a new interpreter, with the same process id and open descriptors.
 
-    Args:
-        code: As of `spawn_interpreter`.
-        job: As of `spawn_interpreter`.
-        environment: As of `spawn_interpreter`.
+    The arguments are those of `spawn_interpreter`.
 
     Raises:
         OSError: It could not be started.

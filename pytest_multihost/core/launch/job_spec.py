@@ -1,7 +1,7 @@
 """The job of a new interpreter of the harness: a value that it reads from a memory file.
 
-Not on the command line and not in the environment: a variable holds at most 128 KiB (execve(2),
-MAX_ARG_STRLEN), and the paths of many test files are longer together.
+The command line and the environment are too small: a string there holds at most 128 KiB (execve(2),
+MAX_ARG_STRLEN), and the paths of many test files together are longer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SPAWN_SERVER_CODE = "from pytest_multihost.core.launch.server.start_server import main; main()"
-"""The program of a server whose ranks are interpreters of their own."""
+"""The program of a server whose ranks are new interpreters."""
 
 SCRIPT_RANK_CODE = "from pytest_multihost.core.rank.script import main; main()"
 """The program of a rank that runs a script."""
@@ -37,8 +37,8 @@ class PytestRun:
 
     Attributes:
         args: The command line.
-        files: The files to collect, instead of those of the command line.
-        path: The interpreter's sys.path.
+        files: The files to collect, instead of those on the command line.
+        path: The interpreter's `sys.path`.
     """
 
     cwd: str
@@ -47,7 +47,7 @@ class PytestRun:
     path: tuple[str, ...]
 
     def files_of(self, nodeid: str) -> tuple[str, ...]:
-        """Return the file of one test, or all files if its node id does not tell which it is."""
+        """Return the files that may hold a test; all files if its node id matches none."""
         end = f"/{nodeid.partition('::')[0]}"
         return tuple(each for each in self.files if each.endswith(end)) or self.files
 
@@ -59,8 +59,8 @@ class ScriptRun:
     Attributes:
         script: Its file, or the name of a module.
         is_module: Whether it is a module, as for ``python -m``.
-        plugins: Where the plugin is found that offers its backend or a kind of its faults; None if
-            this package offers them.
+        plugins: Where to find the plugin that offers its backend or its kinds of faults; None if
+            this package offers them all.
     """
 
     script: str
@@ -71,15 +71,17 @@ class ScriptRun:
 
 @message
 class ServerJob:
-    """Be a server.
+    """The job of a server.
 
     Attributes:
-        run: What the ranks run: a test by pytest, or a script.
-        backends: Names of the backends that the tests use; for a server that collects them.
-        rank_code: The code of a rank's interpreter; for a server that starts one for each.
-        libraries: Modules to import; for a server that forks ranks which collect by themselves.
+        run: What the ranks run: pytest with one test, or a script.
+        backends: For a server that collects the tests: the names of their backends.
+        rank_code: For a server that starts an interpreter for each rank: the code to run in it.
+        libraries: For a server whose forked ranks collect by themselves: modules to import.
         control: Descriptor of the control connection.
-        scratch: A directory of the controller's, to be removed if that is killed; none if empty.
+        controller: The controller's process id.
+        scratch: A directory of the controller, to be removed if the controller is killed; empty:
+            none.
     """
 
     run: PytestRun | ScriptRun
@@ -93,10 +95,9 @@ class ServerJob:
 
 @message
 class RankJob:
-    """Run as one rank.
+    """The job of one rank.
 
     Attributes:
-        run: What it runs.
         channel: Descriptor of the connection to the controller.
     """
 
@@ -121,7 +122,7 @@ def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
     """Return the job of this interpreter."""
     with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
         job = from_json(kinds, parse_json(file.read()))
-    # Until it serves, a server does not notice the end of the controller: collection may take long.
+    # A server notices the end of the controller only once it serves, and collection may take long.
     if isinstance(job, ServerJob):
         die_with_parent(job.controller)
     return job

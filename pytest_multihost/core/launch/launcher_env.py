@@ -1,9 +1,9 @@
-"""The launchers that are known, and the rank that they give to a process in its variables.
+"""Read the rank that a launcher such as torchrun or srun gives to a process in its variables.
 
-Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. Where the nesting is
-known, the innermost launcher wins. Where it is not and the launchers differ, that is an error.
+Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. If the nesting is
+known, the innermost launcher wins. Otherwise it is an error if the launchers differ.
 
-A launcher is one `Launcher` in `LAUNCHERS`, with all that is known of its variables.
+`LAUNCHERS` holds one `Launcher` for each, with all facts about its variables.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pytest_multihost.core.model.errors import SettingError
 Address = tuple[str, int]
 
 ADDRESS = "PYTEST_MULTIHOST_ADDRESS"
-"""Variable of rank 0's address, which may be added to the variables of any launcher."""
+"""Variable of rank 0's address; users may set it with any launcher."""
 
 _FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
-"""Ports below Linux's ephemeral range."""
+"""First port and number of ports, below Linux's ephemeral range; how many of them to try."""
 
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
 _NODE_LIST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
@@ -39,10 +39,10 @@ class Membership:
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
         size: Number of processes.
-        source: The launcher that has set these values.
+        source: Name of the launcher that has set these values.
         job: Distinguishes this run from others of the same launcher.
-        host: Rank 0's host; None where the launcher does not name it.
-        port: Rank 0's port; None where none is configured.
+        host: Rank 0's host; None if the launcher does not name it.
+        port: Rank 0's port; None if none is configured.
         is_one_machine: Whether all processes are known to be on one machine.
     """
 
@@ -56,7 +56,7 @@ class Membership:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Where rank 0 may be found, in the order in which it tries to listen there."""
+        """Rank 0's possible addresses, in the order in which it tries to listen at them."""
         if self.host is None:
             return ()
         if self.port is not None:
@@ -67,7 +67,7 @@ class Membership:
 
     @property
     def key(self) -> str:
-        """A key that all processes of the run share, and no others."""
+        """A key that only the processes of this run share."""
         return f"{self.source}/{self.job}/{self.size}"
 
 
@@ -83,19 +83,19 @@ class Launcher:
         rank: Variable of the rank.
         size: Variable of the number of processes.
         job: Variables that distinguish the run from others.
-        host: Variable of rank 0's host, or of its address.
+        host: Variable of rank 0's host or address.
         read_host: Returns the host, and the port if one is given, from the name and the value of
             that variable.
-        local: Pairs of variables, or values, that are equal if there is but one machine.
-        foreign: Variables that a rank of another world must not inherit: whole names, and
-            beginnings of names, which end in "*".
-        precedence: Of several launchers that have numbered a process, only those of the highest
+        local: Two variables, or a variable and a value, that are equal only on a single machine.
+        foreign: Variables that a rank of another world must not inherit: whole names, or prefixes,
+            which end in "*".
+        precedence: If several launchers have numbered a process, only those with the highest
             precedence count.
         precedence_needs: Variable without which its precedence is 0; empty if it needs none.
-        runs_in: Names of launchers that only allocate what this one uses. Their numbers do not
-            count beside its own.
-        is_by_hand: Whether users set its variables. A rank or a size is then enough to choose it;
-            the others must be given, too, the host among them.
+        runs_in: Names of launchers that only allocate resources for this one. Their numbers are
+            ignored if this one has numbered the process.
+        is_by_hand: Whether users set its variables. Then a rank or a size is enough to choose it,
+            and an error is raised if the rest, including the host, is missing.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Launcher:
     is_by_hand: bool = False
 
     def has_numbered(self, environment: Mapping[str, str]) -> bool:
-        """Return whether it has given a number to the process with these variables."""
+        """Return whether it has given a rank to the process with these variables."""
         are_set = [name in environment for name in (self.rank, self.size)]
         return any(are_set) if self.is_by_hand else all(are_set)
 
@@ -159,7 +159,7 @@ LAUNCHERS = (
         rank="RANK",
         size="WORLD_SIZE",
         job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
-        host="MASTER_ADDR",  # and no port: the launcher's own store has MASTER_PORT
+        host="MASTER_ADDR",  # without a port: the launcher's own store uses MASTER_PORT
         local=("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
         foreign=(
             *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -170,7 +170,7 @@ LAUNCHERS = (
             "TORCHELASTIC_*",
         ),
         precedence=1,  # always the innermost launcher
-        precedence_needs="TORCHELASTIC_RUN_ID",  # else any script may have set RANK
+        precedence_needs="TORCHELASTIC_RUN_ID",  # without it, any script may have set RANK
     ),
     Launcher(
         name="Open MPI",
@@ -182,7 +182,7 @@ LAUNCHERS = (
         runs_in=("Slurm",),
     ),
     Launcher(
-        name="PMI",  # MPICH and what derives from it
+        name="PMI",  # MPICH and its derivatives
         rank="PMI_RANK",
         size="PMI_SIZE",
         job=("PMI_JOBID", "PMI_ID"),
@@ -223,9 +223,9 @@ _FOREIGN_BEGINNINGS = tuple(name[:-1] for name in _FOREIGN if name.endswith("*")
 
 
 def is_foreign(variable: str) -> bool:
-    """Return whether a variable is one of a launcher's that a rank of another world must not see.
+    """Return whether a launcher has set this variable for its own ranks; ignores the name's case.
 
-    In whichever case its name is written.
+    A rank of another world must not see it.
     """
     name = variable.upper()
     return name in _FOREIGN_NAMES or name.startswith(_FOREIGN_BEGINNINGS)
@@ -260,10 +260,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
 def _address(
     launcher: Launcher, environment: Mapping[str, str]
 ) -> tuple[str, int | None] | tuple[None, None]:
-    """Return rank 0's host and its port, as far as the variables say.
+    """Return rank 0's host and port, as far as the variables name them.
 
     Raises:
-        SettingError: A variable holds no address, or the one that is needed is missing.
+        SettingError: A variable holds no valid address, or a required one is missing.
     """
     if address := environment.get(ADDRESS):
         return parse_address(ADDRESS, address)
@@ -279,7 +279,7 @@ def _launcher(environment: Mapping[str, str]) -> Launcher:
     """Return the launcher whose variables apply.
 
     Raises:
-        SettingError: There is none, or several that contradict each other.
+        SettingError: There is none, or several contradict each other.
     """
     present = [each for each in LAUNCHERS if each.has_numbered(environment)]
     if not present:

@@ -1,7 +1,7 @@
 """System calls for which Python has no function, through the C library.
 
-Of namespaces(7), mount(2), capset(2) and prctl(2). Python has some of them from 3.12 on; 3.11 is
-supported as well.
+These are namespaces(7), mount(2), capset(2) and prctl(2), among others. Python 3.12 has some of
+them, but this package also supports 3.11.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def join(namespace: int, kind: int) -> None:
 def unshare_user() -> None:
     """Move this process into a new user namespace, with its user and group mapped to themselves.
 
-    An unprivileged user may do that, and then has every capability over namespaces created in
-    it. All other users and groups appear as "nobody": without privileges only one of each can be
-    mapped, and only after `setgroups` is disabled (user_namespaces(7)).
+    An unprivileged user may do that, and then has every capability over namespaces created in it.
+    All other users and groups appear as "nobody", because an unprivileged user can map only one of
+    each, and only after disabling `setgroups` (user_namespaces(7)).
     """
     user, group = os.geteuid(), os.getegid()
     unshare(NEW_USERS)
@@ -61,7 +61,7 @@ def unshare_user() -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop every capability: an ordinary user's rank has none, as on the machine itself."""
+    """Drop every capability, because a rank of an ordinary user has none outside a namespace."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
@@ -88,9 +88,9 @@ def adopt_orphans() -> None:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel kill this process, or send it another signal, when `parent` ends.
 
-    The signal is sent when the thread that forked this process ends, which is why the server has
-    only one. If the parent ended before this call took effect, no signal would come, hence the
-    check.
+    The signal is sent when the thread that forked this process ends; the server has only one
+    thread. If the parent ended before this call took effect, no signal comes. Then this process
+    exits.
     """
     _call("prctl", _SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
     if os.getppid() != parent:

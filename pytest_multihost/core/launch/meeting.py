@@ -1,6 +1,7 @@
-"""How processes that one launcher has started meet: rank 0's asks, the others answer.
+"""Interfaces between the processes of one launcher: rank 0 sends requests, the others answer.
 
-Whoever can connect them offers this over the hook `pytest_multihost_meeting`.
+A plugin that can connect the processes offers a `Meeting` through the hook
+`pytest_multihost_meeting`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ A = TypeVar("A")
 
 
 class Companion(Protocol):
-    """Another process of the launcher, as rank 0's sees it.
+    """Rank 0's connection to another process of the launcher.
 
     Every request raises LaunchError if the process is gone, or does not answer.
     """
@@ -42,29 +43,29 @@ class Companion(Protocol):
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float
     ) -> Callable[[], tuple[A, bytes]]:
-        """Send a request; return what waits for the answer and returns it with its payload."""
+        """Send a request; return a function that waits for the answer and its payload."""
 
 
 class Meeting(Protocol):
-    """The meeting of this process with the others."""
+    """This process's connection to the others."""
 
     @property
     def membership(self) -> Membership:
-        """This process's rank, and how many there are."""
+        """This process's rank, and the number of processes."""
 
     def await_companions(self, within_s: float, *, remedy: str) -> Sequence[Companion]:
-        """Return the other processes, in rank 0's.
+        """Wait until all other processes have connected, and return them. Only for rank 0.
 
         Args:
-            within_s: How long they may take to come.
-            remedy: What the reader can do where one does not come.
+            within_s: How long they may take to connect.
+            remedy: What the user can do if one does not connect.
 
         Raises:
-            MultihostError: One has not come.
+            MultihostError: One has not connected.
         """
 
     def part(self, code: int) -> None:
-        """Send the exit code to those that have come, in rank 0's process."""
+        """Send the exit code to all processes that have connected. Only for rank 0."""
 
     def answer(
         self,
@@ -73,11 +74,11 @@ class Meeting(Protocol):
         *,
         problems: tuple[str, ...] = (),
     ) -> int:
-        """Answer what rank 0's process asks until it parts, in any other; return its exit code.
+        """Answer rank 0's requests until it sends an exit code; return that. Not for rank 0.
 
         Args:
             answer: Returns the answer to a request.
-            within_s: How long rank 0's process is looked for.
+            within_s: How long to search for rank 0's process.
             problems: Why this process cannot take part.
 
         Raises:

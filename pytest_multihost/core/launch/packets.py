@@ -1,9 +1,9 @@
-"""Packets: messages with file descriptors beside them, between processes of one machine.
+"""Packets: messages with file descriptors attached, between processes of one machine.
 
-The connection of packets is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages,
-so the descriptors that come with one (SCM_RIGHTS) belong to that one. On a stream they would be
-attached to a byte, and a reader that receives several messages at once could not assign them. And
-it is connected, so the end of the other side is detected.
+Packets use a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages, so descriptors
+(SCM_RIGHTS) belong to the message with which they arrive. On a stream they would be attached to a
+byte, and a reader that receives several messages at once could not assign them. The pair is
+connected, so each side detects the end of the other.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def send_packet(
 ) -> None:
     """Send one packet; the kernel duplicates the descriptors for the receiver.
 
-    The frame's number is that of the descriptors. Those that the kernel does not take with it
-    follow, each group with one byte.
+    The frame's number is the number of descriptors. Descriptors beyond the kernel's maximum follow
+    in groups, each attached to one byte.
     """
     data = encode(Frame(message, number=len(descriptors)))
     socket.send_fds(connection, [data], list(descriptors[:_MAX_DESCRIPTORS]))
@@ -50,14 +50,13 @@ def send_packet(
 
 
 def receive_packet(connection: socket.socket, messages: object = JsonObject) -> Packet[Any] | None:
-    """Wait for the next packet and return it, or None when the other side is gone.
+    """Wait for the next packet and return it; None if the other side is gone.
 
     Args:
-        connection: Where it comes from.
-        messages: The messages that may come: a union of classes. Any JSON object by default.
+        messages: The accepted messages, a union of classes; any JSON object by default.
 
     Raises:
-        GarbledError: It is none of these.
+        GarbledError: The packet holds no such message.
     """
     try:
         data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)

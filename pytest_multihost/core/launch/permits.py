@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def permit_count() -> int:
-    """Return how many ranks may run at once: they wait more than they compute."""
+    """Return how many ranks may run at once: more than cores, because ranks mostly wait."""
     return max(8, 2 * (os.cpu_count() or 1))
 
 
@@ -27,7 +27,7 @@ def hold_permits(directory: Path, wanted: int, *, count: int | None = None) -> I
     so that several worlds cannot each hold some permits and wait for the rest.
 
     Args:
-        directory: Where the lock files are; one per run of pytest.
+        directory: Directory of the lock files, one for each run of pytest.
         wanted: Number of ranks.
         count: Number of permits; by default `permit_count()`.
     """

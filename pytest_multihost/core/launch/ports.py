@@ -1,4 +1,4 @@
-"""Ports that are kept free for the ranks of a world."""
+"""Reserve ports for the ranks of a world."""
 
 from __future__ import annotations
 

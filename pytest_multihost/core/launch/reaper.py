@@ -5,9 +5,9 @@ that left the group, such as a grandchild with its own session, is adopted by th
 subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). Deaths are detected through pidfds, never by the end
 of a stream: children inherit descriptors, which outlive the rank.
 
-When a server is killed, nothing adopts what its ranks have left behind. So every rank is marked,
-and by the mark its descendants are found: those of a server that has just been killed, and, before
-a new server begins, those of servers whose controllers were killed with them.
+When a server is killed, nothing adopts the processes that its ranks have left behind. So every rank
+is marked, and its descendants inherit the mark, by which they are found: after a server was killed,
+and before a new server begins, in case earlier servers were killed with their controllers.
 
 Named semaphores and shared memory outlive their processes. A tracker removes them when its clients
 have ended: multiprocessing's resource tracker, or torch's shared memory manager. So trackers are
@@ -37,19 +37,19 @@ ORPHANS_S = 5.0
 """Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
 
 _TRACKERS_S = 2.0
-"""How long trackers may take to remove the names of processes that have been killed."""
+"""How long trackers may take to remove the named resources of killed processes."""
 
 _RESOURCE_TRACKER = b"\0from multiprocessing.resource_tracker import main"
 
 _LOCKS_LIMIT = 10
 """RLIMIT_LOCKS of getrlimit(2), which has had no effect since Linux 2.4 and holds the mark.
 
-Limits are the one thing that is inherited by every fork and exec, whatever else a daemon sheds -
-session, descriptors, environment, parent - and that other processes can read.
+Every fork and exec inherits limits, even in a daemon that changes its session, descriptors,
+environment and parent; and other processes can read them. Nothing else has both properties.
 """
 
 _MARK = 0x6D68 << 40
-"""With a server's process id in the lower bits: the soft limit of what its ranks have started."""
+"""The mark, with the server's process id in the lower bits: the soft limit of all descendants."""
 
 
 def mark_descendants(server: int) -> None:
@@ -68,7 +68,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Signal the process group of `leader`, or `leader` alone before it has made its group."""
+    """Signal the process group of `leader`, or only `leader` before it has made its group."""
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
@@ -79,8 +79,8 @@ def signal_group(leader: int, number: int) -> None:
 def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
     """End processes and their groups: TERM, CONT, at most `grace_s` seconds, KILL.
 
-    CONT because TERM would stay pending for a stopped process. Does not reap. Trackers, which
-    ignore TERM, are left to `kill_orphans`.
+    CONT is needed because TERM would stay pending in a stopped process. Processes are not reaped.
+    Trackers, which ignore TERM, are left to `kill_orphans`.
 
     Args:
         leaders: Process ids of group leaders, unreaped children of this process, by pidfd.
@@ -90,7 +90,7 @@ def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
         for leader in leaders.values():
             signal_group(leader, number)
     wait_until_dead(leaders, grace_s)
-    groups = _groups_with_trackers() if leaders else {}  # it reads all of /proc
+    groups = _groups_with_trackers() if leaders else {}  # this reads all of /proc
     for leader in leaders.values():
         for pid in groups.get(leader, ()):
             if not _is_tracker(pid):
@@ -110,7 +110,7 @@ def _groups_with_trackers() -> dict[int, list[int]]:
 
 
 def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
-    """Return those of `pidfds` whose process has ended within `timeout_s` seconds."""
+    """Return the members of `pidfds` whose processes have ended within `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     poll, waiting, dead = select.poll(), set(pidfds), []
     for descriptor in waiting:
@@ -127,15 +127,15 @@ def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
 
 
 def kill_orphans(*, spare: Collection[int]) -> list[str]:
-    """Kill and reap every descendant of this process except those in `spare`, and theirs.
+    """Kill and reap every descendant of this process, except those in `spare` and their children.
 
     Returns:
-        The command lines of those that were still alive, for the reader of the report.
+        The command lines of processes that were still alive, for the report.
     """
     ended: list[str] = []
     now = began = time.monotonic()
     while now < began + ORPHANS_S:
-        # Usually there are no children, which this says in microseconds; reading /proc for them
+        # Usually there are no children. This call finds that out in microseconds; reading /proc
         # would cost milliseconds in every test.
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -149,7 +149,7 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
                 elif now >= began + _TRACKERS_S or not _is_tracker(process.pid):
-                    # One without a command line has left its memory: it is ending by itself.
+                    # A process without a command line has released its memory: it is ending.
                     if command := " ".join(process.cmdline())[:200]:
                         ended.append(command)
                     process.kill()
@@ -159,7 +159,7 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
 
 
 def _descendants(process: psutil.Process, spare: Collection[int]) -> Iterator[psutil.Process]:
-    """Yield the descendants of a process, without those in `spare` and theirs."""
+    """Yield the descendants of a process, except those in `spare` and their descendants."""
     children: dict[int, list[psutil.Process]] = {}
     for each in process.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -173,7 +173,7 @@ def _descendants(process: psutil.Process, spare: Collection[int]) -> Iterator[ps
 
 
 def creation_times(pids: Iterable[int]) -> dict[int, float]:
-    """Return when processes were created, in seconds of the clock, without those that are gone."""
+    """Return when processes were created, in seconds since the epoch; skip those that are gone."""
     found = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -182,31 +182,31 @@ def creation_times(pids: Iterable[int]) -> dict[int, float]:
 
 
 def remove_shared_memory(created: Mapping[int, float]) -> None:
-    """Remove the System V shared memory that killed processes have made, and no process uses.
+    """Remove System V shared memory that killed processes have made and no process uses.
 
-    The kernel keeps the maker's process id for these segments, but not for semaphores and message
-    queues (sysvipc(7)); so those stay.
+    Semaphores and message queues stay, because the kernel records the creator's process id only for
+    shared memory (sysvipc(7)).
 
     Args:
-        created: When each of the processes was created: an older segment was made by a process
-            that had the same id.
+        created: When each process was created. An older segment belongs to an earlier process with
+            the same id.
     """
     with contextlib.suppress(OSError):  # a kernel without System V IPC
         header, *lines = Path("/proc/sysvipc/shm").read_text().splitlines()
         for line in lines:
             row = dict(zip(header.split(), map(int, line.split()), strict=True))
             began = created.get(row["cpid"], math.inf)
-            # psutil derives times from the time of boot, which the kernel gives in full seconds.
+            # psutil derives times from the boot time, which the kernel gives in whole seconds.
             if row["nattch"] == 0 and row["ctime"] >= began - 2:
                 libc.remove_shared_memory(row["shmid"])
 
 
 def kill_strays() -> None:
-    """Kill what descends from the ranks of servers that are dead."""
+    """Kill the descendants of ranks whose servers are dead."""
     now = began = time.monotonic()
     while now < began + ORPHANS_S and (found := _strays()):
         for pid in found:
-            may_end = now < began + _TRACKERS_S and _is_tracker(pid)  # it may be stopped, too
+            may_end = now < began + _TRACKERS_S and _is_tracker(pid)  # CONT: it may be stopped
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGCONT if may_end else signal.SIGKILL)
         time.sleep(0.002)
@@ -216,8 +216,7 @@ def kill_strays() -> None:
 def _strays() -> list[int]:
     """Return marked processes whose server is dead.
 
-    Only in this process's own namespace of process ids: in another one, the id in the mark means
-    another process.
+    Processes of other pid namespaces are skipped: there the id in the mark means another process.
     """
     found = []
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
@@ -237,7 +236,7 @@ def wait_for_exit(server: int) -> None:
     """Wait for the end of a server, and kill it after a timeout.
 
     Raises:
-        ProcessLookupError: It is gone already.
+        ProcessLookupError: The server is already gone.
     """
     descriptor = os.pidfd_open(server)
     try:

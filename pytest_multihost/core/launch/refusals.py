@@ -1,7 +1,4 @@
-"""Why processes cannot be started: what happened, why, what to do.
-
-Errors of the operating system, and what this machine lacks.
-"""
+"""Turn errors of the operating system into errors of launching, with a remedy."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ _REMEDIES = {
 
 
 def remedy_against(error: BaseException) -> str:
-    """Return what to do against an error; empty if it is not the system's, or nothing is known."""
+    """Return a remedy against an error; empty if none is known or it is no OSError."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 
 def refused(happened: str, error: OSError) -> LaunchError:
-    """Return an error of the operating system as one of launching."""
+    """Return an error of the operating system as an error of launching."""
     return LaunchError(happened, seen=str(error), remedy=remedy_against(error))
 
 

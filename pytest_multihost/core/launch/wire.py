@@ -29,8 +29,8 @@ class FrameStream(Generic[M]):
 
     Args:
         socket: The connection; it is made non-blocking.
-        messages: The messages that may come: a union of classes, or kinds of events.
-        keys: The keys of the frames that come and of those that are sent, where they carry tags.
+        messages: The accepted messages: a union of classes, or kinds of events.
+        keys: The keys of received and of sent frames; None: frames carry no tags.
 
     Attributes:
         ended: Why receiving has ended; None while it has not.
@@ -52,7 +52,7 @@ class FrameStream(Generic[M]):
         socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
 
     def fileno(self) -> int:
-        """Return the descriptor, for a poll; -1 when it is closed."""
+        """Return the descriptor, for a poll; -1 if it is closed."""
         return self.socket.fileno()
 
     @property
@@ -84,11 +84,11 @@ class FrameStream(Generic[M]):
                 pass
             except OSError as error:
                 self._outbox.clear()
-                self._read()  # what it sent before it closed
+                self._read()  # frames that the other side sent before it closed
                 self.ended = self.ended or str(error)
 
     def receive(self) -> list[Frame[M]]:
-        """Return the frames that have arrived; look at `ended` when there are none."""
+        """Return the frames that have arrived; if there are none, check `ended`."""
         with signals_deferred():
             self._read()
             arrived, self._arrived = self._arrived, []
@@ -147,12 +147,12 @@ class FrameStream(Generic[M]):
 def signals_deferred() -> Iterator[None]:
     """Defer signals whose handlers may raise until after the block.
 
-    Ctrl-C between sending a piece and recording that would send it twice. This works only in a
-    process of one thread: another thread would receive the signal, and Python would still run the
-    handler in the main thread.
+    If Ctrl-C raised between sending bytes and recording that, they would be sent twice. This works
+    only in a process with one thread: otherwise another thread receives the signal, and Python
+    still runs the handler in the main thread.
     """
-    # Read before it is changed: the call that blocks signals runs handlers of signals that came
-    # just before it, and one that raises there would leave the signals blocked for good.
+    # The mask is read by a call of its own: the call that blocks signals also runs handlers of
+    # earlier signals, and if one raised there, the signals would stay blocked forever.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
@@ -165,9 +165,9 @@ def signals_deferred() -> Iterator[None]:
 class Channel:
     """A rank's end of its connection to the controller.
 
-    Several threads may use it at once: each waits for its own frames. A thread that finds no other
-    reading reads for all, so the rank needs no reader thread. Unusable in a forked child: two
-    processes that write to one stream would interleave their frames, so a child gets an error.
+    Several threads may use it at once, and each waits for its own frames. If no thread is reading,
+    the next one reads for all, so the rank needs no reader thread. A forked child that uses the
+    channel gets an error, because two processes that write to one stream would interleave frames.
     """
 
     stream: socket.socket

@@ -2,13 +2,13 @@
 
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
-* `stages`: what every rank does from its start to its end, whatever it runs. `agent`: a rank that
-  runs a test. `script`: one that runs a script. `raised_errors`: exceptions as values.
-* `after_fork`: resets inherited state, and `environment` sets the variables. `neighbours`: prepares
+* `stages`: the steps of every rank, from its start to its end. `agent`: a rank that runs a test.
+  `script`: a rank that runs a script. `raised_errors`: exceptions as values.
+* `after_fork`: resets inherited state. `environment`: sets the variables. `neighbours`: prepares
   hypothesis, tqdm and coverage.py.
 * `points`: performs faults at points, with `wrap_calls` (calls), `batches` (batches of data) and
   `portable_names` (files).
-* `point_record`: records the points passed, with `meetings` (operations that all ranks meet in).
+* `point_record`: records the points passed, with `meetings` (operations in which all ranks meet).
 * `world`: the test's interface. `services`: the parts that services of a world have in a rank.
 * `recorder`: records operations.
 """

@@ -64,7 +64,7 @@ def reset_after_fork(spec: RankSpec) -> None:
 def _keep_sockets(directory: Path) -> None:
     """Have multiprocessing keep its sockets in a directory that is removed with the world.
 
-    Its names have 18 characters; the address of a socket may have 107, see unix(7).
+    Names of its sockets have 18 characters; a socket's address may have 107: see unix(7).
     """
     if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
         directory.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ def _redirect_streams(log: Path) -> None:
 class _Log(io.FileIO):
     """A file that ignores write errors: a full disk must not fail a test that prints.
 
-    A subclass, because `io.TextIOWrapper` accepts nothing else.
+    It is a subclass because `io.TextIOWrapper` accepts nothing else.
     """
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
@@ -113,8 +113,8 @@ def _arm_faulthandler(stacks: Path) -> None:
     """
     faulthandler.enable(file=2)
     for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may write there, too
-        file = os.open(path, flags, 0o644)  # open for good
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may also write there
+        file = os.open(path, flags, 0o644)  # never closed
         number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
         faulthandler.register(number, file=file, all_threads=is_all, chain=False)
     dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))
@@ -133,10 +133,11 @@ _AWAITABLES = (
 def dump_tasks_on_signal(number: int, file: Path) -> None:
     """Write a line per unfinished asyncio task to `file` on signal `number`.
 
-    A rank in an event loop shows only `select` on its stack. From Python 3.14 on,
-    `python -m asyncio pstree` reads the tasks from outside; before, only the rank itself can.
+    The stack of a rank in an event loop shows only `select`. Before Python 3.14, which has
+    `python -m asyncio pstree`, only the rank itself can read its tasks.
 
-    The handler is Python code: it runs when the main thread returns from C, as event loops do soon.
+    The handler is Python code: it runs once the main thread returns from C, which is soon in an
+    event loop.
     """
 
     def dump(_: int, __: FrameType | None) -> None:

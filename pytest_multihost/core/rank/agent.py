@@ -1,14 +1,13 @@
-"""A rank's life: the one test, run through pytest, and everything that pytest needs for it.
+"""Run one test through pytest in a rank.
 
-It resets what the fork copied, starts the backend, runs the one test, reports, and leaves. Apart
-from this module nothing in a rank imports pytest: a program may call
+The rank resets the state that the fork copied, starts the backend, runs the test, reports, and
+leaves. No other module in a rank imports pytest: a program may call
 `pytest_multihost.current_world()` in production, where it must cost nothing.
 
-Hooks send events for each phase to the controller, and wait for its gates.
-A rank passes three gates, which the controller opens for all ranks together: `go` when all are
-ready; `teardown` when all test bodies are over, because a rank that has finished closes its
-sockets, and those that wait for it would see a lost connection instead of a hang; `exit` when all
-fixtures are torn down.
+Hooks send events for each phase to the controller, and wait for its gates. A rank passes three
+gates, which the controller opens for all ranks together: `go` when all are ready; `teardown` when
+all test bodies are over, because a rank that tears down closes its sockets, and ranks that wait for
+it would see a lost connection instead of a hang; `exit` when all fixtures are torn down.
 """
 
 from __future__ import annotations
@@ -78,13 +77,13 @@ __all__ = [
 ]
 
 _MAX_REPR = 200_000
-"""Maximum characters of a failure's representation that are sent; the middle is cut."""
+"""Maximum number of characters sent of a failure's representation; the middle is cut."""
 
 _JOIN_S = 0.05
 
 
 class RankPlugin:
-    """The hooks; registered in the server, before there is a rank."""
+    """The hooks of a rank, registered in the server before it forks ranks."""
 
     _link: ControllerLink
     _points: Points
@@ -95,17 +94,16 @@ class RankPlugin:
         self._nodeid = ""
 
     def enter(self, link: ControllerLink, points: Points) -> None:
-        """Become this rank's."""
+        """Use the connection and the points of this rank from now on."""
         self._link, self._points = link, points
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Run the test once: a rank that reruns alone would hang the others.
 
-        `log=False`: terminal, JUnit and the like get the world's one report in the controller.
-
-        Afterwards the rank leaves without pytest's end; what is checked only there is checked here,
-        and is an error at the test's teardown.
+        Reports are not logged, because terminal and JUnit get the world's one report in the
+        controller. The rank leaves without the end of pytest's session, so the checks that pytest
+        makes at its end are made here; a failed check is an error at the test's teardown.
         """
         self._nodeid = item.nodeid
         runtestprotocol(item, log=False, nextitem=nextitem)
@@ -117,7 +115,7 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Send the phase, and wrap what the faults need before the first fixture runs."""
+        """Send the phase, and wrap the functions that the faults need before any fixture runs."""
         self._link.send(PhaseEntered("setup"))
         start_faults(self._points, [getattr(item, "module", None)])
 
@@ -134,8 +132,8 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
-        """Park: the test body is over, and everything it holds stays open until all are there."""
-        self._points.heal()  # also when the setup failed
+        """Wait until all test bodies are over; everything that this one holds stays open."""
+        self._points.heal()  # even if the setup failed
         self._link.send(Parked())
         self._link.await_gate("teardown")
         self._link.send(PhaseEntered("teardown"))
@@ -144,15 +142,15 @@ class RankPlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send each phase's report as soon as it is over, before anything of the next can hang."""
+        """Send each phase's report as soon as it is over, before the next phase can hang."""
         at_s = now()
-        if not self._link.channel.is_ours:  # a forked child of the rank that has run on into here
+        if not self._link.channel.is_ours:  # a forked child of the rank left the test's body
             if call.excinfo is not None:
                 sys.stderr.write(format_exception(call.excinfo.value))
             sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
             _exit(1)
         report = yield
-        if self._is_in_body:  # a subtest's, sent by logreport
+        if self._is_in_body:  # a subtest's report, sent by pytest_runtest_logreport
             return report
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
@@ -186,7 +184,7 @@ class RankPlugin:
         location: tuple[str, int, str] | None,
     ) -> None:
         """Send a warning of the test."""
-        if when != "runtest":  # of the collection, and replayed to plugins that register later
+        if when != "runtest":  # from the collection, replayed to plugins that register later
             return
         text = WarningText(
             module=warning_message.category.__module__,
@@ -199,10 +197,10 @@ class RankPlugin:
 
 
 def _join_threads() -> None:
-    """Wait a moment for threads that are about to end, and may end with an exception.
+    """Wait briefly for threads that are about to end, perhaps with an exception.
 
-    pytest takes this long from the end of the last test to its last check. Idle threads of an
-    executor do not end.
+    pytest takes about as long between the end of the last test and its last check. Idle threads of
+    an executor do not end, and are skipped.
     """
     idle = pool_threads()
     until_s = now() + _JOIN_S
@@ -212,7 +210,7 @@ def _join_threads() -> None:
 
 
 def is_expected(item: pytest.Item, error: BaseException) -> bool:
-    """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
+    """Return whether the xfail mark in force expects an exception, by pytest's own rules."""
     xfail = xfail_in_force(item)
     if xfail is None or xfail.raises is None:
         return xfail is not None
@@ -225,7 +223,7 @@ def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedR
     text = report.longreprtext if report.longrepr is not None else ""
     if len(text) > _MAX_REPR:
         report.longrepr = shortened(text, _MAX_REPR)
-    # What the logging plugin has captured, say.
+    # For example, the log that the logging plugin has captured.
     report.sections = [(title, shortened(text, _MAX_REPR)) for title, text in report.sections]
     data: SerializedReport = config.hook.pytest_report_to_serializable(config=config, report=report)
     return data
@@ -234,7 +232,7 @@ def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedR
 FindItem = Callable[[str], pytest.Item]
 
 _PLUGIN = "multihost_rank"
-"""The name by which the hooks inside a rank are registered."""
+"""The name under which the hooks inside a rank are registered."""
 
 _NOT_IN_A_RANK = (
     "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
@@ -243,16 +241,15 @@ _NOT_IN_A_RANK = (
     "pdbtrace",
     "reportlog_plugin",  # writes the controller's file
 )
-"""Plugins of the controller that must not act in a rank, by the names they register."""
+"""Plugins of the controller that must not act in a rank, by their registered names."""
 
 
 def run_rank(
     spec: RankSpec, channel: Channel, *, find_item: FindItem, backends: Mapping[str, Backend]
 ) -> NoReturn:
-    """Be a rank that was forked from a process that has collected. Never returns.
+    """Run a rank that was forked from a process that has collected. Never returns.
 
     Args:
-        spec: This rank, and the world that it is part of.
         find_item: Returns the collected item with a given node id.
         backends: All backends by name.
     """
@@ -265,10 +262,9 @@ def run_rank(
 def run_test_and_exit(
     spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend
 ) -> NoReturn:
-    """Run the one test and leave.
+    """Run the test and leave.
 
     Args:
-        spec: This rank, and the world that it is part of.
         find_item: Returns the collected item with a given node id.
         backend: The world's backend, which has been started.
     """
@@ -286,7 +282,7 @@ def run_test_and_exit(
         set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
-        gc.freeze()  # the last check of the rank is about what the test leaves
+        gc.freeze()  # the rank's last check must report only garbage that the test leaves
         ready_s = now()
         link.send(Ready())
         link.await_gate("go")
@@ -297,8 +293,8 @@ def run_test_and_exit(
             spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
         )
         plugin.enter(link, points)
-        # pytest's own protocol, and not just the function: assertion messages, warning filters and
-        # other plugins are all done by hooks inside it.
+        # Calling the test function is not enough: hooks in pytest's own protocol make assertion
+        # messages, apply warning filters and call other plugins.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         link.send(Done())
     leave(link)
@@ -307,12 +303,11 @@ def run_test_and_exit(
 def prepare_pytest(config: pytest.Config) -> None:
     """Detach this copy of pytest from the controller, and register the hooks of a rank.
 
-    Done in the server, once for all ranks that it will fork: in each of them it would make a copy
-    of hundreds of pages of memory.
+    The server does this once for all ranks that it will fork, because each rank would copy hundreds
+    of memory pages.
 
-    Without pytest's global capture a rank prints into its log. The capture keeps output in an
-    unnamed temporary file, which is lost when the rank is killed: just when it is wanted. The log
-    is read back into the report.
+    pytest's global capture is stopped, so that a rank prints into its log, which the report quotes.
+    The capture keeps output in an unnamed temporary file, which is lost if the rank is killed.
     """
     manager = config.pluginmanager
     if manager.has_plugin(_PLUGIN):
@@ -341,8 +336,8 @@ def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
     set_base_temp(config, base)
-    # A server that replaces a dead one is forked in the middle of a run, while the controller has
-    # an item on its stack.
+    # A server that replaces a dead one is forked during a run, when the controller has set up an
+    # item.
     reset_setup_state(item.session)
     plugin: RankPlugin = config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment]
     return plugin

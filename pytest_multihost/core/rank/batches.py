@@ -11,7 +11,7 @@ from pytest_multihost.core.nemesis.targets import load_loader
 from pytest_multihost.core.rank.wrap_calls import replace_attribute, wrap_calls
 
 OnDraw = Callable[[], None]
-"""Called before a batch is drawn; the data ends where it raises StopIteration."""
+"""Called before a batch is drawn; may raise StopIteration to end the data."""
 
 
 def count_batches(
@@ -20,13 +20,13 @@ def count_batches(
     """Call `on_draw` before each batch that is drawn from data loaders.
 
     Args:
-        target: Names a loader, the class of loaders, or a function that returns one.
+        target: Names a loader, a class of loaders, or a function that returns one.
         on_draw: Called in the thread that draws.
-        undoing: Puts back what was replaced.
+        undoing: Undoes the replacements when it is closed.
         more_modules: Modules that are not in `sys.modules`.
 
     Raises:
-        SettingError: There is no such thing, or it cannot be replaced.
+        SettingError: The target does not exist, or cannot be replaced.
     """
     loader = load_loader(target)
     if isinstance(loader.found, type):
@@ -45,7 +45,7 @@ def count_batches(
 
 
 class CountedIterator:
-    """An iterator over the user's data; for whoever asks, it is the user's own."""
+    """An iterator over the user's data that passes for the user's own iterator."""
 
     def __init__(self, iterator: Iterator[object], on_draw: OnDraw) -> None:
         self._iterator, self._on_draw, self._is_over = iterator, on_draw, False
@@ -68,12 +68,12 @@ class CountedIterator:
         return getattr(self._iterator, name)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # isinstance() asks for it
+    def __class__(self) -> type:  # isinstance() reads it
         return self._iterator.__class__
 
 
 def _ignore(_when: str) -> None:
-    """Do nothing before and after a call: what it returns is what counts."""
+    """Do nothing before and after a call: only its result is counted."""
 
 
 def _count_object(loader: object, on_draw: OnDraw, undoing: ExitStack) -> None:
@@ -87,9 +87,9 @@ def _count_class(
     undoing: ExitStack,
     is_meant: Callable[[object], bool],
 ) -> None:
-    """Count what is drawn from the objects of a class that are meant.
+    """Count draws from the objects of a class for which `is_meant` is true.
 
-    Objects that are their own iterators keep their state, so each draw is intercepted.
+    An object that is its own iterator keeps its state between loops, so each draw is intercepted.
     """
     name = "__next__" if hasattr(kind, "__next__") else "__iter__"
     original = getattr(kind, name)

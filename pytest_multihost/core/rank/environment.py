@@ -1,4 +1,4 @@
-"""The environment variables of a rank: nothing inherited that names another world.
+"""Set the environment variables of a rank, and remove those that name another world.
 
 A rank gets torchrun's variables with its own world's values, so code that initialises itself from
 the environment works. Variables of an outer launcher, a proxy or pytest itself are removed: a stray
@@ -21,7 +21,7 @@ _PROXY = re.compile(r"(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY", re.IGNORECASE)
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""The interface variables of NCCL and tensorpipe; that of gloo is always set."""
+"""The interface variables of NCCL and tensorpipe, set only with several hosts."""
 
 
 def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = False) -> list[str]:
@@ -29,7 +29,7 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
 
     Args:
         inherited: The environment.
-        keeps_proxies: Whether it may see those of proxies.
+        keeps_proxies: Whether a rank may see variables of proxies.
     """
     patterns = (_OF_PYTEST,) if keeps_proxies else (_OF_PYTEST, _PROXY)
     return [
@@ -42,10 +42,10 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
 def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:
     """Return this process's environment without the variables of an outer world or launcher.
 
-    With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
+    With its `RANK`, `MASTER_ADDR`, ... ranks would join the outer world.
 
     Args:
-        keeps_proxies: Whether those of proxies are left.
+        keeps_proxies: Whether to keep variables of proxies.
     """
     foreign = set(foreign_variables(os.environ, keeps_proxies=keeps_proxies))
     return {name: value for name, value in os.environ.items() if name not in foreign}
@@ -54,7 +54,7 @@ def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:
 def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables that limit native libraries to one thread, except those the user set.
 
-    A user's OMP_NUM_THREADS applies to all of them.
+    If the user has set OMP_NUM_THREADS, it applies to all of them.
     """
     if inherited.get("OMP_NUM_THREADS"):
         return {}
@@ -65,7 +65,6 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
     """Return the variables to add to a rank's environment.
 
     Args:
-        spec: The rank's place in its world.
         inherited: The environment so far; the user's thread limits in it are kept.
     """
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
@@ -93,7 +92,7 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
             # With torchrun the agent hosts the store and rank 0 is a client; here rank 0 hosts it.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            # Unset, gloo uses the interface that the host name resolves to, if any.
+            # Without it, gloo uses the interface of the address to which the host name resolves.
             "GLOO_SOCKET_IFNAME": host.interface,
             "PYTEST_MULTIHOST_RANK": rank,
             "PYTEST_MULTIHOST_WORLD_SIZE": size,

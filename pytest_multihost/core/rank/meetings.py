@@ -1,6 +1,6 @@
-"""Which operations are over for a rank only once every rank of the world has entered them.
+"""Find operations that end for a rank only after every rank of the world has entered them.
 
-What a rank has done before such an operation has happened before all that any rank does after it.
+Everything that any rank does before such an operation happens before everything after it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import FrameType
 from pytest_multihost.core.model.collectives import BY_NAME, of_function
 
 _FRAMES = 20
-"""How far out torch's own function is looked for."""
+"""How many frames out to search for torch's own function."""
 
 
 def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
@@ -18,7 +18,7 @@ def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
 
     Args:
         frame: The innermost frame.
-        size: Ranks of the world.
+        size: Number of ranks of the world.
     """
     collective = BY_NAME.get(name)
     if collective is None or not collective.meets_all:
@@ -37,10 +37,10 @@ def meets_all(frame: FrameType | None, name: str, size: int) -> bool:
 
 
 def _is_whole(group: object, size: int) -> bool:
-    """Return whether a group of torch's has all ranks; None stands for the default one."""
+    """Return whether a process group of torch has all ranks; None stands for the default group."""
     if group is None:
         return True
     try:
         return bool(group.size() == size)  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - whatever the user has given
+    except Exception:  # noqa: BLE001 - the user may have passed any object
         return False

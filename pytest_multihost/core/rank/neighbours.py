@@ -12,7 +12,7 @@ from typing import Any
 from pytest_multihost.core.rank.recorder import after_import
 
 Function = Any
-"""A test function, or what a tool has made of it."""
+"""A test function, perhaps wrapped by a tool."""
 
 
 def share_hypothesis_examples(
@@ -21,9 +21,9 @@ def share_hypothesis_examples(
     """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
 
     A rank that shrinks or replays alone would run its test body when the others do not, and each
-    collective in it would meet a wrong one. So there is no shrinking, and the first failure ends
-    the rank. No deadline: a collective takes as long as the slowest rank. No database: ranks would
-    read and write it at different moments.
+    collective in it would meet a wrong one. So nothing is shrunk, and the first failure ends the
+    rank. The deadline is removed because a collective takes as long as the slowest rank, and the
+    database because ranks would read and write it at different times.
 
     Args:
         test: The test function or bound method.
@@ -51,7 +51,7 @@ def share_hypothesis_examples(
         try:
             return body(*args, **kwargs)
         except Exception as error:
-            if type(error).__module__.startswith("hypothesis."):  # assume() and its like
+            if type(error).__module__.startswith("hypothesis."):  # raised by assume(), for example
                 raise
             named = (f"{name}={value!r}" for name, value in kwargs.items())
             error.add_note(f"Falsifying example: {', '.join((*map(repr, args), *named))}")
@@ -62,10 +62,10 @@ def share_hypothesis_examples(
 
 
 def stop_tqdm_monitor() -> None:
-    """Let tqdm start no thread beside its progress bars.
+    """Keep tqdm from starting a thread that monitors its progress bars.
 
-    It wakes up every ten seconds and may do anything then, as far as anybody can see, so no hang
-    would be proven before ten seconds are left. All it does is to refresh bars of slow loops.
+    Seen from outside, this thread may do anything when it wakes up every ten seconds, so no hang
+    could be proven until ten seconds before the deadline. It only refreshes bars of slow loops.
     """
 
     def without_monitor(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Record the points that this rank passes, for a sweep: a number for each, sent in batches."""
+"""Record the points that this rank passes, for a sweep, and send them in batches of numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytest_multihost.core.rank.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.exception_paths import error_path
 
 MAX_POINTS = 20_000
-"""Number of points that are recorded; later ones are only counted."""
+"""Maximum number of recorded points; later ones are only counted."""
 
 _BATCH = 512
 
 _EVERY_S = 0.05
-"""After so many seconds a point that is passed is sent, with those before it."""
+"""The next point after this time is sent at once, with all points before it."""
 
 SiteKey = tuple[PointKind, str, str, str, SourceRef, bool, bool, bool]
 """Kind, name, call and other name of a point, the user's line, main thread, inside another, and
@@ -33,20 +33,19 @@ OperationKey = tuple[str, SourceRef, bool, int]
 """Name of an operation, the user's line, main thread, and inside how many others."""
 
 _UNSTEADY = frozenset({"block_until_ready"})
-"""Operations whose number depends on timing: no record holds them, as no run repeats it."""
+"""Operations that are not recorded, because their number depends on timing and never repeats."""
 
 
 @dataclass(slots=True)
 class PointRecord:
     """The points that this rank has passed.
 
-    What is the same at each passage is a site, which is described once.
+    A site holds everything that is the same at each passage of a point, and is sent once.
 
     Attributes:
-        recorder: Knows the user's line.
         send: Sends an event to the controller.
-        has_faults: Whether the world has any: then it may hang, and all that was passed before is
-            sent at each operation. That takes 10 us, which would be much in an undisturbed run.
+        has_faults: Whether the world has faults. Then it may hang, so all earlier points are sent
+            at each operation. That takes 10 us, too much for an undisturbed run.
     """
 
     recorder: Recorder
@@ -72,7 +71,7 @@ class PointRecord:
         *,
         makes: bool = False,
     ) -> None:
-        """Record a passage, by the thread that calls this."""
+        """Record that the calling thread passes a point."""
         thread, caller = self.recorder.thread, get_frame(1)
         source = self.recorder.user_source(2)
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
@@ -86,9 +85,9 @@ class PointRecord:
             self._pass(site, is_operation=point == "collective")
 
     def add_operation(self, name: str, source: SourceRef) -> None:
-        """Do what `add` does for an operation that is begun at a known line, in half the time.
+        """Record an operation that begins at a known line, in half the time of `add`.
 
-        A loop of collectives comes here thousands of times a second.
+        A loop of collectives calls this thousands of times a second.
 
         Args:
             source: The user's line.
@@ -110,15 +109,15 @@ class PointRecord:
         self._pass(site, is_operation=True)
 
     def _pass(self, site: int, *, is_operation: bool) -> None:
-        """Note a passage; send what was noted, if it is time."""
+        """Record a passage; send all new passages if it is time."""
         self._passed.append(site)
-        # At an operation the rank may wait until it is ended, and elsewhere work for long.
+        # In an operation the rank may wait until the harness ends it.
         is_due = self.has_faults and is_operation
         if is_due or monotonic() >= self._due_s or len(self._passed) >= _BATCH:
             self.flush()
 
     def _add_site(self, key: SiteKey, caller: FrameType) -> int:
-        """Describe a site that is passed for the first time; called with the lock."""
+        """Describe a site that is passed for the first time; the caller holds the lock."""
         point, name, call, other, source, is_main, is_inside, makes = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
@@ -143,9 +142,14 @@ class PointRecord:
         return Frame(relative_to(self.root, frame.file), frame.line, frame.function)
 
     def flush(self, *, is_all: bool = False) -> None:
-        """Send what has not been sent; `is_all`: nothing more will be."""
+        """Send all points not sent yet.
+
+        Args:
+            is_all: Whether this is the last call.
+        """
         with self._lock:
-            # Others append without the lock: what they do meanwhile stays for the next time.
+            # Other threads append without the lock: points appended meanwhile wait for the next
+            # call.
             count = len(self._passed)
             passed = tuple(self._passed[: min(count, self._left)])
             del self._passed[:count]

@@ -1,7 +1,7 @@
 """The points that this rank passes, and the faults that are performed at them.
 
 A rank reports a fault to the controller before performing it, because the fault may kill or stop
-the rank: so its place and time are always known. In a forked child of the rank only slow file
+the rank. So its place and time are always known. In a forked child of the rank only slow file
 access is performed.
 """
 
@@ -49,13 +49,13 @@ Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
 
 _MAX_COUNTS = 2_000
-"""Number of different points whose counts are sent."""
+"""Maximum number of different points whose counts are sent."""
 
 _MAX_FIRED_EVENTS = 20
-"""Number of "begun" events sent for one fault that only this rank performs."""
+"""Maximum number of "begun" events sent for one fault that only this rank performs."""
 
 _LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
-"""Data loaders whose batches are listed where all points are."""
+"""Data loaders whose batches are recorded if all points are."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Binding:
     Attributes:
         index: Its index among the world's faults.
         passed: How often its point has been passed.
-        fired: How often it has happened.
+        fired: How often the fault has been performed.
     """
 
     index: int
@@ -88,11 +88,11 @@ class Points:
     Attributes:
         send: Sends an event to the controller.
         performed: See `bind_faults`.
-        record: Where all points are recorded, if they are.
+        record: The record of all points; None: they are not recorded.
         counts: How often each point has been passed, in order of first passage.
         healing: Callbacks that undo the faults after the test's body.
         more_modules: Modules of the test that are not in `sys.modules`.
-        ready_s: When the rank was ready for the test, see `Strike`.
+        ready_s: When the rank was ready for the test; see `Strike`.
     """
 
     spec: RankSpec
@@ -112,7 +112,7 @@ class Points:
     _is_forked: bool = False
 
     def leave_fork(self) -> None:
-        """Take note that this is a forked child, whose operations are not the rank's."""
+        """Remember that this is a forked child, whose operations are not the rank's."""
         self._is_forked = True
 
     def pass_point(
@@ -125,14 +125,14 @@ class Points:
         *,
         makes: bool = False,
     ) -> None:
-        """Pass a point: perform the faults bound to it now, in this thread.
+        """Pass a point: perform the faults bound to it, in this thread.
 
         Args:
-            name: Which.
-            when: Whether what is called there is about to begin or is over.
-            call: Which call on a file; of an operation its kind.
-            other: Of a rename or link, the other path: it is the point of either.
-            makes: Whether a call on a file may make it.
+            name: The name of the function, file, operation or data loader at the point.
+            when: "before" or "after" the call at the point.
+            call: The kind of a call on a file, or of an operation.
+            other: The second path of a rename or link; both paths pass the point.
+            makes: Whether a call on a file may create it.
         """
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
@@ -153,7 +153,7 @@ class Points:
                 self._perform(binding, Point(point, name, call=call))
 
     def touch_file(self, access: FileAccess) -> None:
-        """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
+        """Pass the point of a call on a file, unless pytest or this package makes the call."""
         __tracebackhide__ = True
         if not _is_not_the_tests():
             path, call, other = access.path, access.call, access.other
@@ -165,14 +165,14 @@ class Points:
         if self.bindings:
             if kind == "collective" or self.record is not None or self._names(name):
                 self.pass_point("collective", name, call=kind)
-        elif self.record is not None and not self._is_forked:  # no more than it must cost
+        elif self.record is not None and not self._is_forked:  # the cheapest way
             self.record.add_operation(name, source)
 
     def _names(self, operation: str) -> bool:
         return any(each.fault.at.name == operation for each in self.bindings)
 
     def _is_first(self, binding: Binding) -> bool:
-        """Whether a fault that happens to one rank only happens to this one."""
+        """Return whether this rank is to perform a fault that only one rank performs."""
         if binding.fault.is_first and not binding.fired:
             claim = Path(self.spec.scratch, f"fault-{binding.index}")
             self._thread.is_performing = True
@@ -187,7 +187,7 @@ class Points:
     def _perform(self, binding: Binding, passed: Point) -> None:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
-        if self.record is not None:  # it may be the last that this rank can say
+        if self.record is not None:  # the fault may end this rank
             self.record.flush()
         detail = kind.announce(fault.params, now())
 
@@ -215,7 +215,7 @@ class Points:
         if not kind.tells_itself:
             begun()
         ended = {"resume": True} if "pause" in detail else {}
-        if kind.lasts and not kind.service:  # the service ends those, for all ranks at once
+        if kind.lasts and not kind.service:  # a service ends its faults for all ranks at once
             self.healing.callback(send, "ended", ended)
         self._thread.is_performing = True
         try:
@@ -226,17 +226,17 @@ class Points:
                 send("ended", ended)
 
     def count_batches(self, target: str) -> None:
-        """Let the batches of a data loader be points, until the faults are healed.
+        """Make the batches of a data loader points, until the faults are healed.
 
         Raises:
-            SettingError: There is no such thing, or it cannot be replaced.
+            SettingError: The loader does not exist, or cannot be replaced.
         """
         if not self._is_healed and os.getpid() == self._owner:
             on_draw = partial(self.pass_point, "batch", target)
             count_batches(target, on_draw, self.healing, more_modules=self.more_modules)
 
     def set_folders(self) -> None:
-        """Remember which folders have other names in other runs."""
+        """Remember the folders that have other names in other runs."""
         scratch = self.spec.scratch
         own = (f"{scratch}/rank-{self.spec.rank}", f"{scratch}/shared", scratch)
         self._folders = (*own, self.spec.directory, str(Path.cwd()), tempfile.gettempdir())
@@ -255,14 +255,14 @@ class Points:
 
 
 def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
-    """Return the event of a fault; `detail` may hold anything, as plugins define kinds."""
+    """Return the event of a fault; `detail` may hold anything, because plugins define kinds."""
     data = {"index": index, "fault": fault.kind, "at": to_json(fault.at), "phase": phase}
     return from_json(FaultChanged, {**detail, **data, "kind": FaultChanged.kind})
 
 
 @cache
 def _pids() -> frozenset[int]:
-    """Return the processes of this world: this one, its parent, and that one's children."""
+    """Return the processes of this world: this one, its parent, and the parent's children."""
     parent = os.getppid()
     siblings = Path(f"/proc/{parent}/task/{parent}/children")
     found = siblings.read_text().split() if siblings.exists() else ()
@@ -272,21 +272,21 @@ def _pids() -> frozenset[int]:
 _FILE_MODULES = frozenset(
     {"contextlib", "genericpath", "glob", "os", "pathlib", "posixpath", "shutil", "tempfile"}
 )
-"""Modules that touch files for whoever calls them."""
+"""Modules that touch files on behalf of their callers."""
 
 _REPORTING = {__name__, observing_files.__module__, report_native_files.__module__}
-"""Modules that report what is done with files, native code's included."""
+"""Modules that report calls on files, including those of native code."""
 
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
 _READERS_OF_CODE = frozenset(
     {"importlib", "inspect", "linecache", "pkgutil", "tokenize", "traceback", "warnings"}
 )
-"""Modules that look where source code is; `inspect` asks for the folders of all modules at once."""
+"""Modules that search for source code; `inspect` searches the folders of all modules at once."""
 
 
 def _is_not_the_tests() -> bool:
-    """Return whether a file is touched by pytest, by this package, or to read source code."""
+    """Return whether pytest or this package touches a file, or a module that reads source code."""
     frame = get_frame(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
@@ -298,7 +298,7 @@ def _is_not_the_tests() -> bool:
 
 
 def _is_due(binding: Binding, point: PointKind, names: Sequence[str], when: str, call: str) -> bool:
-    """Count a passage of a fault's point; return whether it is the one that triggers it."""
+    """Count a passage of a fault's point; return whether this passage triggers the fault."""
     at = binding.fault.at
     if (at.point, at.when) != (point, when):
         return False
@@ -329,7 +329,7 @@ def _is_before_the_test(fault: Fault, world: WorldSpec) -> bool:
 
 
 def delay_start(spec: RankSpec, send: Send) -> None:
-    """Delay this rank's rendezvous as its faults require; send those already performed."""
+    """Delay this rank's rendezvous as its faults require; report faults already performed."""
     for index, fault in enumerate(spec.world.faults):
         if spec.rank in fault.ranks and _is_before_the_test(fault, spec.world):
             detail: dict[str, Any] = {}
@@ -359,7 +359,7 @@ def bind_faults(
         send: Sends an event to the controller.
         performed: Waits until the fault with this index has been performed from outside;
             returns an error message, or "".
-        ready_s: When the rank was ready for the test, see `Strike`.
+        ready_s: When the rank was ready for the test; see `Strike`.
     """
     bindings = [
         Binding(index, fault, kinds[fault.kind])

@@ -1,4 +1,4 @@
-"""Name files without what differs between runs: temporary folders, process ids, run ids, times."""
+"""Name files without parts that differ between runs, such as temporary folders, ids and times."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ID = re.compile("|".join(_IDS))
 
 @lru_cache(1024)
 def portable_glob(path: str, folders: tuple[str, ...], pids: frozenset[int]) -> str:
-    """Return a glob for the file in this run and for its like in other runs.
+    """Return a glob that matches a file in this run and the same file in other runs.
 
     Args:
         path: An absolute path.
         folders: Folders that have other names in other runs, inner ones first.
-        pids: Numbers of processes of this run.
+        pids: Process ids of this run.
     """
     folder = next((each for each in folders if path.startswith(f"{each}/")), "")
     parts = _ID.split(path.removeprefix(folder))

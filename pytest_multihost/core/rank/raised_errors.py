@@ -1,7 +1,6 @@
-"""Exceptions of a rank as values for the controller.
+"""Describe exceptions of a rank as values for the controller.
 
-Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
-cannot even be printed.
+Their objects stay in the rank, because many cannot be pickled, and a few cannot even be printed.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from pytest_multihost.core.model.stack import (
 from pytest_multihost.core.model.verdict import Place
 
 _MAX_MESSAGE = 20_000
-"""Characters of an exception's message that are kept."""
+"""Maximum number of characters of an exception's message."""
 
 _MAX_CAUSES = 8
 _MAX_CAUSE = 2_000
-"""How many of the exceptions that caused one are kept, and how many characters of each."""
+"""How many causes of an exception are kept, and how many characters of each."""
 
 
 def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
@@ -33,12 +32,12 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
 
     Args:
         root: pytest's rootdir; files below it are named relative to it.
-        text: The representation that pytest made of it.
+        text: pytest's representation of the exception.
     """
     trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     frames = [Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace)]
     frame, inside = innermost_user_frame(frames), innermost_package_frame(frames)
-    causes, seen = [], [error]  # what caused it, the last first
+    causes, seen = [], [error]  # causes, the last one first
     while len(seen) <= _MAX_CAUSES:
         cause = seen[-1].__cause__ or (
             None if seen[-1].__suppress_context__ else seen[-1].__context__
@@ -72,7 +71,7 @@ def _message(error: BaseException, limit: int = _MAX_MESSAGE) -> str:
 
 
 def shortened(text: str, limit: int = _MAX_MESSAGE) -> str:
-    """Return `text`, or its head and tail and how much was left out between them."""
+    """Return `text`, or its head and tail with the number of characters skipped between them."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -89,7 +88,7 @@ def trimmed_traceback(error: BaseException) -> TracebackType | None:
 
 
 def format_exception(error: BaseException) -> str:
-    """Return the traceback of `error` from the user's first frame on, however hard to print."""
+    """Return the traceback of `error` from the user's first frame on, even if its str() raises."""
     trace = trimmed_traceback(error)
     try:
         return shortened("".join(traceback.format_exception(type(error), error, trace)))
@@ -100,12 +99,11 @@ def format_exception(error: BaseException) -> str:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Release what the frames of an exception hold.
+    """Release the objects that the frames of an exception hold.
 
-    After a MemoryError there may be no memory left to describe it with, nor to remember what has
-    been cleared: code may make a circle of contexts, so only so many are followed.
+    After a MemoryError, memory may be needed to describe it.
     """
-    left = 100
+    left = 100  # contexts may form a cycle, and there may be no memory to remember which were seen
     while error is not None and left:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__

@@ -1,7 +1,7 @@
-"""A rank that runs a script, as ``python train.py`` or ``python -m package.module`` would.
+"""Run a script in a rank, as ``python train.py`` or ``python -m package.module`` would.
 
-It differs in its end: a rank whose script is over keeps its connections open until the scripts of
-all ranks are over. Those that still wait for it would see a lost connection instead of a hang.
+Only the end differs: a rank whose script is over keeps its connections open until the scripts of
+all ranks are over. Otherwise ranks that wait for it would see a lost connection instead of a hang.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pytest_multihost.core.registry import new_plugin_manager
 
 
 def main() -> None:
-    """Be the rank; returns only in a process that the script has forked."""
+    """Run this process as a rank; returns only in a process that the script has forked."""
     job: RankJob = take_job(RankJob)
     run, spec, channel = job.run, job.spec, open_channel(job)
     assert isinstance(run, ScriptRun)  # noqa: S101 - for the type checker
@@ -49,14 +49,14 @@ def main() -> None:
         hook = _plugins(run).hook
         backend = find_backend(spec.world.backend, offered_backends(hook))
     start_backend(spec, channel, backend)
-    # What a backend of the harness registers, such as jax's shutdown barrier, is not the script's.
+    # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
     clear_exit_handlers()
     with sending_errors(channel, root=root):
         points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
     try:
         kept = _run_script(run)
         wait_for_threads()
-    except BaseException as error:  # noqa: BLE001 - whatever the script raises
+    except BaseException as error:  # noqa: BLE001 - the script may raise anything
         _tell(error, channel, root)
     else:
         if channel.is_ours:
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _plugins(run: ScriptRun) -> pluggy.PluginManager:
-    """Return the plugins that offer what the script's world has."""
+    """Return the plugins that offer the backend and the faults of the script's world."""
     if run.plugins is None:
         return new_plugin_manager()
     from pytest_multihost.core.project_plugins import project_plugins
@@ -80,7 +80,7 @@ def _begin(
     kinds: Mapping[str, FaultKind],
     root: str,
 ) -> Points:
-    """Wait until all ranks are ready; return the points of this one, wrapped."""
+    """Wait until all ranks are ready, start this rank's faults, and return its points."""
     set_world(World(spec, backend, link.channel, current_recorder()))
     ready_s = now()
     link.send(Ready())
@@ -100,7 +100,7 @@ def _begin(
 
 
 def _set_arguments(run: ScriptRun) -> None:
-    """Set what the script's arguments are, and where its modules are looked for."""
+    """Set the script's arguments, and the folder of its modules."""
     sys.argv[:] = [run.script, *run.script_args]
     if sys.path and not sys.path[0]:  # the entry of `python -c`
         folder = Path.cwd() if run.is_module else Path(run.script).resolve().parent
@@ -108,10 +108,10 @@ def _set_arguments(run: ScriptRun) -> None:
 
 
 def _run_script(run: ScriptRun) -> dict[str, Any]:
-    """Run the script; return what its module holds, which the caller keeps until the rank leaves.
+    """Run the script; return its module's names, which the caller keeps until the rank leaves.
 
     Raises:
-        BaseException: Whatever the script raises, but for an exit without an error.
+        BaseException: Any exception of the script, except an exit without an error.
     """
     try:
         if run.is_module:
@@ -119,7 +119,7 @@ def _run_script(run: ScriptRun) -> dict[str, Any]:
         return runpy.run_path(str(Path(run.script).absolute()), run_name="__main__")
     except SystemExit as error:
         if error.code in (None, 0):
-            return {"": error}  # in its traceback is the module
+            return {"": error}  # its traceback keeps the module alive
         raise
 
 

@@ -1,4 +1,4 @@
-"""The parts that services of the world have in a rank, and the clock that one may provide."""
+"""The parts that services of the world have in a rank, and the clock that a part may provide."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytest_multihost.core.model.spec import RankSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorldClock:
-    """How time passes in a world.
+    """The clock of a world.
 
-    In a world with `clock="jump"` all processes share one clock. While nothing but time can end
-    their waits, it jumps to the end of the earliest. Otherwise it is the machine's clock.
+    In a world with `clock="jump"` all processes share one clock. If only time can end their waits,
+    it jumps to the end of the earliest wait. Otherwise it is the machine's clock.
     """
 
     _jumps: Callable[[], int] = int
@@ -23,11 +23,11 @@ class WorldClock:
     _ahead_s: Callable[[], float] = float
 
     def __repr__(self) -> str:
-        """Say what it shows, as in "<WorldClock: 1234.5 s after 3 jumps>"."""
+        """Return the time and the jumps, as in "<WorldClock: 1234.5 s after 3 jumps>"."""
         return f"<WorldClock: {self.now():.1f} s after {self.jumps} jumps>"
 
     def now(self) -> float:
-        """Return the world's time in seconds: what `time.monotonic()` returns in its ranks."""
+        """Return the world's time in seconds, equal to `time.monotonic()` in its ranks."""
         return now()
 
     @property
@@ -37,18 +37,18 @@ class WorldClock:
 
     @property
     def is_jumping(self) -> bool:
-        """Whether it jumps whenever it can: not with `clock="real"`, nor while it must not."""
+        """Whether it jumps whenever it can: not with `clock="real"`, nor while jumps are paused."""
         return self._is_jumping()
 
     @property
     def ahead_s(self) -> float:
-        """How far it is ahead of the machine's, and so of the times of files."""
+        """How far it is ahead of the machine's clock, and so of the times of files."""
         return self._ahead_s()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPart:
-    """What a service provides in a rank.
+    """The part of a service in a rank.
 
     Attributes:
         clock: The world's clock, if the service changes it.
@@ -61,14 +61,14 @@ JoinService = Callable[[RankSpec], RankPart]
 """The function that `ServicePart.rank` names; called before anything else in a rank."""
 
 _parts: list[RankPart] = []
-"""Of this process; it is a rank for its whole life."""
+"""The parts in this process, which is a rank for its whole life."""
 
 
 def join_services(spec: RankSpec) -> None:
     """Let this process, a new rank, take part in the services of its world.
 
     Raises:
-        Exception: Whatever a service raises that this rank cannot take part in.
+        Exception: This rank cannot take part in a service, which may raise anything.
     """
     joins: list[JoinService] = [
         import_path(each.rank) for each in spec.world.services.values() if each.rank

@@ -1,4 +1,4 @@
-"""What every rank does, whatever it runs: it starts, reports, waits at gates, and leaves."""
+"""The steps of every rank, whatever it runs: it starts, reports, waits at gates, and leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pytest_multihost.core.rank.services import join_services
 
 @dataclass(slots=True)
 class ControllerLink:
-    """Sends events with the time at which they happened, and waits for the controller's answers."""
+    """Sends events to the controller with their times, and waits for its answers."""
 
     channel: Channel
 
@@ -46,7 +46,7 @@ class ControllerLink:
         self.channel.receive(lambda message: message == Release(gate))
 
     def await_performed(self, index: int) -> str:
-        """Wait until a fault has been performed from outside; return what went wrong."""
+        """Wait until a fault has been performed from outside; return an error message, or ""."""
         found = self.channel.receive(
             lambda message: isinstance(message, FaultPerformed) and message.index == index
         ).message
@@ -54,8 +54,8 @@ class ControllerLink:
 
 
 def start_rank(spec: RankSpec, channel: Channel) -> None:
-    """Make this process the rank: from now on it can be asked for its stacks."""
-    join_services(spec)  # first: all times that this rank tells are the world's
+    """Make this process a rank, whose stacks the harness can request from now on."""
+    join_services(spec)  # first, because all times that this rank reports are the world's
     reset_after_fork(spec)
     start_recording(spec)
     stop_tqdm_monitor()
@@ -71,7 +71,7 @@ def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
 
 @contextlib.contextmanager
 def sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
-    """Send the controller whatever is raised in the block, and end the rank there."""
+    """Send the controller any exception of the block, and end the rank there."""
     try:
         yield
     except EOFError:  # the controller is gone: there is no reader for a report
@@ -83,7 +83,7 @@ def sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
 def send_interrupted(
     channel: Channel, error: BaseException, *, root: str, is_expected: bool = False
 ) -> NoReturn:
-    """Send the exception that kept this rank from a report, and leave.
+    """Send the exception that interrupted this rank before its report, and leave.
 
     Args:
         is_expected: Whether the test's xfail mark expects it.
@@ -98,10 +98,10 @@ def send_interrupted(
 def leave(link: ControllerLink) -> NoReturn:
     """Wait for the exit gate, then end by `os._exit`, without the interpreter's shutdown.
 
-    `sys.exit` would run the destructors of runtimes whose peers are leaving too: measured 40 times
-    the CPU seconds, and jax's shutdown barrier on top, which hangs if a peer is dead. And a forked
-    process would run the exit handlers of the controller. What the test itself registered with
-    `atexit` still runs, coverage is saved by hand, and the standard streams are flushed by hand.
+    `sys.exit` would run the destructors of runtimes whose peers are also leaving: measured 40 times
+    the CPU seconds, plus jax's shutdown barrier, which hangs if a peer is dead. A forked process
+    would also run the controller's exit handlers. Handlers that the test itself has registered with
+    `atexit` still run, coverage is saved, and the standard streams are flushed.
     """
     link.await_gate("exit")
     try:

@@ -1,4 +1,4 @@
-"""The world as seen by a test running in one of its ranks."""
+"""The interface of a test to its world, in one of the ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
     `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
     test. They work before the process group is up and while it hangs, and they raise
     `WorldBrokenError` as soon as a rank can no longer take part. Every rank must call the same
-    ones in the same order.
+    operations in the same order.
     """
 
     _spec: RankSpec
@@ -72,7 +72,7 @@ class World:
 
     @property
     def devices(self) -> Sequence[object]:
-        """This rank's own devices as the backend's runtime names them; empty without one."""
+        """This rank's own devices as objects of the backend's runtime; empty if it has none."""
         return self._backend.devices()
 
     @property
@@ -151,7 +151,7 @@ def set_world(world: World) -> None:
 
 
 def current_world() -> World:
-    """Return the world of this rank; for code that cannot take the `world` fixture.
+    """Return the world of this rank, for code that cannot take the `world` fixture.
 
     Raises:
         NoWorldError: This process is not a rank.

@@ -16,7 +16,7 @@ Function = Any
 """A function, or a descriptor that returns one."""
 
 Returned = Callable[..., Any]
-"""Gets what a call has returned, and its arguments; returns what its caller gets instead."""
+"""Gets the result and the arguments of a call; returns the result for its caller."""
 
 
 def wrap_calls(
@@ -31,10 +31,11 @@ def wrap_calls(
 
     Args:
         on_call: Gets "before" and "after". If it raises, its exception replaces the call or the
-            result; `Replaced` is no exception for the caller, who gets its value.
-        undoing: Restores the function, also where it has been imported by name meanwhile.
+            result; if it raises `Replaced`, the caller gets the value of that.
+        undoing: Restores the function when it is closed, even in modules that have imported it by
+            name meanwhile.
         more_modules: Modules that are not in `sys.modules`.
-        returned: May change what the function returns.
+        returned: May change the result of the function.
 
     Raises:
         SettingError: The function's owner does not allow replacing it.

@@ -1,7 +1,7 @@
-"""What takes part in a world while it runs, beside its ranks.
+"""Services: participants of a running world that are not ranks.
 
-`service` says what a service is, and what it can do. Built in are `held_ranks`, which lets ranks go
-on that a fault holds, and `script_end`, which lets ranks of a script leave ahead of others.
+`service` defines what a service is and can do. Two are built in: `held_ranks` releases ranks that a
+fault holds, and `script_end` lets ranks of a script leave before the others.
 """
 
 from pytest_multihost.core.services.held_ranks import HELD_RANKS

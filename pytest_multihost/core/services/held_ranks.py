@@ -1,9 +1,9 @@
-"""Ranks that a fault holds at a point, and when each may go on.
+"""Decide when a rank that a fault holds at a point may go on.
 
-The moment is that at which it is as late as it can be: every other rank waits, and none can move
-but by a timer that strikes after the hold's end. The scheduler is asked for that (`Quiescence`), so
-nothing is guessed. Some programs never come to rest, since they look again and again for what the
-held rank has not done yet. They count as waiting when for `POLLS_S` nobody has done anything else.
+It goes on when holding it longer would change nothing: every other rank waits, and none can move
+except by a timer that expires after the end of the hold. `Quiescence` proves this from the
+scheduler's data. Some programs never come to rest, because they poll for what the held rank has not
+done yet. Their ranks count as waiting once they have done nothing except poll for `POLLS_S`.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ from pytest_multihost.core.watch import WorldObserver
 from pytest_multihost.core.watch.kernel import Quiescence
 
 INTERVAL_S = 0.005
-"""The longest time from one look at the others to the next, as far as that is cheap enough."""
+"""The longest time between two checks of the other ranks, if checks are cheap enough."""
 
 _LEAST_S = 0.001
-"""The shortest."""
+"""The shortest time between two checks."""
 
 _SHARE = 0.25
-"""Of the time since the last hold began, how long the next look may be later than it could be."""
+"""The longest delay of the next check, as a share of the time since the last hold began."""
 
 POLLS_S = 0.3
-"""How long others must have done nothing but look.
+"""How long the other ranks must have done nothing except poll.
 
-Loops sleep 1 to 100 ms between two looks, and do within one of them what they have been waiting
-for. A rank that only sleeps between two steps of its own must have woken up at least once, however
-long that takes."""
+Loops sleep 1 to 100 ms between two polls, and act in the first poll that finds what they wait for.
+A rank that only sleeps between two steps of its own must have woken up at least once, however long
+that takes."""
 
 MAX_S = 10.0
 """The longest hold, unless its fault says otherwise."""
 
 _LOOK_S = 0.02
-"""Time between two whole looks at a world whose threads run all the time."""
+"""Time between two whole checks of a world whose threads run all the time."""
 
 _COST = 4
-"""How many times longer than a look takes, on a processor, the time to the next one is: looking
-must not starve the world."""
+"""Time to the next check, as a multiple of a check's processor time, so as not to starve the world.
+"""
 
 _TRIES = 3
-"""How often a world is asked whether it is quiescent, if nothing but a short run is in the way.
+"""How often a quiescence check is repeated if only a short run of a thread made it fail.
 
 gloo's threads wake up every ten milliseconds, each for some microseconds."""
 
 _POLL_S = 0.3
-"""A wait in an operation that a timer ends so soon is one of a loop that looks again and again."""
+"""A wait in an operation counts as part of a polling loop if a timer ends it within this time."""
 
 _BUSY = 0.1
-"""Share of a processor, for each rank, above which somebody does more than to look."""
+"""Share of a processor, for each rank, above which some rank does more than poll."""
 
 _PRESSED_S = 60.0
-"""Timeouts up to here are the program's own; a runtime's are of minutes."""
+"""Timeouts up to this are the program's own; those of a runtime are minutes long."""
 
 _RESTS = 0.5
-"""Share of the looks at which a rank that only polls is asleep."""
+"""Least share of the checks at which a rank that only polls is asleep."""
 
 
 @dataclass(slots=True)
@@ -80,9 +80,8 @@ class _Held:
 
     Attributes:
         index: The fault's number in the world.
-        since_s: Since when.
-        hold: How long it may be.
-        is_released: Whether it has been told to go on.
+        since_s: When the hold began.
+        is_released: Whether the rank has been sent its release.
     """
 
     rank: int
@@ -92,7 +91,7 @@ class _Held:
     is_released: bool = False
 
     def ends_s(self, deadline_s: float) -> float:
-        """Return when it ends in any case: it never takes more than half of the time left."""
+        """Return when the hold ends at the latest: after half of the time left to the deadline."""
         longest_s = MAX_S if self.hold.max_s is None else self.hold.max_s
         left_s = (deadline_s - self.since_s) / 2
         return self.since_s + max(self.hold.min_s, min(longest_s, left_s))
@@ -115,16 +114,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What a rank that is not held is seen to do.
+    """The state of a rank that is not held, at one check.
 
     Attributes:
         waits: Whether its main thread is in an operation, or in a wait that no timer ends before
             the hold is over.
         rests: Whether its main thread is asleep.
         turns: How often its main thread has been put on a processor.
-        steps: What changes when it does something: its last event, the operations it has entered.
-        is_pressed: Whether its operation has a timeout of seconds.
-        looks: Whether it waits in an operation by looking again and again for what will end it.
+        steps: Changes with every step of the rank: its last event, the operations it has entered.
+        is_pressed: Whether its operation has a timeout of at most `_PRESSED_S`.
+        looks: Whether it is in an operation and polls for the end of that.
     """
 
     waits: bool
@@ -136,7 +135,7 @@ class Glimpse:
 
 
 def is_unchanged(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
-    """Return whether nobody has done anything between two moments of quiescence but to look."""
+    """Return whether no rank has done anything except poll between two moments of quiescence."""
     return seen.keys() == before.keys() and all(
         each.steps == before[rank].steps and (each.looks or each.turns == before[rank].turns)
         for rank, each in seen.items()
@@ -144,24 +143,24 @@ def is_unchanged(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> 
 
 
 def have_looked(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
-    """Return whether all that look again and again have done so between two moments.
+    """Return whether all polling ranks have polled between two moments.
 
-    What one of them waits for may have come while it was asleep.
+    If one has not, the thing it waits for may have happened while it was asleep.
     """
     return all(each.turns != before[rank].turns for rank, each in seen.items() if each.looks)
 
 
 @dataclass(slots=True)
 class Watched:
-    """What ranks have done since one of them did more than wait or look.
+    """The checks of a world since a rank last did more than wait or poll.
 
     Attributes:
-        since_s: Since when.
+        since_s: When that was.
         used_ns: Processor time of the world until then.
-        first: How each rank was seen then.
-        looks: How often they have been looked at since.
-        rests: How often each of them was asleep or waited.
-        asleep: How often each had been on a processor when it was first seen asleep.
+        first: The first check.
+        looks: The number of checks since.
+        rests: At how many of them each rank was asleep or waited.
+        asleep: How often each rank had been on a processor when it was first found asleep.
     """
 
     since_s: float
@@ -172,7 +171,7 @@ class Watched:
     asleep: dict[int, int] = field(default_factory=dict)
 
     def add(self, seen: Mapping[int, Glimpse]) -> bool:
-        """Add a look; return False if somebody has done more: then a new watch is to begin."""
+        """Add a check; return False if a rank has done a step, so that a new watch must begin."""
         if seen.keys() != self.first.keys():
             return False
         if any(each.steps != self.first[rank].steps for rank, each in seen.items()):
@@ -187,11 +186,11 @@ class Watched:
     def verdict(
         self, now: float, used_ns: int, seen: Mapping[int, Glimpse]
     ) -> ReleaseReason | None:
-        """Return what all ranks do, if it is no more than to wait or to look.
+        """Return the reason for a release if all ranks only wait or poll; None if not.
 
         Args:
             used_ns: Processor time of the world until now.
-            seen: How they were seen last.
+            seen: The last check.
         """
         elapsed_s = now - self.since_s
         is_busy = used_ns - self.used_ns > _BUSY * len(seen) * elapsed_s * 1e9
@@ -200,7 +199,7 @@ class Watched:
         if any(self.rests.get(rank, 0) < _RESTS * self.looks for rank in seen):
             return None
         polling = {rank: each.turns for rank, each in seen.items() if not each.waits}
-        # In a turn before it first fell asleep it has not looked again.
+        # A rank without a turn since it was first found asleep has not polled since.
         if any(turns == self.asleep.get(rank, turns) for rank, turns in polling.items()):
             return None
         return "others poll" if polling else "others wait"
@@ -226,7 +225,7 @@ class HeldRanks:
 
     @property
     def is_active(self) -> bool:
-        """Whether a rank is held, or has not said yet that it has gone on."""
+        """Whether a rank is held, or has not reported yet that it has gone on."""
         return bool(self._held)
 
     @property
@@ -237,7 +236,7 @@ class HeldRanks:
         return max(_LEAST_S, min(INTERVAL_S, self._next_s - clock()))
 
     def note(self, event: Event) -> None:
-        """Take note of an event: a hold has begun or ended, or a held rank has."""
+        """Record an event: a hold has begun or ended, or a held rank has exited."""
         match event.body:
             case FaultChanged(phase="begun", hold=Hold() as hold, index=index):
                 self._held.append(_Held(event.rank, index, event.at_s, hold))
@@ -251,11 +250,10 @@ class HeldRanks:
                 self._held = [each for each in self._held if each.rank != event.rank]
 
     def due(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> tuple[Release, ...]:
-        """Return which ranks may go on now, provided that no event of theirs is unread.
+        """Return which ranks may go on now, provided that no event is unread.
 
         Args:
-            facts: What the ranks' events have reported.
-            deadline_s: When the world is ended in any case.
+            deadline_s: When the world is ended at the latest.
         """
         held = [each for each in self._held if not each.is_released]
         over = [each for each in held if now >= each.ends_s(deadline_s)]
@@ -269,7 +267,7 @@ class HeldRanks:
         return tuple(Release(each.rank, each.index, "max_s") for each in over)
 
     def let_go(self, release: Release) -> None:
-        """Take note that a rank is told to go on."""
+        """Record that a rank has been sent its release."""
         for each in self._held:
             if (each.rank, each.index) == (release.rank, release.index) and not each.is_released:
                 each.is_released = True
@@ -280,7 +278,7 @@ class HeldRanks:
     ) -> ReleaseReason | None:
         """Return why held ranks may go on now, None if they may not."""
         if any(each.is_past_body for each in facts if each.rank in held):
-            return "others have left"  # of a thread whose test is over, too
+            return "others have left"  # also if a thread is held after its rank's test is over
         others = [each for each in facts if each.rank not in held]
         present = {each.rank for each in others if not (each.is_gone or each.is_past_body)}
         if not present:
@@ -309,10 +307,10 @@ class HeldRanks:
         *,
         is_whole: bool,
     ) -> ReleaseReason | None:
-        """Look at the ranks that are not held; return what all of them do, if it is to wait.
+        """Check the ranks that are not held; return the reason for a release if all of them wait.
 
-        Unless the look is to be a whole one, it is over if a slot page says that its rank's main
-        thread waits for no operation.
+        A check that is not whole ends early if a slot page shows that its rank's main thread waits
+        for no operation.
         """
         observer, quiescence = self.observer, self._quiescence
         if observer is None or quiescence is None:
@@ -326,7 +324,7 @@ class HeldRanks:
         self._is_pressed = any(each.is_pressed for each in seen.values())
         if observer.remote is None and all(each.waits for each in seen.values()):
             turns = {pids[rank]: each.turns for rank, each in seen.items()}
-            # What a page has said is true of the moment of quiescence if it is the same after it.
+            # A page that is the same before and after was also so at the moment of quiescence.
             is_still = _is_quiescent(quiescence, turns) and observer.waiting(present) == pages
             if is_still and self._nobody_moves(seen):
                 return "others wait"
@@ -337,7 +335,7 @@ class HeldRanks:
         return self._watched.verdict(now, quiescence.used_ns, seen)
 
     def _nobody_moves(self, seen: Mapping[int, Glimpse]) -> bool:
-        """Return whether no rank will find what it waits for; the world is quiescent now."""
+        """Return whether no poll of a rank can succeed, given that the world is quiescent now."""
         if not any(each.looks for each in seen.values()):
             return True
         if self._still is None or not is_unchanged(self._still, seen):
@@ -346,7 +344,7 @@ class HeldRanks:
         return have_looked(self._still, seen)
 
     def _glimpse(self, snapshot: Snapshot, facts: RankFacts, ends_s: float) -> Glimpse:
-        """Return what a rank does in a shallow snapshot."""
+        """Return the state of a rank in a shallow snapshot."""
         process = snapshot.kernel.ranks.get(facts.rank)
         main = process.main if process is not None else None
         operations = next(e for e in snapshot.operations if e.rank == facts.rank)
@@ -364,11 +362,10 @@ class HeldRanks:
 
 
 def _is_quiescent(quiescence: Quiescence, turns: Mapping[int, int]) -> bool:
-    """Return whether a world is quiescent, and its main threads have not run since they were seen.
+    """Return whether a world is quiescent and its main threads have not run since the snapshot.
 
     Args:
-        quiescence: Says whether the world is.
-        turns: How often each main thread had run.
+        turns: How often each main thread had run at the snapshot.
     """
     for _ in range(_TRIES):
         found = quiescence.ask()
@@ -380,7 +377,7 @@ def _is_quiescent(quiescence: Quiescence, turns: Mapping[int, int]) -> bool:
 
 
 def _kind_of_step(operation: Operation) -> tuple[object, ...]:
-    """Return what is new if an operation is a step: a wait for the same from one line is none."""
+    """Return a key; an operation is a step if its key is new, so a repeated wait is none."""
     if operation.kind == "wait":
         return operation.name, operation.detail, operation.frame
     return operation.name, operation.detail, operation.group_key, operation.peer, operation.sequence
@@ -394,7 +391,7 @@ def _open(opening: Opening) -> Service:
 
 
 def held_ranks_service(held: HeldRanks) -> Service:
-    """Return the service that lets held ranks go on."""
+    """Return the service that releases held ranks."""
 
     def after(event: Event, _facts: Sequence[RankFacts]) -> Sequence[Action]:
         held.note(event)

@@ -1,8 +1,8 @@
-"""The end of a script in some ranks, while others may wait for it.
+"""Let ranks whose script is over leave before the others, if these may wait for that.
 
-A rank whose script is over keeps its connections, so that ranks in operations with it are found to
-wait for it. But ranks in no operation may wait for the end of its process, or of a file that it
-holds. So after a long time without any movement it leaves ahead of the others.
+A rank whose script is over keeps its connections, so that a hang of ranks in operations with it is
+found. But ranks in no operation may wait for the end of its process, or for a file that it holds.
+So after a long time without any progress it leaves before the others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pytest_multihost.core.outcome.active_faults import active_fault_events, has
 from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
 
 QUIET_S = 15.0
-"""How long nothing must have moved before ranks leave ahead of others.
+"""The time without progress after which ranks leave before others.
 
-What is proven to hang is proven by then, and has been judged with their connections open."""
+Any hang that can be proven has been proven by then, with their connections open."""
 
 LEAVE_S = 5.0
-"""How long they may take before the others are judged without them."""
+"""How long the ranks may take to leave before the others are judged without them."""
 
 NAME = "script_end"
 
@@ -31,9 +31,9 @@ class ScriptEnd:
     """Lets ranks leave whose script is over, if others may wait for that.
 
     Attributes:
-        quiet_s: Returns for how long, at a time, no rank has made progress.
-        are_in_operations: Returns whether any of some ranks is in an operation.
-        stays: Ranks that never leave ahead of others.
+        quiet_s: Returns how long, at a given time, no rank has made progress.
+        are_in_operations: Returns whether any of the given ranks is in an operation.
+        stays: Ranks that never leave before others.
     """
 
     quiet_s: Callable[[float], float]
@@ -44,7 +44,7 @@ class ScriptEnd:
     _told_s: float = 0.0
 
     def due(self, turn: Turn) -> Sequence[Action]:
-        """Return what lets ranks leave, if it is time for that."""
+        """Return the action that lets ranks leave, if it is time for that."""
         if self.quiet_s(turn.now) < QUIET_S or _is_disturbed(turn):
             return ()
         over = {each.rank for each in turn.facts if each.is_past_body and not each.is_gone}
@@ -61,7 +61,7 @@ class ScriptEnd:
         self._told_s = now
 
     def after(self, event: Event, facts: Sequence[RankFacts]) -> Sequence[Action]:
-        """Let a rank exit that has torn down, and note which are gone."""
+        """Let a leaving rank exit once it is torn down, and forget it once it is gone."""
         rank = event.rank
         if rank not in self._leaving:
             return ()

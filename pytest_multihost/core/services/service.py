@@ -1,11 +1,11 @@
-"""What takes part in a world while it runs, beside its ranks: services, and what they do.
+"""Services: participants of a running world that are not ranks, and the actions they request.
 
-The engine has one loop over the ranks and over services, and knows none of these by name. Held
-ranks and the end of a script are services that every world may have. Extensions add others, such
-as a clock that jumps, through the hook `pytest_multihost_services`.
+The engine runs one loop over ranks and services, and knows no service by name. The services for
+held ranks and for the end of a script are built in. Extensions add others, such as a clock that
+jumps, through the hook `pytest_multihost_services`.
 
-A service decides in the controller. What it needs in the server or in the ranks, where there is no
-plugin manager, is named by import paths in the world's spec: see `model.spec.ServicePart`.
+A service decides in the controller. The server and the ranks have no plugin manager, so the world's
+spec names a service's code there by import paths: see `model.spec.ServicePart`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def _do_nothing(_now: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What a service wants the engine to do.
+    """An action that a service requests from the engine.
 
     Attributes:
-        perform: Called first, with the time: what the service itself does in this process.
-        events: What the history records of it: rank and body.
+        perform: Called first, with the time: the service's own part, in this process.
+        events: Events to record in the history: rank and body.
         to_ranks: Messages, each with the rank that gets it.
-        to_server: What a rank cannot perform itself.
+        to_server: Requests for what a rank cannot perform itself.
         gates: Gates to open for single ranks.
-        moves_at_s: The ranks are about to move, at this time: what was seen of them before is no
-            evidence of a hang. None: they are not.
-        is_certain: Whether it is done even if a rank has sent something since it was decided.
+        moves_at_s: The ranks are about to move, at this time: earlier snapshots are no evidence of
+            a hang. None: they are not.
+        is_certain: Whether to perform it even if a rank has sent something since the decision.
     """
 
     perform: Callable[[float], None] = _do_nothing
@@ -56,13 +56,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a service decides from, while no event of a rank is unread.
+    """The input of a service's decision, made while no event of a rank is unread.
 
     Attributes:
-        facts: What the ranks' events have reported.
-        deadline_s: The world's next deadline: it is ended then.
+        deadline_s: The world's next deadline, at which it is ended.
         horizon_s: The same, or the world's horizon if that comes first.
-        is_last: Whether nothing but the end of the world comes after that deadline.
+        is_last: Whether this deadline is that of the timeout or the start-up timeout, and not of a
+            grace period.
     """
 
     now: float
@@ -81,14 +81,14 @@ class Service:
         interval_s: Returns the longest time from one call of `due` to the next.
         on_event: Returns an event that has arrived as the history is to have it.
         on_request: Returns a request to the server as the server is to have it.
-        after: Returns what follows from an event at once; with the facts that include it.
-        due: Returns what is to be done now. Its actions are dropped if a rank sends something
-            first; then it is asked again.
-        is_acting: Returns whether it influences ranks at a time, so that their waits are no hang,
-            and no other service is asked what is due.
+        after: Returns the actions that follow from an event at once. The facts include the event.
+        due: Returns the actions to perform now. They are dropped if a rank sends something first,
+            except those that are certain; then `due` is called again.
+        is_acting: Returns whether the service influences ranks at a time. Then their waits are no
+            hang, and `due` is called only for services that are acting.
         may_end: Returns whether the ranks may tear down, once all test bodies are over.
-        record: Returns what it has done, from the times of the world's start and end.
-        time: What tells the world's time, if this service does.
+        record: Returns a record of its actions, given the times of the world's start and end.
+        time: The source of the world's time, if this service provides it.
         close: Called when the world is over.
     """
 
@@ -110,8 +110,8 @@ class Preload:
     """A library that must be loaded into ranks when their interpreter starts.
 
     Attributes:
-        setting: The setting that needs it, as in "clock='jump'".
-        instead: What to say instead, as in "clock='real'".
+        setting: The setting that needs it, such as "clock='jump'".
+        instead: The setting that does without it, such as "clock='real'".
     """
 
     library: PreloadedLibrary
@@ -122,7 +122,7 @@ class Preload:
         """Check that this machine has the library.
 
         Raises:
-            LaunchError: It cannot be made here.
+            LaunchError: The library is not available.
         """
         if why := self.library.why_missing():
             raise LaunchError(
@@ -132,7 +132,7 @@ class Preload:
             )
 
     def problems(self, launch: str) -> list[str]:
-        """Return why a way of launching cannot load it."""
+        """Return why a launch mode such as "fork" cannot load it; empty if it can."""
         if launch != "fork":
             return []
         why = "which takes a library that is loaded when an interpreter starts, needs an"
@@ -145,9 +145,8 @@ class Opening:
     """The world for which a service is opened.
 
     Attributes:
-        scratch: Its own directory. Files of services in it have names that begin with "service-":
-            faults of files spare these.
-        watchdog: Watches it. Its observer takes snapshots.
+        scratch: The world's own directory. Services prefix the names of their files in it with
+            "service-", and faults of files spare these.
         primary_leaves_last: Whether rank 0 may exit only after the others.
     """
 
@@ -165,9 +164,8 @@ class ServiceKind:
         name: Its name in the spec of a world that has it.
         open: Opens it for a world, in the controller, before the ranks are started; None if this
             world does not need it.
-        part: What a world's spec says of it: its parts in other processes, and its settings.
-        preload: The library that it needs in ranks.
-        asked_by: The setting and the value by which a test asks for it, as in ("clock", "jump").
+        part: Its entry in a world's spec: its code in other processes, and its settings.
+        asked_by: The setting and value by which a test requests it, such as ("clock", "jump").
         is_implied: Whether it is opened for every world, without being named in the spec.
     """
 
@@ -182,7 +180,7 @@ class ServiceKind:
 def asked_for(
     groups: Iterable[Sequence[ServiceKind]], settings: Mapping[str, object]
 ) -> list[ServiceKind]:
-    """Return the kinds of services that a test or script asks for.
+    """Return the kinds of services that a test or script requests by its settings.
 
     Args:
         groups: The kinds that each plugin offers.
@@ -196,7 +194,7 @@ def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Ser
     """Open the services of a world; implied ones come first.
 
     Args:
-        kinds: Those that exist. Of two with one name the first counts.
+        kinds: The kinds that exist. Of two with the same name the first counts.
 
     Raises:
         LaunchError: The world needs a service that does not exist here.

@@ -1,8 +1,8 @@
-"""The server: the process that holds the collected tests and forks ranks; and how to start one.
+"""The server, which holds the collected tests and forks ranks, and the controller's side of it.
 
-`serve` is its loop, `rank_processes` are the ranks in it and `parts` are those of services;
-`start_server` starts it, and `fork_safety` says whether the controller may be forked; `launcher`
-and `world` are the controller's side.
+In the server, `serve` is the loop, `rank_processes` manages the ranks, and `parts` is the interface
+to the code of services. `start_server` starts a server, and `fork_safety` checks whether a process
+may be forked. In the controller, `launcher` starts worlds, and `world` is the ranks of one server.
 """
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher

@@ -1,10 +1,10 @@
-"""Whether the controller may be forked.
+"""Decide whether the controller may be forked.
 
-A fork copies one thread and all locks. If another thread holds one (an OpenMP pool after its
+A fork copies one thread and all locks. If another thread holds a lock (an OpenMP pool after its
 first parallel loop, an XLA client, an importing plugin), the child waits for it forever: the
-harness itself would cause a hang. Measured: after a torch matmul on two threads, or one
-`jnp.ones`, before the fork, every rank hangs. So the controller is forked only when it has a
-single thread and no runtime is up.
+harness itself would cause a hang. Measured: after a torch matmul on two threads, or one `jnp.ones`,
+before the fork, every rank hangs. So the controller is forked only if it has a single thread and no
+runtime is up.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _TASKS = Path("/proc/self/task")
 _DESCRIPTORS = Path("/proc/self/fd")
 _SETTLE_S = 0.2
 _FORK_SAFE = frozenset({"jemalloc_bg_thd"})
-"""Names that threads give themselves whose own fork handlers leave nothing locked in the child.
+"""Names of threads whose own fork handlers leave nothing locked in the child.
 
-jemalloc is in pyarrow, and so in everything that imports datasets: without them, a rank would be a
-fresh interpreter that imports all of it again.
+pyarrow contains jemalloc, and datasets imports pyarrow. If such a thread forbade the fork, each
+rank would be a fresh interpreter that imports everything again.
 """
 
 
 def fork_problems() -> list[str]:
-    """Return why this process must not be forked; empty when it may be."""
+    """Return why this process must not be forked; empty if it may be."""
     problems = _runtime_problems()
     if threading.active_count() > 1:
         main = threading.main_thread()
@@ -41,7 +41,7 @@ def fork_problems() -> list[str]:
 
 
 def _runtime_problems() -> list[str]:
-    """Look for initialised runtimes, importing none: one that is not imported is not up."""
+    """Report initialised runtimes; import none, because one that is not imported is not up."""
     problems = []
     if may_have_backend():
         problems.append(
@@ -66,10 +66,10 @@ def _open_paths() -> Sequence[str]:
 
 
 def _native_thread_problems() -> list[str]:
-    """Report native threads, after fork handlers had the chance to stop their pools.
+    """Report native threads, after a trial fork whose handlers may have stopped them.
 
-    OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. A trial fork
-    runs these handlers. jemalloc's handlers leave its thread alone, but hold its locks.
+    OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. jemalloc's
+    handlers do not end its thread, but hold its locks during the fork.
     """
     if len(_thread_names()) > 1:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""Launch worlds through a server, and replace the server when it dies.
+"""Start worlds through a server, and replace the server when it dies.
 
-Ways of launching are tried from the cheapest to the soundest; the first that is sound is used.
+The launch modes are tried from the cheapest to the safest; the first sound one is used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ServerLauncher:
     """Starts worlds through a server.
 
     Attributes:
-        ways: The ways of launching that have not turned out to be unsound, the cheapest first; the
-            first one is in use. Each starts a server, and later its replacement.
-        reasons: Why each abandoned way was unsound.
+        ways: The launch modes that have not turned out to be unsound, by name, the cheapest first;
+            the first one is in use. Each function starts a server, and later its replacement.
+        reasons: Why each abandoned mode was unsound.
     """
 
     ways: dict[str, Callable[[], ServerConnection]]
@@ -43,14 +43,14 @@ class ServerLauncher:
 
     @property
     def name(self) -> str:
-        """The way of launching in use, as the verdict calls it."""
+        """The launch mode in use, as in the verdict."""
         return next(iter(self.ways))
 
     def open(self) -> ServerConnection:
-        """Start a server in the first way that is sound, and wait until it can serve.
+        """Start a server in the first launch mode that is sound, and wait until it can serve.
 
         Raises:
-            UnsoundForkError: None is sound.
+            UnsoundForkError: No launch mode is sound.
             LaunchError: The server could not be started.
         """
         while True:
@@ -68,12 +68,12 @@ class ServerLauncher:
                 return self._server
 
     def close(self) -> None:
-        """End the server, and with it every rank that is left."""
+        """End the server, and with it all remaining ranks."""
         if self._server is not None:
             self._server.close()
 
     def clone_server(self, control: int, controller: int) -> int:
-        """Have the server fork itself into another one; see `ServerConnection.clone`.
+        """Have the server fork itself into a new server; see `ServerConnection.clone`.
 
         Raises:
             LaunchError: There is no server, or it is gone.
@@ -94,13 +94,13 @@ class ServerLauncher:
         ranks: Sequence[int] | None = None,
         ports: tuple[int, int] | None = None,
     ) -> ServerWorld:
-        """Start ranks of a world, with a new server if the last is gone.
+        """Start ranks of a world, with a new server if the last one is gone.
 
         Args:
             directory: Where logs and stacks go.
             scratch: The world's directory for everything else.
-            ranks: Those to start; None for all.
-            ports: The world's ports, if the primary's server is another one and holds them.
+            ranks: The ranks to start; None: all.
+            ports: The world's ports, if the server of another part of the world holds them.
 
         Raises:
             LaunchError: The ranks could not be started; none is left running.
@@ -136,13 +136,13 @@ class ServerLauncher:
 
     @classmethod
     def of_clone(cls, name: str, control: socket.socket, pid: int) -> ServerLauncher:
-        """Return a launcher, open, that uses a server which another process has had cloned.
+        """Return an open launcher that uses a server cloned for another process's request.
 
         Args:
-            control: The connection to the server, which cannot be replaced.
+            control: The connection to the server. This launcher cannot replace the server.
 
         Raises:
-            LaunchError: It does not serve.
+            LaunchError: The server does not serve.
         """
         waiting = [control]
 
@@ -160,8 +160,8 @@ class ServerLauncher:
         """Return why this machine cannot make hosts of a kind; None if it can.
 
         Args:
-            probe: Import path of what finds out: see `HostKind`.
-            scratch: A directory that does not exist yet; it is made, and can be removed.
+            probe: Import path of the function that checks it: see `HostKind`.
+            scratch: A directory that does not exist yet; the probe makes it, and it can be removed.
 
         Raises:
             LaunchError: The server is gone.

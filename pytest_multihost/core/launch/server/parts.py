@@ -1,4 +1,4 @@
-"""The parts that services of a world have in its server: they run as long as its ranks do."""
+"""The interface to the code that services of a world run in its server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_multihost.core.model.spec import WorldSpec
 
 
 class ServerPart(Protocol):
-    """What a service does in the server of a world; started before the ranks.
+    """A service's part in the server of a world: started before the ranks, closed after them.
 
-    The server has one thread, and must not wait long in any of these.
+    No method may block for long, because the server has only one thread.
     """
 
     @property
     def ports(self) -> Sequence[socket.socket]:
-        """Two sockets that hold the world's ports on the primary's host; empty: it has none."""
+        """Two sockets that hold the world's ports on the primary's host; empty: none."""
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -29,16 +29,16 @@ class ServerPart(Protocol):
         """Processes of this part, children of the server."""
 
     def take_tables(self) -> Mapping[str, int]:
-        """Return sockets that read the socket tables of network namespaces, by their names.
+        """Return sockets that read the socket tables of network namespaces, by namespace name.
 
-        The server closes them, once the controller has them.
+        The server closes them once the controller has its copies.
         """
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds `act` is to be called; None: not by itself."""
+        """Return in how many seconds to call `act` at the latest; None: no deadline."""
 
     def act(self, now_s: float) -> None:
-        """Do what is due."""
+        """Perform all actions that are due."""
 
     def enter(self, rank: int) -> None:
         """Prepare this process, which has just been forked to become a rank."""
@@ -54,13 +54,13 @@ class ServerPart(Protocol):
         """Undo all faults; return what went wrong, empty if nothing did."""
 
     def begin_end(self) -> None:
-        """End what must be over before the ranks are ended."""
+        """End everything that must be over before the ranks are ended."""
 
     def close(self) -> None:
         """Release everything; the ranks have ended."""
 
 
 StartPart = Callable[[WorldSpec, Path], ServerPart]
-"""The function that `ServicePart.server` names: takes the world, and its own directory.
+"""The function that `ServicePart.server` names. Arguments: the world, the world's own directory.
 
-Raises LaunchError or OSError if the part cannot be started; then nothing of it is left."""
+Raises LaunchError or OSError if the part cannot be started, and then leaves nothing behind."""

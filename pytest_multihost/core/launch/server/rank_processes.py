@@ -1,10 +1,10 @@
 """The rank processes of one world, in the server that has forked them.
 
-The server sends all signals, not the controller: a process id is valid only until the parent has
-reaped the process, then the kernel may reuse it. The server is the parent, so an id that it has not
-reaped yet still refers to the rank.
+The server sends all signals, not the controller, because the kernel may reuse a process id once the
+parent has reaped the process. The server is the parent, so an id that it has not reaped yet still
+refers to the rank.
 
-Pauses: all times are absolute, so a late turn does not delay the next ones.
+All times of pauses are absolute, so a late turn does not delay the next ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Signals = list[tuple[int, int]]
 
 
 def _turns(pause: Pause, now_s: float) -> Iterator[tuple[float, int]]:
-    """Yield when to send which signal: stop and continue in turns, until the pause is over."""
+    """Yield times and signals that stop and continue a rank in turns until the pause is over."""
     stopped_s, running_s, until_s = (
         math.inf if each is None else each
         for each in (pause.stopped_s, pause.running_s, pause.until_s)
@@ -54,19 +54,19 @@ def _turns(pause: Pause, now_s: float) -> Iterator[tuple[float, int]]:
 
 @dataclass(slots=True)
 class PauseSchedule:
-    """The ranks of one world that are stopped and continued, each with its remaining turns."""
+    """The pauses of the ranks of one world, each with its remaining turns."""
 
     _turns: dict[int, Iterator[tuple[float, int]]] = field(default_factory=dict)
     _next: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def begin(self, rank: int, pause: Pause, now_s: float) -> Signals:
-        """Stop a rank now, and later continue it; return which signals to send now."""
+        """Stop a rank now, and later continue it; return the signals to send now."""
         self._turns[rank] = _turns(pause, now_s)
         self._advance(rank)
         return self.act(now_s)
 
     def end(self, rank: int) -> Signals:
-        """Continue a rank for good; return which signals to send now."""
+        """End the pause of a rank; return the signals to send now."""
         return [(rank, signal.SIGCONT)] if self._next.pop(rank, None) else []
 
     def clear(self) -> None:
@@ -74,12 +74,12 @@ class PauseSchedule:
         self._next.clear()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until the next signal is due, None if none is."""
+        """Return the seconds until the next signal is due; None if no pause is running."""
         due_s = min((due_s for due_s, _ in self._next.values()), default=math.inf)
         return None if math.isinf(due_s) else max(0.0, due_s - now_s)
 
     def act(self, now_s: float) -> Signals:
-        """Return which signals to send now."""
+        """Return the signals to send now."""
         due = [(rank, number) for rank, (due_s, number) in self._next.items() if due_s <= now_s]
         for rank, _ in due:
             self._advance(rank)
@@ -97,11 +97,11 @@ class PauseSchedule:
 class RankProcesses:
     """Ranks that have been forked and not been reaped yet, by pidfd.
 
-    A pidfd (pidfd_open(2)) becomes readable when its process ends. A rank's stream may not end with
-    it: a child that the rank has forked holds a copy.
+    A pidfd (pidfd_open(2)) becomes readable when its process ends. A rank's stream may stay open
+    after that, because a child that the rank has forked holds a copy.
 
     Attributes:
-        selector: Reports their ends.
+        selector: Reports when a rank ends.
         spared: Children of this process that are not ranks and outlive the world.
     """
 
@@ -118,14 +118,14 @@ class RankProcesses:
         return self._alive.keys()
 
     def add(self, rank: int, pid: int, directory: Path) -> None:
-        """Note a rank that was just forked, and where its stacks go."""
+        """Add a rank that was just forked, and the directory for its stacks."""
         self._directory = directory
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (rank, pid)
         self.selector.register(pidfd, selectors.EVENT_READ)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds a pause begins or ends, None if none does."""
+        """Return in how many seconds `act` is due; None if no pause is running."""
         return self._pauses.wait_s(now_s)
 
     def act(self, now_s: float) -> None:
@@ -133,13 +133,13 @@ class RankProcesses:
         self._signal(self._pauses.act(now_s))
 
     def pause(self, rank: int, pause: Pause | None) -> None:
-        """Stop a rank, and later continue it; None: continue it for good."""
+        """Begin a pause of a rank; None: end its pause."""
         now_s = time.monotonic()
         pauses = self._pauses
         self._signal(pauses.begin(rank, pause, now_s) if pause else pauses.end(rank))
 
     def request_dumps(self, request: RequestDumps) -> None:
-        """Have ranks write a dump, or py-spy read the stacks of those that cannot."""
+        """Have ranks write a dump; have py-spy read the stacks of ranks that cannot."""
         pids, number = dict(self._alive.values()), dump_signal(request.what)
         for rank in request.ranks:
             self.pause(rank, None)
@@ -154,7 +154,7 @@ class RankProcesses:
                 os.kill(pids[rank], signal.SIGCONT)
 
     def _read_stacks(self, rank: int, pid: int) -> None:
-        """Have py-spy write a rank's stacks, or why it cannot, to the rank's file."""
+        """Have py-spy write a rank's stacks, or an error, to the rank's file."""
         command = py_spy_command()
         with (self._directory / f"rank-{rank}.stacks").open("ab") as out:
             if command:
@@ -166,7 +166,7 @@ class RankProcesses:
                 out.write(b"py-spy is not installed (pip install pytest-multihost-hangs[stacks])\n")
 
     def _signal(self, signals: Signals) -> None:
-        """Stop or continue ranks, and their children with them."""
+        """Stop or continue ranks and their children."""
         pids = dict(self._alive.values())
         for rank, number in signals:
             if rank in pids:
@@ -188,7 +188,7 @@ class RankProcesses:
         """End all ranks, and all processes that they have left behind.
 
         Returns:
-            The exits, and command lines of other processes that had to be killed.
+            The exits, and the command lines of other processes that had to be killed.
         """
         self._pauses.clear()
         for reader in self._readers:

@@ -1,11 +1,11 @@
 """The loop of a server: the process that holds the collected tests and forks ranks.
 
-Why a fork of it is sound: fork(2) copies one thread and every lock in the state it is in. This
-process has one thread, takes part in no collective and initialises no runtime, so there is no lock
-that a thread which is not copied could hold; see `fork_safety`.
+Forking the server is sound. fork(2) copies one thread, and every lock in its current state. The
+server has one thread, takes part in no collective and initialises no runtime, so no other thread
+can hold a lock; see `fork_safety`.
 
-The server manages processes on the controller's request. When the controller ends, the server
-ends every rank and itself.
+The server manages processes at the controller's request. When the controller ends, the server ends
+every rank and itself.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class _Server:
         controller: The controller's pidfd.
         selector: Holds all descriptors that the loop waits for.
         ports: Sockets that hold the world's ports.
-        parts: What the world's services do here, by the services' names.
+        parts: The parts of the world's services in this process, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
-        has_quit: Whether the controller has said that it needs no server any more.
+        has_quit: Whether the controller has asked the server to end.
     """
 
     control: socket.socket
@@ -102,13 +102,13 @@ class _Server:
 def serve(
     control: socket.socket, run_rank: RunRank, *, controller: int, scratch: str = ""
 ) -> NoReturn:
-    """Serve requests until the controller goes, then end every rank and exit.
+    """Serve requests until the controller ends, then end every rank and exit.
 
     Args:
         control: The server's end of the control connection.
         run_rank: A forked rank's main function.
         controller: Process id of the controller, the parent.
-        scratch: A directory of the controller's, removed if that is killed; none if empty.
+        scratch: A directory of the controller, removed if the controller is killed; empty: none.
     """
     try:
         server = _prepare(control, run_rank, controller)
@@ -134,15 +134,15 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # The controller decides what they mean, and is needed by its ranks until then. A handler:
-        # programs that are started from here would inherit that the signals are ignored.
+        # The controller reacts to these signals, and its ranks need the server until it does. They
+        # get a handler because programs started from here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()
     children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
     selector, pidfd = selectors.DefaultSelector(), os.pidfd_open(controller)
-    outlive_parent()  # there will be ranks to end
+    outlive_parent()  # when the controller ends, the server must still end its ranks
     selector.register(control, selectors.EVENT_READ)
     selector.register(pidfd, selectors.EVENT_READ)
     return _Server(control, run_rank, pidfd, selector, RankProcesses(selector, children))
@@ -198,7 +198,7 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
 
 
 def _answer_fault(server: _Server, request: PerformFault | UndoFaults) -> Event:
-    """Have a service perform a fault, or undo all; return the event that says so."""
+    """Have a service perform a fault or undo all faults; return the event that reports it."""
     part = server.parts.get(request.service)
     rank, index, error = 0, None, ""
     if isinstance(request, PerformFault):
@@ -211,7 +211,7 @@ def _answer_fault(server: _Server, request: PerformFault | UndoFaults) -> Event:
 
 
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
-    """Fork the ranks of a world; on failure leave none of them."""
+    """Fork the ranks of a world; if that fails, end those that were forked."""
     streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
         _start_parts(server, request.spec, Path(str(request.scratch)))
@@ -230,10 +230,10 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
 
 
 def _clone(server: _Server, control: int, controller: int) -> None:
-    """Fork this server into another one, with a controller of its own.
+    """Fork this server into a new server, with a controller of its own.
 
-    As sound as the fork of a rank: one thread, no lock held, no runtime. And what was loaded and
-    prepared here is not done again.
+    This is as sound as forking a rank: one thread, no lock held, no runtime. The new server need
+    not load and prepare anything again.
     """
     connection, parent = socket.socket(fileno=control), os.getpid()
     if (pid := os.fork()) == 0:
@@ -261,10 +261,10 @@ def _reap_clone(server: _Server, pidfd: int) -> None:
 
 
 def _start_parts(server: _Server, spec: WorldSpec, scratch: Path) -> None:
-    """Start what the world's services do here; import what they do in ranks, once for all.
+    """Start the services' parts in this process; import their code for ranks once for all ranks.
 
     Raises:
-        LaunchError: A service cannot be started; says why.
+        LaunchError: A part cannot be started.
         OSError: Likewise.
         ImportError: The code of a service does not exist here.
     """
@@ -291,8 +291,8 @@ def _fork_ranks(
 ) -> list[int]:
     """Fork the ranks, one right after the other.
 
-    After a fork the server copies each page that it writes to, as a rank does. So all possible work
-    is done before the first fork or after the last, not between them.
+    After a fork the server copies each page that it writes to, as a rank does. So as much work as
+    possible is done before the first fork or after the last, not between them.
     """
     directories = {"directory": str(request.directory), "scratch": str(request.scratch)}
     specs = [
@@ -317,7 +317,7 @@ def _fork_ranks(
 def _become_rank(
     server: _Server, spec: RankSpec, stream: socket.socket, *, parent: int, close: Sequence[int]
 ) -> NoReturn:
-    """Be a rank: move onto its host, close what belongs to the server and other ranks, and run."""
+    """Become a rank: move onto its host, close all foreign descriptors, and run."""
     try:
         os.setsid()  # so that one signal to its process group reaches its children
         for part in server.parts.values():
@@ -327,12 +327,12 @@ def _become_rank(
         for descriptor in (*_descriptors(server), *close):
             os.close(descriptor)
         server.run_rank(spec, Channel(stream))
-    except BaseException:  # noqa: BLE001 - nothing may climb into the server's stack
+    except BaseException:  # noqa: BLE001 - nothing may propagate into the server's stack
         traceback.print_exc()
         sys.stderr.flush()
     finally:
-        # Not sys.exit: that would unwind into the server's loop, and run exit handlers and flush
-        # buffers inherited from the server a second time.
+        # sys.exit would unwind into the server's loop, and run exit handlers and flush buffers
+        # inherited from the server a second time.
         leave(BROKEN)
 
 
@@ -345,7 +345,7 @@ def _descriptors(server: _Server) -> list[int]:
 
 
 def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -> None:
-    """Report the ranks to the controller, with the sockets that read their hosts' tables."""
+    """Report the ranks to the controller, with the sockets that read their hosts' socket tables."""
     parts = server.parts.values()
     tables = {name: table for each in parts for name, table in each.take_tables().items()}
     forked = WorldForked(
@@ -361,7 +361,7 @@ def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -
 
 
 def _probe_hosts(request: ProbeHosts) -> HostsProbed:
-    """Find out whether hosts of a kind can be made here."""
+    """Check whether hosts of a kind can be made here."""
     probe: Callable[[Path], None] = import_path(request.probe)
     try:
         probe(Path(request.scratch))

@@ -1,10 +1,10 @@
 """Start a server: by forking this process, or by running a new interpreter.
 
-The spawn server's ranks import the test's module themselves: for one that cannot be imported in a
-process that is forked later, say because of a module-level `jnp.ones(3)`. That server has imported
-the libraries that the tests use, which takes most of the time; if it cannot be forked any more
-then, it starts anew and imports nothing but itself: each rank is forked and becomes a fresh
-interpreter, which takes seconds per test.
+The ranks of a spawn server import the test's module themselves, because some modules cannot be
+imported before a fork, say because of a module-level `jnp.ones(3)`. The server itself imports the
+libraries that the tests use, which takes most of the time. If it cannot be forked any more after
+that, it starts anew without the libraries. Then each forked rank becomes a fresh interpreter, which
+takes seconds per test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from pytest_multihost.core.model.spec import RankSpec
 def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
     """Fork this process into a server.
 
-    Only where `fork_problems` finds none: the server begins with one thread and no lock held.
+    This requires that `fork_problems` finds none: the server begins with one thread and no lock
+    held.
 
     Args:
         prepare: Runs once in the server before its first fork.
@@ -87,7 +88,7 @@ class ServerProgram:
     """A new interpreter that is to serve.
 
     Attributes:
-        code: The code that it runs, as for ``python -c``.
+        code: The code to run, as for ``python -c``.
         job: Its job, without the descriptor of its control connection.
         environment: Its whole environment.
         log: Where its output goes.
@@ -110,7 +111,7 @@ def exec_server(program: ServerProgram) -> ServerConnection:
 
 @contextlib.contextmanager
 def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Yield the controller's end of a control connection and the server's, which is then closed."""
+    """Yield the controller's end of a control connection and the server's; close the latter."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_S)
     with theirs, contextlib.ExitStack() as on_error:
@@ -120,9 +121,9 @@ def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def serve_with_libraries(control: socket.socket, run_rank: RunRank, job: ServerJob) -> NoReturn:
-    """Serve, if the libraries that were imported have left this process sound to fork.
+    """Serve if this process may still be forked after importing libraries.
 
-    Else start anew, without them.
+    Otherwise start anew without the libraries.
     """
     if not fork_problems():
         serve(control, run_rank, controller=job.controller)

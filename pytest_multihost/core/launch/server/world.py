@@ -52,14 +52,14 @@ Stream = FrameStream[Mapping[str, Any]]
 
 @dataclass(slots=True)
 class ServerWorld:
-    """The ranks of one world, or a share of them: streams to them, requests to their server.
+    """All or some ranks of one world: streams to them, and requests to their server.
 
     Attributes:
         server: The server that has started them.
         streams: Their connections by rank.
         forked: The server's answer to the request to fork them.
-        socket_tables: Sockets that read the socket tables of the ranks' network namespaces other
-            than the controller's own, by the namespaces' names.
+        socket_tables: Sockets that read the socket tables of the ranks' network namespaces, except
+            the controller's own, by the namespaces' names.
     """
 
     server: ServerConnection
@@ -76,12 +76,12 @@ class ServerWorld:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Which ranks these are."""
+        """The ranks that the server has started."""
         return tuple(self.streams)
 
     @property
     def processes(self) -> WorldProcesses:
-        """The harness's own processes around these ranks, see `RunningWorld`."""
+        """The harness's own processes around these ranks; see `RankControl`."""
         return WorldProcesses(
             servers=frozenset({self.server.pid}),
             reaper=self.server.pid,
@@ -91,10 +91,8 @@ class ServerWorld:
 
     @property
     def moved_bytes(self) -> int:
-        """How much has been sent to and received from the ranks."""
+        """Bytes sent to and received from the ranks."""
         return sum(stream.moved_bytes for stream in self.streams.values())
-
-    # What a composite world polls
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `wait` would not block."""
@@ -108,11 +106,11 @@ class ServerWorld:
 
     @property
     def has_events(self) -> bool:
-        """Whether `wait` has something to return at once."""
+        """Whether `wait` has events to return at once."""
         return not self._is_announced
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened, waiting at most `timeout_s` seconds for the first event."""
+        """Return new events, waiting at most `timeout_s` seconds for the first one."""
         if not self._is_announced:
             self._is_announced = True
             pids = zip(self.streams, self.forked.pids, strict=True)
@@ -161,7 +159,7 @@ class ServerWorld:
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here.
 
-        Never blocks: what a slow or stopped rank does not read now is sent during `wait`.
+        This never blocks: bytes that a slow or stopped rank does not read now are sent in `wait`.
         """
         if self.streams[rank].fileno() >= 0:
             self.streams[rank].send(frame)
@@ -175,11 +173,11 @@ class ServerWorld:
         """Do nothing: the ranks write into the controller's directory."""
 
     def request(self, message: FaultRequest) -> None:
-        """Have the server perform a part of a fault, see `RankControl`."""
+        """Have the server perform a part of a fault; see `RankControl`."""
         self.server.send(message)
 
     def end(self, *, grace_s: float) -> Ending:
-        """End all remaining processes, in any state, and return what was found."""
+        """End all remaining processes, in any state; return the last events and leftovers."""
         try:
             self.begin_end(grace_s=grace_s)
             return self.finish_end()
@@ -191,7 +189,7 @@ class ServerWorld:
         self.server.send(EndWorld(grace_s))
 
     def finish_end(self) -> Ending:
-        """Wait until the server has ended everything, and return what was found."""
+        """Wait until the server has ended everything; return the last events and leftovers."""
         from_server: list[Event] = []
         while True:
             packet: Packet[RankEvent | WorldEnded] = self.server.receive(RankEvent, WorldEnded)
@@ -228,9 +226,9 @@ class ServerConnection:
 
     Attributes:
         control: The controller's end of the control connection.
-        pid: The server's process id; a child of this process, unless `reap` is replaced.
+        pid: Process id of the server, a child of this process unless `reap` is replaced.
         log: The file with its output, if that is not the terminal.
-        reap: Waits for its end, kills it after a timeout, and removes what is left.
+        reap: Waits for its end, kills it after a timeout, and reaps it.
         clones: The servers that were forked from it.
     """
 
@@ -245,19 +243,19 @@ class ServerConnection:
         """Wait until a new server is ready: it may be collecting, or importing torch.
 
         Raises:
-            UnsoundForkError: It must not fork ranks.
-            LaunchError: It failed to start.
+            UnsoundForkError: The server cannot be forked safely.
+            LaunchError: The server failed to start.
         """
         self.control.settimeout(PREPARE_S)
         self.receive(Serving)
         self.control.settimeout(ANSWER_S)
 
     def clone(self, control: int, controller: int) -> int:
-        """Have the server fork itself into another one, and return that one's process id.
+        """Have the server fork itself into a new server, and return the new one's process id.
 
         Args:
-            control: Descriptor of its end of its control connection.
-            controller: The process at the other end.
+            control: Descriptor of the new server's end of its control connection.
+            controller: Id of the process at the other end.
 
         Raises:
             LaunchError: The server is gone.
@@ -268,10 +266,10 @@ class ServerConnection:
         return pid
 
     def close(self) -> None:
-        """End the server, and with it every rank that is left.
+        """End the server, and with it all remaining ranks.
 
-        Sends a request to end: closing the connection would not reach the server if a child forked
-        by a test still holds a copy.
+        This sends a request, because the server would not notice a closed connection while a child
+        that a test has forked holds a copy.
         """
         if self.is_closed:
             return
@@ -296,7 +294,7 @@ class ServerConnection:
         """Return the server's next message, of a class in `wanted`, with its descriptors.
 
         Raises:
-            UnsoundForkError: It must not fork ranks.
+            UnsoundForkError: The server cannot be forked safely.
             LaunchError: The server is gone, does not answer, or the request failed.
         """
         try:
@@ -329,7 +327,7 @@ class ServerConnection:
         )
 
     def _last_words(self) -> str:
-        """Return the end of the server's log, for a message; empty if there is nothing in it."""
+        """Return the end of the server's log, for a message; empty if the log is."""
         try:
             text = self.log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if self.log else ""
         except OSError:

@@ -1,16 +1,16 @@
-"""Record which operations a rank is in: torch's, jax's, the harness's own.
+"""Record the operations that a rank is in: those of torch, of jax and of the harness.
 
-An operation is what other ranks must take part in. Its record in the slot page says since when and
-from which line of the user's, and stays readable when the rank is stopped or dead.
+An operation needs other ranks to take part. Its record in the slot page holds its start and the
+user's line that began it, and stays readable when the rank is stopped or dead.
 
 The recorder of a process is prepared in the server, and opened in the rank forked from it.
 
-* `recorder`: what all recorders write with. `calls`: records calls of functions.
+* `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `jax`: wraps jax.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
-* `exception_paths`: what an exception that leaves a call meets; which certainly fail the test.
+* `exception_paths`: the handlers that an exception meets, and whether it certainly fails the test.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _transfers: dict[tuple[str, int], itertools.count[int]] = {}
 def prepare_recording() -> None:
     """Wrap the functions to record, once for all ranks that this process will fork.
 
-    Until a rank opens its page, records go to memory that is not read. Wrapping in each rank would
-    copy hundreds of memory pages per rank.
+    Wrapping in each rank would copy hundreds of memory pages per rank. Until a rank opens its page,
+    records go to memory that nobody reads.
     """
     recorder = Recorder(SlotPage(), rank=-1, size=0)
     jax.install(recorder)
@@ -60,7 +60,7 @@ def prepare_recording() -> None:
 
 
 def start_recording(spec: RankSpec) -> None:
-    """Make this rank's slot page, and record from now on what it does with other ranks."""
+    """Make this rank's slot page, and record its operations from now on."""
     if not _prepared:
         prepare_recording()
     recorder = _prepared.pop()
@@ -79,16 +79,16 @@ def current_recorder() -> Recorder:
 def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
     """Record that this thread waits for other ranks while it is in the block.
 
-    For a transport of your own, so that a hang in it can name the ranks it waits for. Outside of
-    a rank nothing happens.
+    Use it for a transport of your own, so that a hang in it can name the ranks it waits for.
+    Outside of a rank it does nothing.
 
         with pytest_multihost.operation("halo exchange", peers=[left, right]):
             ...
 
     Args:
-        name: What it is called in verdicts. Ranks that wait for each other under one name are
-            matched: the first wait of one with the first of the other, and so on.
-        peers: The ranks it waits for; all other ranks if not given.
+        name: Its name in verdicts. Two ranks that wait for each other under one name are matched:
+            the first wait of one with the first wait of the other, and so on.
+        peers: The ranks it waits for; by default all other ranks.
     """
     if not _recorders:
         yield

@@ -1,4 +1,4 @@
-"""Record calls of a runtime's functions as operations, from the begin of a call to its end."""
+"""Record calls of a runtime's functions as operations, from the start of a call to its end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Begin = Callable[[], int]
 """Records that a call begins; returns the record."""
 
 Described = tuple[Begin, Callable[[object], object]]
-"""What records the begin of a call, and what gets its result."""
+"""A function that records the start of a call, and a function that gets the call's result."""
 
 Describe = Callable[..., Described | None]
-"""Gets the arguments of a call; returns None if it is not to be recorded."""
+"""Gets the arguments of a call; returns None if the call is not to be recorded."""
 
 
 class _Depth(threading.local):
-    """How many recorded calls this thread is in: what these call is not the user's."""
+    """How many recorded calls this thread is in; calls made by these are not the user's."""
 
     count = 0
 
@@ -43,7 +43,7 @@ class Calls:
 
     @property
     def are_nested(self) -> bool:
-        """Whether this thread is in a recorded call already."""
+        """Whether this thread is already in a recorded call."""
         return self._depth.count > 0
 
     def recorded(self, describe: Describe, original: Function) -> Function:
@@ -92,17 +92,17 @@ class Calls:
 
 
 def seconds(timeout: object) -> float | None:
-    """Return a duration in seconds, if it is one."""
+    """Return a duration in seconds; None if `timeout` is no duration."""
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
 def replace_function(
     module: ModuleType | type, name: str, wrap: Callable[[Function], Function]
 ) -> None:
-    """Wrap a function of torch's, also where it has been imported by name.
+    """Wrap a function of torch, even for modules that have imported it by name.
 
-    torch's decorators keep the decorated function in a closure cell. Whoever imported the
-    decorated one by name calls through that cell, so the cell's content is replaced.
+    torch's decorators keep the decorated function in a closure cell. Every call of the decorated
+    function goes through that cell, so the cell's content is replaced.
     """
     function = getattr(module, name, None)
     if function is None:
@@ -122,7 +122,7 @@ def replace_function(
 
 def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does
     __tracebackhide__ = True
-    return _trampoline(*args, **kwargs)  # this name is replaced, see replace_code
+    return _trampoline(*args, **kwargs)  # replace_code replaces this name
 
 
 def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -> None:

@@ -1,8 +1,7 @@
-"""What an exception that leaves a call meets on its way: it fails the test, or may be handled.
+"""Find the handlers that an exception from a call would meet, and whether it fails the test.
 
-An exception goes from frame to frame. What each does about it is in the exception table of its
-code (CPython's InternalDocs/exception_handling.md): the instructions that a `try` or a `with`
-covers.
+An exception goes from frame to frame. The exception table of a frame's code shows which
+instructions a `try` or a `with` covers (CPython's InternalDocs/exception_handling.md).
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from pytest_multihost.core.model.stack import is_library, is_ours
 
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
-"""Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
+"""Functions with which pytest calls a test or a fixture; others, like `raises`, handle errors."""
 _covered: dict[tuple[CodeType, int], bool] = {}
 
 
 def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
     """Return whether an exception from the call that `frame` is in certainly fails the test.
 
-    It does if it reaches pytest's call of the test, or of a fixture: no frame in between is in a
-    `try` or a `with`, whatever these do with it. Not known in other threads, in coroutines and in
+    It does if no frame between here and pytest's call of the test or fixture is in a `try` or a
+    `with`, whatever these do with it. The answer is False in other threads, in coroutines, and in
     programs that pytest does not call.
 
     Args:
         frame: The innermost frame.
-        runtime: Directory of the runtime: its own functions pass on what they handle.
+        runtime: Directory of the runtime, whose own functions raise again what they handle.
     """
     own = (_OWN, runtime) if runtime else (_OWN,)
     while frame is not None:
@@ -50,18 +49,18 @@ def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
 
 
 def error_path(frame: FrameType | None) -> ErrorPath:
-    """Return the way of an exception from the call that `frame` is in.
+    """Return the path of an exception from the call that `frame` is in.
 
-    It is equal for two calls if the same handler is the first that may end such an exception, and
-    is called in the same way: then what follows is the same, whichever of the calls raised. It says
-    which handler of which code that is, and at which instructions all frames further out are; what
-    is further in is left without a trace. `UNHANDLED`: none, up to pytest's call of the test.
+    Two calls have equal paths if the same handler is the first that may end their exceptions, and
+    all frames outside of it are at the same instructions. Then the test continues in the same way,
+    whichever of the calls raised. The frames inside the handler do not matter. `UNHANDLED` means
+    that no frame up to pytest's call of the test may end the exception.
 
-    What closes a file at the end of a `with` passes each exception on, and so does this package.
-    Any other `with`, `finally` and `except` of the user's counts as a handler, whatever it does
-    with it: then two calls may have different ways although they end alike, never the other way
-    round. Handlers of libraries raise again, mostly another exception, but for functions that ask
-    (`ASKS`): so of a library there is only the function that the user has called.
+    A `with` that only closes a file raises each exception again, and so does this package. Any
+    other `with`, `finally` or `except` in the user's code counts as a handler, whatever it does. So
+    two paths may differ although both calls end alike, but never the other way round. Handlers of
+    libraries raise again, usually another exception, except in functions of `ASKS`. So the path
+    names only those functions of a library that the user's code has called.
     """
     entered: list[str] = []
     while frame is not None and not _is_call_of_test(frame.f_code):
@@ -78,7 +77,7 @@ def error_path(frame: FrameType | None) -> ErrorPath:
 
 
 def _entry(frame: FrameType) -> FrameType:
-    """Return the frame of the function of a library that the user's code has called."""
+    """Return the frame of the library function that the user's code has called."""
     while (outer := frame.f_back) is not None and not _is_call_of_test(outer.f_code):
         if not is_library(outer.f_code.co_filename):
             break
@@ -92,7 +91,7 @@ def _is_call_of_test(code: CodeType) -> bool:
 
 
 def _positions(frame: FrameType | None) -> Iterator[tuple[str, int, int]]:
-    """Yield at which instruction each frame is, up to pytest's call of the test."""
+    """Yield the instruction that each frame is at, up to pytest's call of the test."""
     while frame is not None and not _is_call_of_test(frame.f_code):
         code = frame.f_code
         yield code.co_filename, code.co_firstlineno, frame.f_lasti

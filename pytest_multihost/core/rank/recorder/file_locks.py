@@ -1,9 +1,9 @@
-"""Record that a rank tries again and again for the lock of a file that another process holds.
+"""Record that a rank keeps trying to lock a file whose lock another process holds.
 
-Between two tries such a rank sleeps and has often closed the file, so the kernel does not show
-that it waits. All tries for one lock are one record: it begins with the first that failed and
-ends with the last; its sequence is their number, 0 once one has succeeded. So it is never open,
-and no proof relies on it.
+Between two tries such a rank sleeps, and it has often closed the file, so the kernel does not show
+the wait. All tries for one lock are one record, which begins with the first failed try and ends
+with the last. Its sequence is the number of failed tries, or 0 once a try has succeeded. So the
+record is never open, and no proof relies on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Function
 
 _HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK})
-"""Errors of a try for a lock that somebody else holds."""
+"""Errors of a try for a lock that another process holds."""
 
 
 def record_file_locks(recorder: Recorder) -> None:
@@ -35,14 +35,13 @@ def record_file_locks(recorder: Recorder) -> None:
 
 @dataclass(slots=True)
 class _Tries:
-    """The tries for the lock that this rank was refused last.
+    """The tries for the lock that was last refused to this rank.
 
     Attributes:
-        recorder: Writes the record.
-        lock: Which lock it is; None if the last try for it succeeded.
+        lock: None if the last try for it succeeded.
         record: Its record in the slot page.
-        began_ns: When that began: a record that began at another time is no longer this one.
-        number: How many tries for it have failed.
+        began_ns: When the record began. If the record now has another start, it was reused.
+        number: How many tries have failed.
     """
 
     recorder: Recorder
@@ -62,7 +61,7 @@ class _Tries:
                 if error.errno in _HELD and threading.current_thread() is threading.main_thread():
                     with contextlib.suppress(
                         Exception
-                    ):  # an error in recording is none of the test
+                    ):  # an error in recording is no error of the test
                         self.refused(original.__name__, *args)
                 raise
             if self.lock is not None and threading.current_thread() is threading.main_thread():
@@ -73,7 +72,7 @@ class _Tries:
         return update_wrapper(recorded, original)
 
     def refused(self, name: str, file: Any, _command: int, *span: int) -> None:  # noqa: ANN401
-        """Record a try that failed; locks of a part of a file cannot be told apart later."""
+        """Record a failed try; skip locks of a part of a file, which look alike later."""
         lock, page = _lock_of(name, file), self.recorder.page
         if any(span):
             return
@@ -87,14 +86,14 @@ class _Tries:
         self.lock, self.began_ns = lock, page.began_ns(self.record)
 
     def granted(self, name: str, file: Any, _command: int, *_span: int) -> None:  # noqa: ANN401
-        """Take note of a call that succeeded: the lock is this rank's, or given back."""
+        """Record a call that succeeded: this rank has taken or released the lock."""
         if _lock_of(name, file) == self.lock:
             self.recorder.page.count(self.record, self.began_ns, now_ns(), 0)
             self.lock = None
 
 
-def _lock_of(name: str, file: Any) -> Scope:  # noqa: ANN401 - a number, or what has one
-    """Return the scope that says which lock it is, as /proc/locks does: device and inode."""
+def _lock_of(name: str, file: Any) -> Scope:  # noqa: ANN401 - a descriptor, or an object with one
+    """Return the scope of a lock, which names device and inode as /proc/locks does."""
     found = os.fstat(_number(file))
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     return Scope(name, f"{device}:{found.st_ino}")

@@ -1,4 +1,4 @@
-"""Call back when a module has been imported: at once, later or never."""
+"""Call back as soon as a module has been imported."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Callback = Callable[[ModuleType], object]
 def after_import(name: str, callback: Callback) -> None:
     """Call `callback` with the module called `name` as soon as its import is complete.
 
-    At once where it has been imported already. It is called once; the module that another import
-    makes under the same name is left alone. What it raises is swallowed: an import of the user's
-    ends as it would have ended without us.
+    If the module has already been imported, it is called at once. It is called only once, even if
+    another import makes a new module under the same name. Its exceptions are suppressed, so that
+    the user's import ends as it would have ended without it.
 
     Args:
-        name: Full name: ``jax.experimental.multihost_utils``.
+        name: Full name, such as ``jax.experimental.multihost_utils``.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -35,10 +35,10 @@ def after_import(name: str, callback: Callback) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Finder:
-    """Finds nothing itself: it makes the loader that another finder returns call back.
+    """A finder that lets another finder find the module, and makes its loader call back.
 
-    The loader is not wrapped, because `importlib.resources` and `inspect` ask it for more than
-    `exec_module`; only this one object's `exec_module` is replaced, until it is called.
+    The loader is not wrapped, because `importlib.resources` and `inspect` use more of it than
+    `exec_module`. Only this object's `exec_module` is replaced, until it is called.
     """
 
     awaited: dict[str, list[Callback]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Finder:
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 loader = spec.loader
-                if loader is not None and not isinstance(loader, type):  # that many modules share
+                if loader is not None and not isinstance(loader, type):  # modules share a class
                     with contextlib.suppress(Exception):  # a loader that takes no attributes
                         self._call_when_run(loader, name)
                 return spec

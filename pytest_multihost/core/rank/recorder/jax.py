@@ -1,10 +1,10 @@
-"""Record what a rank does with other ranks through jax.
+"""Record the operations of a rank that go through jax.
 
-Wrapped is what jax calls from Python: the coordination service's barriers and key waits,
-`multihost_utils`, `jax.distributed` itself. A jitted function's collective cannot be recorded: it
-is C++ from the call on. With several local devices the call returns, and the rank waits where it
-needs the result; that wait is recorded, as one for its own devices. With one local device the
-collective runs inside the call, and `numpy.asarray` reads an array of one device through the
+The wrapped functions are called from Python: the coordination service's barriers and key waits,
+`multihost_utils`, and `jax.distributed` itself. A jitted function's collective cannot be recorded,
+because it runs entirely in C++. With several local devices the call returns, and the rank later
+waits for the result; that wait is recorded, as a wait for its own devices. With one local device
+the collective runs inside the call, and `numpy.asarray` reads an array of one device through the
 buffer protocol: nothing is recorded, and only native frames show the wait.
 
 Only the outermost of nested operations is recorded: `sync_global_devices` calls `assert_equal`,
@@ -55,12 +55,12 @@ from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 _JAX_SCOPE = Scope("jax.distributed")
-"""The scope of starting and shutting down."""
+"""The scope of start and shutdown."""
 
 _DEVICE_WAIT = "block_until_ready"
-"""Name of the operation that waits for what this rank's own devices compute.
+"""Name of the operation that waits for a result of this rank's own devices.
 
-Its group is this rank alone. What the devices wait for, only native frames show.
+Its group is this rank alone. Only native frames show what the devices wait for.
 """
 
 _DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
@@ -70,18 +70,18 @@ _KEYS = (
     *("key_value_set", "key_value_set_bytes", "key_value_try_get", "key_value_try_get_bytes"),
     *("key_value_dir_get", "key_value_dir_get_bytes", "key_value_increment", "key_value_delete"),
 )
-"""What a client does with the coordination service's keys without waiting for another rank."""
+"""Methods of a client that use the coordination service's keys without waiting for a rank."""
 
 Call = Callable[..., Any]
 Begin = Callable[[], int]
 Describe = Callable[..., Begin | None]
-"""Gets the arguments of a call; returns what records its begin, None if nothing is recorded."""
+"""Gets the arguments of a call; returns a function that records its start, None to skip it."""
 
 
 def install(recorder: Recorder) -> None:
-    """Record what this rank does through jax from now on; jax may be imported later, or never.
+    """Record this rank's operations in jax from now on; jax may be imported later, or never.
 
-    What is wrapped takes, returns and raises what it did before.
+    Wrapped functions take, return and raise the same as before.
     """
     wrappers = _JaxRecorder(recorder)
     for module, calls in wrappers.calls().items():
@@ -99,7 +99,7 @@ class _Thread(threading.local):
 
 @dataclass(slots=True)
 class _JaxRecorder:
-    """What is wrapped, and how its calls are recorded."""
+    """Wraps functions of jax, and records their calls."""
 
     recorder: Recorder
     thread: _Thread = field(default_factory=_Thread)
@@ -107,9 +107,9 @@ class _JaxRecorder:
     starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def calls(self) -> dict[str, dict[str, Describe]]:
-        """Return what is wrapped, by module, and how its calls are described.
+        """Return the functions to wrap, by module, each with the function that describes its calls.
 
-        `jax.block_until_ready` calls the batched one for several arrays.
+        `jax.block_until_ready` calls `batched_block_until_ready` for several arrays.
         """
         get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
         return {
@@ -146,7 +146,7 @@ class _JaxRecorder:
                 setattr(owner, name, property(wrapped) if is_property else wrapped)
 
     def wrap_keys(self, module: ModuleType) -> None:
-        """Wrap what only uses keys: no rank waits there, but faults can be bound to it."""
+        """Wrap methods that only use keys: no rank waits in them, but faults can be bound there."""
         for name in _KEYS:
             with contextlib.suppress(Exception):  # another version of jax
                 owner = getattr(module, CLIENT)
@@ -164,9 +164,9 @@ class _JaxRecorder:
         return _named_as(call, noticed)
 
     def wrap_programs(self, module: ModuleType) -> None:
-        """Wrap what starts programs from Python, to wait for their results where there are streams.
+        """Wrap the start of programs, to wait for their results if operations run in streams.
 
-        On GPUs processes connect there, at the first start: the call returns when all have come.
+        On GPUs processes connect at the first start: the call returns when all have started.
         """
         with contextlib.suppress(Exception):  # another version of jax
             class_, _, method = START_PROGRAM.partition(".")
@@ -187,7 +187,7 @@ class _JaxRecorder:
         return started
 
     def wrap_multihost_utils(self, module: ModuleType) -> None:
-        """Wrap the functions in place: test modules have already imported them by name."""
+        """Wrap the functions in place, because test modules have already imported them by name."""
         for each in COLLECTIVES:
             for name in each.functions if each.file == MULTIHOST_UTILS else ():
                 detail = _DETAILS.get(name, lambda *_, **__: "")
@@ -217,10 +217,10 @@ class _JaxRecorder:
         return _named_as(call, recorded)
 
     def _start_program(self, program: JaxObject, *_: object) -> Begin | None:
-        """Record on which processes a program runs; a recorded operation has its own members.
+        """Record the processes on which a program runs.
 
-        The call itself is recorded only if its error fails the test, as work that no thread waits
-        for: it may compute.
+        The call itself is recorded only if its error fails the test. No thread counts as waiting
+        for it, because it may compute.
         """
         processes = processes_of(program)
         if len(processes) > 1 and self._is_of_this_world(state().client):
@@ -260,7 +260,7 @@ class _JaxRecorder:
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
     ) -> Begin | None:
-        """Describe a call that all processes make; alone, each has nothing to wait for."""
+        """Describe a call that all processes make, unless this process is not one of several."""
         begin = self._collective(state().client, name, detail=detail(*args, **kwargs))
         if begin is None or not fails_test(get_frame(1), _directory()):
             return begin
@@ -281,7 +281,7 @@ class _JaxRecorder:
         detail: str = "",
         timeout_s: float | None = None,
     ) -> Begin | None:
-        """Describe a collective of some or all processes, unless they are another world's."""
+        """Describe a collective of some or all processes; None for those of another jax world."""
         if not self._is_of_this_world(client):
             return None
         return partial(
@@ -295,7 +295,7 @@ class _JaxRecorder:
         )
 
     def _is_of_this_world(self, client: object) -> bool:
-        """Whether the client's processes are this world's ranks, by the same numbers.
+        """Return whether the client's processes are this world's ranks, with the same numbers.
 
         A test may start other jax worlds, of some of the ranks or with separate clients.
         """
@@ -308,9 +308,9 @@ class _JaxRecorder:
         return self._wait(name, self.recorder.all_ranks, key)
 
     def _device_wait(self, array: JaxObject, *_: object) -> Begin | None:
-        """Describe a wait for an array; one that is ready costs well under a microsecond.
+        """Describe a wait for an array; None if it is ready, which costs well under a microsecond.
 
-        Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
+        `is_ready` of a deleted array ends the process (jax 0.10.2, SIGSEGV).
         """
         if array.is_deleted() or array.is_ready():
             return None
@@ -326,7 +326,7 @@ class _JaxRecorder:
 
 
 def _named_as(call: Call, wrapper: Call) -> Call:
-    """Return a wrapper with what names the wrapped function; C++ methods lack some of it."""
+    """Return a wrapper with the names of the wrapped function; C++ methods lack some of these."""
     named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
     return functools.update_wrapper(wrapper, call, named)
 

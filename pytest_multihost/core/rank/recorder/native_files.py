@@ -1,8 +1,8 @@
 """Report the files that native code opens, so that they are points like all others.
 
-Those of safetensors and tensorstore are reported where Python calls these libraries: before a file
-is opened or a store is read or written, and by the path that the caller has given. What they do
-within one call is not seen. Those of `torch.save` are reported around its writer in C++.
+Files of safetensors and tensorstore are reported when Python calls these libraries: before a file
+is opened or a store is read or written, with the path that the caller has given. Calls on files
+within one such call are not seen. Files of `torch.save` are reported around its writer in C++.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FILE_URL = "file://"
 _SAFETENSORS = ("torch", "numpy", "flax", "mlx", "tensorflow", "paddle")
 
 Store = Any
-"""An object of tensorstore's, or what is given to it: JSON or a spec."""
+"""An object of tensorstore, or its argument: JSON or a spec."""
 
 PathOf = Callable[..., str | None]
-"""Returns the path that a call is about, from its arguments; None if it is no file."""
+"""Returns the path of the file that a call uses, given its arguments; None if it uses none."""
 
 
 def report_native_files() -> None:
-    """Report what this process does with these libraries from now on, if they are imported."""
+    """Report the files that this process opens with these libraries, once they are imported."""
     for name in _SAFETENSORS:
         after_import(f"safetensors.{name}", _wrap_safetensors)
     after_import("tensorstore", _wrap_tensorstore)
@@ -43,7 +43,7 @@ def _reporting(calls: tuple[IoCall, ...], path_of: PathOf, original: Function) -
         __tracebackhide__ = True
         if is_observing():
             path = None
-            with contextlib.suppress(Exception):  # what the library will refuse
+            with contextlib.suppress(Exception):  # arguments that the library will refuse
                 path = path_of(*args, **kwargs)
             for call in calls if path else ():
                 reported(call, path or "")
@@ -80,7 +80,7 @@ def _path_of_store(store: Store, *_: object, **__: object) -> str | None:
 
 
 def _paths_in(spec: object) -> Iterator[str]:
-    """Yield the paths of files in the JSON of a spec: those of the store that all others lie in."""
+    """Yield the path of the store of files at the bottom of a spec in JSON, if there is one."""
     if isinstance(spec, str) and spec.startswith(_FILE_URL):
         yield spec.removeprefix(_FILE_URL).partition("|")[0]
     elif isinstance(spec, dict) and spec.get("driver") == "file":
@@ -91,7 +91,7 @@ def _paths_in(spec: object) -> Iterator[str]:
 
 
 def report_files(serialization: ModuleType) -> None:
-    """Report that `torch.save` is about to open a file, and about to write it to its end."""
+    """Report that `torch.save` is about to open a file, and that it is about to finish writing."""
     writer = archive_writer_class(serialization)
     opening, closing = writer.__init__, writer.__exit__
 

@@ -1,8 +1,8 @@
-"""What all recorders write with: operations of this rank, with the user's line that began them.
+"""Write the operations of this rank into its slot page, with the user's line that began them.
 
-A recorder wraps what a runtime offers so that every call records when it begins, when a thread
-waits for it and when it ends. It never changes what the call does: arguments, result and
-exceptions pass through, and an error in recording is no error of the test.
+Recorders wrap the functions of a runtime, so that every call records when it begins, when a thread
+waits for it and when it ends. They never change a call: arguments, result and exceptions pass
+through, and an error in recording is no error of the test.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pytest_multihost.core.slots import NO_RECORD, Call, SlotPage
 Ranks = tuple[int, ...]
 
 SourceRef = tuple[int, int, int]
-"""A line of the source: number of its file in the slot page, line, number of its function."""
+"""A source line: number of its file in the slot page, line, number of its function."""
 
 OnBegin = Callable[[str, OperationKind, SourceRef], None]
 
 _UNKNOWN: SourceRef = (0, 0, 0)
 _AGENT = str(Path(__file__).parents[1] / "agent.py")
-"""Where a rank's life begins, and its stack as far as the user is concerned."""
+"""The file of a rank's outermost frames that matter to the user."""
 
 _MAX_ERROR = 200
 
 
 class _Thread(threading.local):
-    """The calling thread. Asking the system for its id each time takes four times as long.
+    """The calling thread. Its id is kept because asking the system takes four times as long.
 
     Attributes:
-        depth: How many calls of the user's it is in of which listeners were notified, and which
-            call other operations.
+        depth: How many calls of the user it is in that may call other operations, and for which
+            the listeners have been notified.
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,12 @@ class _Thread(threading.local):
 class Recorder:
     """Writes the operations of this rank into its slot page.
 
-    An operation is known by the record that `begin` returns: its index in the page.
+    `begin` returns an operation's record, its index in the page, which names it from then on.
 
     Attributes:
-        size: Ranks of the world.
-        on_begin: Called with name, kind and the user's line before an operation is recorded: what
-            happens to a rank there happens before it has entered. Faults are bound to it.
-        thread: What is known of the calling thread.
+        size: Number of ranks of the world.
+        on_begin: Listeners, called with name, kind and the user's line before an operation is
+            recorded, so before the rank has entered it. They perform faults.
         has_streams: Whether operations run one at a time, in the order of their launch.
     """
 
@@ -73,7 +72,7 @@ class Recorder:
     _frames: dict[SourceRef, Frame] = field(default_factory=dict)
 
     def open(self, path: Path, rank: int, size: int) -> None:
-        """Become this rank's: write to its page at `path`, which must not exist."""
+        """Write to the slot page of this rank at `path`, which must not exist, from now on."""
         self.page.open(path)
         self.rank, self.size = rank, size
         self.thread.native_id = threading.get_native_id()  # a fork has changed it
@@ -98,16 +97,16 @@ class Recorder:
         """Record that this thread begins an operation; return its record.
 
         Args:
-            name: As the runtime's users call it.
-            kind: Who must do something for it to end.
-            scope: Whose groups these are; see `Operation`.
-            sequence: Its number among its like; 0: the group's next collective.
+            name: The runtime's own name for it.
+            kind: Determines which ranks must act for it to end.
+            scope: The scope of its group; see `Operation`.
+            sequence: Its number among similar operations; 0: the group's next collective.
             peer: The other rank of a transfer.
-            detail: More for the reader.
+            detail: Further information for the user.
             timeout_s: The timeout that the caller has set for it.
 
         Raises:
-            Exception: What a listener raises, and nothing else.
+            Exception: A listener has raised it.
         """
         self.notify(name, kind)
         try:
@@ -121,10 +120,9 @@ class Recorder:
         return record
 
     def notify(self, name: str, kind: OperationKind, source: SourceRef | None = None) -> None:
-        """Call the listeners for an operation that is about to begin; what they raise passes.
+        """Call the listeners for an operation that is about to begin; their exceptions propagate.
 
         Args:
-            kind: Who must do something for it to end.
             source: The user's line, if it is known.
         """
         try:
@@ -137,9 +135,9 @@ class Recorder:
     def begin_call(
         self, call: Call, sequence: int = 0, detail: int = 0, source: SourceRef | None = None
     ) -> int:
-        """Do what `begin` does after the listeners were notified, with what was prepared."""
+        """Record a prepared call, as `begin` does once the listeners have been notified."""
         try:
-            # called by begin(), or by what wraps the runtime's call
+            # The callers are begin() and wrappers of the runtime's functions.
             source = source or self.user_source(3)
             at_ns = now_ns()
             return self.page.begin(call, at_ns, self.thread.native_id, source, sequence, detail)
@@ -148,7 +146,7 @@ class Recorder:
 
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
-        try:  # noqa: SIM105 - suppress() would take as long as all the rest
+        try:  # noqa: SIM105 - suppress() would take as long as everything else
             self.page.wait(record, now_ns(), self.thread.native_id, self.user_source(2))
         except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
             pass
@@ -167,7 +165,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def during(self, record: int) -> Iterator[None]:
-        """End the operation with the block, whichever way the block ends."""
+        """End the operation with the block, even if an exception leaves the block."""
         try:
             yield
         except BaseException as error:
@@ -177,7 +175,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Take note that this thread is in a call of the user's that calls other operations."""
+        """Record that this thread is in a call of the user that may call other operations."""
         self.thread.depth += 1
         try:
             yield
@@ -185,18 +183,19 @@ class Recorder:
             self.thread.depth -= 1
 
     def user_line(self) -> tuple[str, int]:
-        """Return the file and line that the user's innermost frame is at; empty if not known."""
+        """Return file and line of the user's innermost frame; "" and 0 if unknown."""
         frame = self.frame_of(self.user_source(2))
         return (frame.file, frame.line) if frame else ("", 0)
 
     def user_source(self, depth: int) -> SourceRef:
-        """Return the line that the user's innermost frame is at, `depth` frames up or further.
+        """Return the line of the user's innermost frame, at least `depth` frames up.
 
-        `frame_of` says which line it is.
+        `frame_of` returns its file, line and function.
 
-        This is the dearest part of recording, so everything is remembered. Code is known by its
-        address, because its hash takes up to a microsecond; a line by its instruction, because
-        `f_lineno` takes as long. Each frame passed costs, too: Python makes an object of it.
+        This is the most expensive part of recording, so everything is cached. The key of code is
+        its address, because its hash takes up to a microsecond; the key of a line is its
+        instruction, because `f_lineno` takes as long. Each frame on the way also costs, because
+        Python makes an object for it.
         """
         frame: FrameType | None = get_frame(depth)
         library_files, sources = self._library_files, self._sources
@@ -210,17 +209,17 @@ class Recorder:
         return _UNKNOWN
 
     def frame_of(self, source: SourceRef) -> Frame | None:
-        """Return the line that `user_source` has found; None if it is not known."""
+        """Return the line that `user_source` has found; None if it is unknown."""
         return self._frames.get(source)
 
     def _add_source(self, frame: FrameType) -> SourceRef | None:
-        """Remember where the user is and return it; None if the frame is not the user's."""
+        """Cache and return the line of a frame; None if the frame is not the user's."""
         code, file = frame.f_code, frame.f_code.co_filename
         if file != _AGENT and is_library(file):
             self._library_files.add(file)
             return None
         self._codes.append(code)  # kept alive, so that no other code gets its address
-        source = _UNKNOWN  # beneath the agent are dozens of frames of what forked the rank
+        source = _UNKNOWN  # outside of the agent are dozens of frames of the server
         if file != _AGENT:
             text = self.page.text
             source = text(file), frame.f_lineno or 0, text(code.co_name)

@@ -1,13 +1,12 @@
-"""Record what a rank does with other ranks through torch.distributed.
+"""Record the operations of a rank that go through torch.distributed.
 
 The methods of the bound C++ class `ProcessGroup` are wrapped, not the functions of
-`torch.distributed`. A test module that says `from torch.distributed import all_reduce` holds the
-function itself, and putting a wrapper into torch's module would not reach it; but every such
-function, DDP, FSDP and the object collectives all call the class. So one operation is recorded for
-each call of the class: it is what the other ranks must match. What C++ calls in C++ only torch's
-flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores;
-`torch_rpc` wraps what its name says. Where the agents of torch's elastic launcher wait for each
-other's nodes is recorded, too.
+`torch.distributed`. A test module with `from torch.distributed import all_reduce` holds the
+function itself, and a wrapper in torch's module would not reach it. But every such function, DDP,
+FSDP and the object collectives all call the class. So one operation is recorded for each call of
+the class, and the other ranks must match it. Only torch's flight recorder sees calls from C++ to
+C++. The functions that make groups, the waits of stores, and the rendezvous of torch's elastic
+agents are also wrapped. `torch_rpc` wraps torch.distributed.rpc.
 """
 
 from __future__ import annotations
@@ -49,10 +48,13 @@ from pytest_multihost.core.torch_private import (
 
 
 def record_elastic_agents(calls: Calls) -> None:
-    """Record rendezvous, now or once the module is imported. Barriers are waits for the store."""
+    """Record the rendezvous of elastic agents, now or once the module is imported.
+
+    Their barriers are recorded as waits for the store.
+    """
 
     def describe(**given: Argument) -> Described:
-        """Describe how a node joins: with fewer than the most nodes it goes on after a while."""
+        """Describe how a node joins; with fewer than the most nodes, `last_call` ends the wait."""
         settings = given["self"].settings
         needs_all = settings.min_nodes == settings.max_nodes
         timeout = settings.timeout.join
@@ -71,7 +73,7 @@ def record_elastic_agents(calls: Calls) -> None:
 
 
 CREATION_SCOPE = Scope("creation")
-"""The scope of the making of groups by their members alone: there is no group yet to count in."""
+"""The scope of `init_process_group`: there is no group yet whose operations can be counted."""
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _STORE_WRITES = ("set", "add", "append", "compare_set", "delete_key", "multi_set", "queue_push")
@@ -86,7 +88,7 @@ _TCP_TIMEOUT = timedelta(minutes=5)
 def install(recorder: Recorder) -> None:
     """Record this rank's torch.distributed operations, now or once it is imported.
 
-    Wrapped functions take, return and raise what they did before.
+    Wrapped functions take, return and raise the same as before.
     """
     calls = Calls(recorder)
 
@@ -112,10 +114,10 @@ def install(recorder: Recorder) -> None:
 
 @dataclass(slots=True, eq=False)
 class GroupCreationRecorder:
-    """Records what makes groups, and waits for keys.
+    """Records the creation of groups, and waits for keys of stores.
 
-    Writing to a store and the calls that move objects are points, but no records: nobody waits in
-    the former, and the collectives in the latter are recorded themselves.
+    Writes to a store and the calls that move objects are points, but are not recorded: no rank
+    waits in a write, and the collectives inside the other calls are recorded themselves.
     """
 
     recorder: Recorder
@@ -178,7 +180,7 @@ class GroupCreationRecorder:
         use_local_synchronization: bool = False,
         **_: object,
     ) -> Described:
-        """Describe what every rank calls; but only members wait for each other."""
+        """Describe `new_group`, which every rank calls; only members wait for each other."""
         default = self.groups.get(self.groups.default)
         members = tuple(sorted(default.members if ranks is None else ranks))
         is_member = self.recorder.rank in members
@@ -201,7 +203,7 @@ class GroupCreationRecorder:
         return begin, made
 
     def _split(self, parent_pg: ProcessGroup = None, **_: object) -> Described:
-        """Describe the next collective of the existing group."""
+        """Describe `split_group` as the next collective of the existing group."""
         group = self.groups.get(self.groups.default if parent_pg is None else parent_pg)
 
         def begin() -> int:
@@ -222,7 +224,7 @@ class GroupCreationRecorder:
         wait_for_workers: bool = True,  # noqa: FBT001, FBT002 - torch's
         **_: object,
     ) -> Described | None:
-        """Describe how a store's host waits for its clients, and they for the host."""
+        """Describe how a store's host waits for its clients, and the clients for the host."""
         if self.calls.are_nested:
             return None
         is_for_all = wait_for_workers and world_size == self.recorder.size
@@ -234,7 +236,7 @@ class GroupCreationRecorder:
     def _store_wait(
         self, name: str, store: Argument, *args: Argument, **kwargs: Argument
     ) -> Described | None:
-        """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
+        """Describe a wait for keys, unless torch itself makes it or no other rank can end it."""
         if self.calls.are_nested or is_of_this_process(store):
             return None
         keys = args[0] if args else kwargs.get("key", "")
@@ -246,7 +248,7 @@ class GroupCreationRecorder:
 
 
 def _declared(value: int, variable: str) -> int | None:
-    """Return a size or rank from the caller or the environment; None if neither gives it."""
+    """Return a size or rank given by the caller or else the environment; None if neither does."""
     if value >= 0:
         return value
     text = os.environ.get(variable, "")

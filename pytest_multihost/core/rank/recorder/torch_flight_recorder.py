@@ -1,9 +1,9 @@
-"""Answer questions for what torch's flight recorder knows and the slot page does not.
+"""Answer the watchdog's requests for operations that only torch's flight recorder knows.
 
-Its numbers of groups are those of one rank: they are never compared between ranks. It has no
-transfers and no waits for stores. `retired` is not success: torch retires an entry when its
-watchdog is done with it, also after a failure. So an entry that is not retired means that a
-collective is open, and one that is retired means nothing.
+The flight recorder numbers groups on each rank separately, so these numbers are never compared
+between ranks. It has no transfers and no waits for stores. `retired` does not mean success: torch
+retires an entry when its watchdog is done with it, even after a failure. So an entry that is not
+retired is an open collective, and a retired entry means nothing.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _ASKED_BYTES = 4096
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]
-"""A group, and from when to when (monotonic ns) what is launched there is in the slot page."""
+"""A group, and a time span (monotonic ns) in which an operation of the slot page was launched."""
 
 
 @dataclass(slots=True, eq=False)
 class FlightRecorderThread:
-    """The thread that answers."""
+    """The thread that answers requests."""
 
     recorder: Recorder
     groups: Groups
@@ -66,8 +66,8 @@ class FlightRecorderThread:
         self._is_started = True
         mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
         os.mkfifo(mailbox.fifo, 0o600)
-        # For writing too: then open() does not wait for a writer, and read() returns no end of file
-        # when the last writer has closed.
+        # Opened for writing as well, so that open() does not wait for a writer, and read() returns
+        # no end of file when the last writer has closed.
         descriptor = os.open(mailbox.fifo, os.O_RDWR | os.O_CLOEXEC)
         serve = partial(self._serve, descriptor, mailbox)
         threading.Thread(target=serve, name=THREAD_NAME, daemon=True).start()
@@ -79,7 +79,7 @@ class FlightRecorderThread:
                 at_s = now()
                 mailbox.write(at_s, self._operations())
                 if mailbox.asks_for_histories(asked):
-                    histories: tuple[History, ...] = ()  # an answer, too: nobody has to wait
+                    histories: tuple[History, ...] = ()  # sent even if empty, to end the wait
                     with contextlib.suppress(Exception):
                         histories = self._histories()
                     mailbox.write_histories(at_s, histories)
@@ -89,7 +89,7 @@ class FlightRecorderThread:
         return {name: self.groups.get(pg) for name, pg in named.items()}
 
     def _histories(self) -> tuple[History, ...]:
-        """Return what was entered in each group, with the stacks, which JSON lacks."""
+        """Return the operations entered in each group, with the stacks, which the JSON lacks."""
         trace = flight_trace_with_stacks()
         groups = {name: each for name, each in self._groups().items() if each.is_of_world}
         found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
@@ -108,7 +108,7 @@ class FlightRecorderThread:
         groups = self._groups()
         entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
         spans = list(self._recorded())
-        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch gives the wall clock's time
+        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch uses the wall clock
         unseen = []
         for each in entries:
             group, at_ns = groups.get(each["process_group"][0]), each["time_created_ns"] - ahead_ns
@@ -119,7 +119,7 @@ class FlightRecorderThread:
         return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
 
     def _recorded(self) -> Iterator[Span]:
-        """Yield when and in which groups the open operations of the slot page were launched."""
+        """Yield groups and time spans in which the slot page's open operations were launched."""
         page = self.recorder.page
         begun = set()
         for pending in list(self.works.pending.values()):
@@ -161,7 +161,7 @@ def _detail(entry: Entry) -> str:
 
 
 def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: int) -> History:
-    """Return the entries of one group, by their sequence, up to the first gap before the last."""
+    """Return the entries of one group in sequence, back from the last one to the nearest gap."""
     last = max(entries, default=0)
     first = next((each for each in range(last, 0, -1) if each - 1 not in entries), 1)
     known = [entries[each] for each in range(first, last + 1)]
@@ -188,10 +188,10 @@ def _frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
 def _entered(
     trace: Mapping[str, Any], entries: Sequence[Entry], groups: Mapping[str, Group]
 ) -> dict[GroupKey, int]:
-    """Return the last collective of each group.
+    """Return the number of the last collective of each group.
 
-    A status has a group's number (`pg_id`), which only the entries tie to its name. Where a status
-    is left over because its entries have been overwritten, groups without entries are left out.
+    A status has a group's number (`pg_id`), which only the entries link to its name. If a status
+    has no entry any more, because its entries were overwritten, groups without entries are skipped.
     """
     names = {str(each["pg_id"]): each["process_group"][0] for each in entries}
     status = trace.get("pg_status", {})
@@ -210,7 +210,7 @@ def _entered(
 
 
 def _main_thread() -> tuple[bool, Frame | None]:
-    """Return whether the main thread is inside torch, and the user's line that it is at."""
+    """Return whether the main thread is inside torch, and the user's line it is at."""
     frame: FrameType | None = current_frames().get(threading.main_thread().ident or 0)
     torch_s = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")  # noqa: PTH118, PTH120 - a mere prefix
     is_inside = frame is not None and frame.f_code.co_filename.startswith(torch_s)

@@ -1,4 +1,4 @@
-"""Which ranks a process group of torch consists of, and what identifies it on all of them."""
+"""The process groups of torch: their ranks, and the keys that identify them on all ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.core.slots import Call
 
 ProcessGroup = Any
-Work = Any  # of an operation that runs beside the thread that began it
-Argument = Any  # of a function: a store, a tensor or a sequence of these
-"""Objects of torch's, which the type checker does not see."""
+Work = Any  # an operation that runs while the thread that began it continues
+Argument = Any  # an argument of a function: a store, a tensor or a sequence of these
+"""Objects of torch, which the type checker does not know."""
 
 Function = Callable[..., Any]
 Prepared = tuple[Call, Iterator[int]]
-"""What every record of an operation holds, and what yields the operation's sequence."""
+"""The call that all records of an operation share, and the sequence of its records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,13 +30,12 @@ class Group:
     """A process group.
 
     Attributes:
-        recorder: Its page prepares the calls.
         members: Ranks of this world, by their number in the group.
-        ordinal: Which of the groups with these members.
-        is_of_world: Whether torch's ranks are this world's. If not - a test made a smaller torch
-            world - the mapping of ranks is unknown, and an operation is recorded as a wait.
-        is_for_cpu: Whether it was made for gloo by name.
-        prepared: What was prepared, by name, root or peer, and tag.
+        ordinal: Its number among the groups with these members.
+        is_of_world: Whether torch's ranks are this world's. If a test has made a smaller torch
+            world, the mapping of ranks is unknown, and operations are recorded as waits.
+        is_for_cpu: Whether the caller requested gloo for it.
+        prepared: Prepared operations, by name, root or peer, and tag.
     """
 
     recorder: Recorder
@@ -49,10 +48,10 @@ class Group:
 
     @property
     def key(self) -> GroupKey:
-        """What identifies it on all ranks.
+        """The key that identifies the group on all ranks.
 
-        Never torch's `pg_id`, which counts the groups that one rank has made: two ranks that are
-        members of different groups give the same group different numbers.
+        torch's `pg_id` is no such key: it counts the groups that one rank has made, so two ranks
+        with different other groups give the same group different numbers.
         """
         return tuple(sorted(self.members)), self.ordinal, RUNTIME_SCOPE
 
@@ -60,10 +59,10 @@ class Group:
         """Prepare an operation, once.
 
         Args:
-            name: As torch's users call it.
-            kind: Who must do something for it to end.
+            name: torch's name for it.
+            kind: Determines which ranks must act for it to end.
             other: The number in the group of a collective's root or a transfer's peer; -1: none.
-            tag: Of a transfer.
+            tag: The tag of a transfer.
         """
         page, sequence = self.recorder.page, itertools.count(1)
         if not self.is_of_world:
@@ -82,7 +81,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """The process groups of this rank, by the address of torch's object; gone with it."""
+    """The process groups of this rank, by the address of torch's object, as long as it lives."""
 
     recorder: Recorder
     module: ModuleType  # torch.distributed.distributed_c10d
@@ -90,13 +89,17 @@ class Groups:
     _ordinals: Counter[Ranks] = field(default_factory=Counter)
 
     def get(self, pg: ProcessGroup) -> Group:
-        """Return what is known of a process group."""
+        """Return the group of torch's object."""
         return self.known.get(id(pg)) or self.register(pg)
 
     def register(
         self, pg: ProcessGroup, ordinal: int | None = None, *, is_for_cpu: bool = False
     ) -> Group:
-        """Add a process group; `ordinal` where it was counted before it was made."""
+        """Add a process group.
+
+        Args:
+            ordinal: Its ordinal, if it was counted before it was made.
+        """
         known = self.known.get(id(pg))
         if known is not None:
             return known
@@ -113,9 +116,9 @@ class Groups:
         return self.known.setdefault(address, group)
 
     def next_ordinal(self, members: Sequence[int]) -> int:
-        """Count one more group with these members, and return which it is.
+        """Count one more group with these members, and return its ordinal.
 
-        All members make their groups in one order, so they count alike.
+        All members make their groups in the same order, so they count alike.
         """
         key = tuple(sorted(members))
         ordinal = self._ordinals[key]
@@ -140,9 +143,9 @@ class Groups:
 def copy_identity(original: Function, wrapper: Function) -> Function:
     """Make `wrapper` look like the bound method that it replaces.
 
-    For a Python subclass of a bound class, pybind11 looks from C++ for a method that overrides the
-    C++ one, and finds the wrapper. It knows that the call came from an override, and must not go
-    to it again, by the name of the calling code.
+    If a Python class inherits from a bound class, pybind11 looks in C++ for an overriding method,
+    and finds the wrapper. To avoid endless recursion, it compares the method's name with the name
+    of the calling code, so the wrapper's code must have the original name.
     """
     wrapper.__code__ = wrapper.__code__.replace(co_name=original.__name__)
     update_wrapper(wrapper, original, assigned=("__doc__", "__name__", "__qualname__"), updated=())

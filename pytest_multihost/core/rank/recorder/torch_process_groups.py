@@ -32,7 +32,7 @@ from pytest_multihost.core.torch_private import END_COALESCING, START_COALESCING
 Arguments = tuple[Argument, ...]
 Options = dict[str, Argument]
 Describe = Callable[[Arguments, Options], tuple[int, int, int]]
-"""Returns the root or peer by its number in the group, the tag, and the number of a detail text."""
+"""Returns the number of the root or peer in the group, the tag, and the number of a detail text."""
 
 _BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
 _LETTERS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -41,15 +41,15 @@ _NESTED = 2
 
 
 _FUNCTIONS = ("/distributed_c10d.py", "/c10d_logger.py", "/recorder/calls.py", __file__)
-"""Files between a user's call and that of `ProcessGroup`."""
+"""Files of the frames between a user's call and the method of `ProcessGroup`."""
 
 
 @dataclass(slots=True, eq=False)
 class ProcessGroupRecorder:
     """Records each call of `ProcessGroup`.
 
-    The wrappers run at every collective of a program, thousands of times a second, so they look up
-    little, and use `try` where `contextlib.suppress` would take half a microsecond.
+    The wrappers run at every collective of a program, thousands of times a second. So they look up
+    little, and use `try` because `contextlib.suppress` takes half a microsecond.
     """
 
     recorder: Recorder
@@ -101,9 +101,9 @@ class ProcessGroupRecorder:
         return self._recorded(original, name, "transfer", describe)
 
     def _detail(self, sent: Argument, prefix: str = "") -> int:
-        """Return the number of a text for a tensor, a list of them, or a list of lists.
+        """Return the number of a text for a tensor, a list of tensors, or a list of lists.
 
-        ``f32[3]``, ``f32[3] +1``; `prefix` goes before.
+        The text is `prefix`, then for example ``f32[3]`` or ``f32[3] +1``.
         """
         more = depth = 0
         while (type(sent) is list or type(sent) is tuple) and sent and depth < _NESTED:
@@ -163,7 +163,7 @@ class ProcessGroupRecorder:
     def _start_coalescing(self, original: Function) -> Function:
         def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             result = original(pg, *args, **kwargs)
-            # One work will stand for all that this thread launches from now on.
+            # One work will stand for all operations that this thread launches from now on.
             self.works.thread.state.coalesced = []
             return result
 
@@ -188,14 +188,14 @@ class ProcessGroupRecorder:
 
 @dataclass(slots=True, eq=False)
 class ThreadState:
-    """What one thread has just launched.
+    """The operations that one thread has just launched.
 
     Attributes:
-        work: Address of the work of its last synchronous call, which its caller waits for at once;
+        work: Address of the work of its last synchronous call, for which the caller waits at once;
             0: none.
         record: That call's record.
         coalesced: Records of the calls of a coalesced batch; None: there is no batch.
-        is_in_batch: Whether it is in `batch_isend_irecv`.
+        is_in_batch: Whether the thread is in `batch_isend_irecv`.
     """
 
     work: int = 0
@@ -210,15 +210,15 @@ class _Thread(threading.local):
 
 
 class AsyncWork(weakref.ref[Work]):
-    """An asynchronous operation, for as long as anybody holds its work.
+    """An asynchronous operation, as long as its work is referenced.
 
-    It inherits because a weak reference's callback gets the reference and nothing else.
+    It inherits because a weak reference's callback gets only the reference.
 
     Attributes:
         records: Its records; several for a coalesced batch.
         address: The address of its work.
         launched_ns: When the call that launched it returned.
-        stream: What it takes turns with, if it does.
+        stream: Identifies the operations that run one after the other with this one; None: none.
     """
 
     __slots__ = ("address", "group", "launched_ns", "records", "stream")
@@ -231,7 +231,11 @@ class AsyncWork(weakref.ref[Work]):
 
 @dataclass(slots=True, eq=False)
 class OpenWorks:
-    """Works that this rank has launched; `pending` holds those not awaited yet, by address."""
+    """The works that this rank has launched.
+
+    Attributes:
+        pending: Works for which no wait has returned yet, by address.
+    """
 
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
@@ -239,7 +243,11 @@ class OpenWorks:
     _is_completed: Function = field(init=False)  # torch's
 
     def wrap(self, work: type, test: str = "is_completed") -> None:
-        """Wrap the methods of `Work` or of another class that wait, and `test`, which does not."""
+        """Wrap the methods of `Work` or a similar class that wait, hand on, or test completion.
+
+        Args:
+            test: The method that returns whether the work is complete.
+        """
         self._is_completed = vars(work)[test]
         wrapped = dict.fromkeys(("wait", "synchronize", "block_current_stream"), self._wrap_wait)
         handing_on = dict.fromkeys(
@@ -250,7 +258,7 @@ class OpenWorks:
                 setattr(work, name, copy_identity(original, wrap(original)))
 
     def wrap_reducer(self, reducer: type) -> None:
-        """Wrap the method of DDP's reducer that takes a work to wait for in C++."""
+        """Wrap the method of DDP's reducer that takes a work for which C++ code will wait."""
         original = vars(reducer)[TAKE_WORK]
 
         def take(this: object, work: Work, *args: object) -> object:
@@ -277,9 +285,9 @@ class OpenWorks:
         replace_code(module.batch_isend_irecv, wrap)
 
     def _is_of_library(self) -> bool:
-        """Return whether an installed library launches, and not the user's code itself.
+        """Return whether an installed library, and not the user's code, launches an operation.
 
-        What becomes of its works is the library's affair.
+        Then that library may wait for the work in its own way.
         """
         frame: FrameType | None = get_frame(3)
         while frame is not None and frame.f_code.co_filename.endswith(_FUNCTIONS):
@@ -309,9 +317,9 @@ class OpenWorks:
         """Record that a call has returned.
 
         Args:
-            work: What it returned; None: it is done.
-            opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
-            stream: What it takes turns with; see `await_stream`.
+            work: The work that it returned; None: the operation is complete.
+            opts: Its options, if any. If their `asyncOp` is False, the caller waits at once.
+            stream: Its stream; see `await_stream`.
         """
         state = self.thread.state
         if state.coalesced is not None:
@@ -320,7 +328,7 @@ class OpenWorks:
         elif work is None:
             self.recorder.end(record)
         elif getattr(opts, "asyncOp", True):
-            if state.work == id(work):  # of a work that is gone without having been waited for
+            if state.work == id(work):  # an earlier work at this address is gone without a wait
                 state.work = 0
                 self.recorder.end(state.record)
             self.recorder.page.leave(record)
@@ -333,14 +341,14 @@ class OpenWorks:
             state.work, state.record = id(work), record
 
     def await_stream(self, group: Group, kind: OperationKind, other: int) -> Hashable | None:
-        """Wait for what this rank has launched before in the stream of an operation.
+        """Wait for the earlier operations of this rank in the stream of an operation.
 
         Args:
-            kind: Its kind: collectives have one stream, transfers one with each peer.
+            kind: Collectives share one stream; transfers have one stream for each peer.
             other: Number of the peer in the group.
 
         Returns:
-            The stream; None if the operation takes no turns.
+            The stream; None if the operation has none.
         """
         if group.is_for_cpu or self.thread.state.is_in_batch:
             return None
@@ -360,7 +368,7 @@ class OpenWorks:
         return pending
 
     def wait_for_all(self) -> list[AsyncWork]:
-        """Record that this thread waits for all that no thread waits for yet; return that."""
+        """Record that this thread waits for all works that no thread waits for; return these."""
         self.end_completed()
         is_awaited = self.recorder.page.is_awaited
         found = [e for e in list(self.pending.values()) if not any(map(is_awaited, e.records))]
@@ -369,14 +377,14 @@ class OpenWorks:
         return found
 
     def leave(self, awaited: Iterable[AsyncWork]) -> None:
-        """Record that no thread waits any more for what has not ended of these."""
+        """Record that no thread waits any more for those of the works that have not ended."""
         for each in awaited:
             if self.pending.get(each.address) is each:
                 for record in each.records:
                     self.recorder.page.leave(record)
 
     def _remove(self, pending: AsyncWork) -> None:
-        """End operations that can no longer be awaited: their work object is gone."""
+        """End the operations of a work that is gone, for which no thread can wait any more."""
         if self.pending.get(pending.address) is pending:
             del self.pending[pending.address]
         self._end(pending.records)
@@ -387,13 +395,13 @@ class OpenWorks:
             self.recorder.page.end(record, at_ns)
 
     def _end_noticed(self, records: tuple[int, ...]) -> None:
-        """End what is known to be complete, so that later waits are not recorded."""
+        """End operations known to be complete, so that later waits for them are not recorded."""
         for record in records:
             self.recorder.page.hand_on(record)
         self._end(records)
 
     def end_completed(self) -> None:
-        """End what has completed unnoticed."""
+        """End the operations of works that have completed since the last check."""
         for address, pending in list(self.pending.items()):
             with contextlib.suppress(Exception):  # a failed work raises in wait() again
                 work = pending()
@@ -449,7 +457,7 @@ class OpenWorks:
     def end_coalescing(
         self, work: Work, group: Group, *, error: BaseException | None = None
     ) -> None:
-        """Record that the batch of this thread has been launched, or could not be."""
+        """Record that the batch of this thread has been launched, or that this failed."""
         state = self.thread.state
         records, state.coalesced = tuple(state.coalesced or ()), None
         if error is not None:

@@ -1,7 +1,7 @@
-"""Record torch.distributed.rpc: calls, the functions that run for others, and what all must enter.
+"""Record torch.distributed.rpc: calls, functions run for callers, and operations of all workers.
 
-A call is a transfer for which its callee does its part by running a function. That has a record of
-its own, so that a callee at work is not taken for one that only waits itself.
+A call is a transfer in which the callee takes part by running a function. The running function has
+its own record, so that a callee at work is not mistaken for a rank that only waits.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from pytest_multihost.core.torch_private import (
 _PACKAGE = "torch.distributed.rpc"
 _SCOPE = Scope("rpc")
 _OF_HOSTS = ["ibv", "uv"]
-"""All of TensorPipe's but shared memory, which hosts do not have in common: ranks stand for hosts.
+"""All transports of TensorPipe except shared memory.
 
-Its thread never sleeps, whether or not there is anything to do, so nobody could tell from outside
-if a message is on its way; and each rank would keep a processor busy.
+Ranks stand for hosts, which share no memory. And the thread of that transport never sleeps, so
+nothing shows from outside whether a message is on its way, and each rank keeps a processor busy.
 """
 
 
@@ -54,11 +54,10 @@ def install(calls: Calls) -> None:
 
 @dataclass(slots=True, eq=False)
 class RpcRecorder:
-    """Records what a worker does with others.
+    """Records the operations of a worker.
 
     Attributes:
-        calls: Records functions from begin to end.
-        works: The calls whose results are awaited later.
+        works: The calls for whose results this rank may wait later.
         is_of_world: Whether the workers are the world's ranks.
     """
 
@@ -68,7 +67,7 @@ class RpcRecorder:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def wrap_options(self, module: ModuleType) -> None:
-        """Have workers use transports that hosts can use, unless the test names others."""
+        """Have workers use transports that work between hosts, unless the test names others."""
         options = module.TensorPipeRpcBackendOptions
         original = options.__init__
 
@@ -80,12 +79,12 @@ class RpcRecorder:
         options.__init__ = update_wrapper(init, original)
 
     def wrap_begin(self, module: ModuleType) -> None:
-        """Wrap what connects the workers."""
+        """Wrap the function that connects the workers."""
         record = partial(self.calls.recorded_by_name, self._begin)
         replace_function(module, CONNECT_WORKERS, record)
 
     def wrap_callee(self, module: ModuleType) -> None:
-        """Wrap what runs a function for another worker."""
+        """Wrap the function that runs a function for another worker."""
         recorder = self.calls.recorder
         page = recorder.page
 
@@ -98,7 +97,7 @@ class RpcRecorder:
                     call, detail = page.call("run", "wait", group), page.detail(of.func.__name__)
                     tid, nowhere = threading.get_native_id(), (0, 0, 0)
                     record = page.begin(call, now_ns(), tid, nowhere, 1, detail)
-                    page.leave(record)  # nobody waits in it
+                    page.leave(record)  # no thread waits in it
                 with recorder.during(record):
                     return original(of)
 
@@ -107,7 +106,7 @@ class RpcRecorder:
         replace_function(module, RUN_FOR_CALLER, wrap)  # C++ looks it up by its name
 
     def wrap_calls(self, module: ModuleType) -> None:
-        """Wrap what calls another worker, what waits for results, and what all workers enter."""
+        """Wrap calls of other workers, waits for results, and operations of all workers."""
         rref, future = module.PyRRef, future_class(module)
         self.works.wrap(future, "done")
         future.wait = copy_identity(future.wait, self._wait(future.wait))
@@ -177,7 +176,7 @@ class RpcRecorder:
         return invoked
 
     def _wait(self, original: Function) -> Function:
-        """Wrap the wait for a future; where that was made of others, for all of them."""
+        """Wrap the wait for a future; a wait for an unknown one counts as a wait for all calls."""
         works = self.works
 
         def wait(future: Argument) -> object:
@@ -198,7 +197,7 @@ class RpcRecorder:
         return partial(self._call, "to_here", rref.owner().id, max(timeout, 0)), lambda _: None
 
     def _call(self, name: str, peer: int, timeout_s: float) -> int:
-        """Record the begin of a wait for a worker."""
+        """Record the start of a wait for a worker."""
         recorder = self.calls.recorder
         if peer == recorder.rank and self.is_of_world:
             return NO_RECORD
@@ -206,7 +205,7 @@ class RpcRecorder:
             name,
             "transfer" if self.is_of_world else "wait",
             recorder.all_ranks,
-            # One for each caller: calls are no parts of each other.
+            # One scope for each caller, because a call matches no other call.
             scope=Scope("rpc", str(recorder.rank)),
             sequence=next(self._numbers),
             peer=peer if self.is_of_world else -1,

@@ -1,29 +1,29 @@
-"""Is a world quiescent at this moment: none of its threads can run, and nothing is in flight?
+"""Decide whether a world is quiescent: none of its threads can run, and nothing is in flight.
 
-The scheduler is the witness. What one thread does for another - a futex, a pipe, a unix socket, an
-eventfd, a signal, the end of a process - makes the other runnable before the first returns from its
-system call. So if every thread is seen asleep, and none has run while they were looked at, all of
-them were asleep at one instant. The looking is one pass over all threads between two readings of
-the processes' CPU clocks. What the scheduler does not know is asked for:
+The decision relies on the scheduler. Whatever one thread does to wake another (a futex, a pipe, a
+unix socket, an eventfd, a signal, the end of a process) makes the other runnable before the first
+returns from its system call. So if every thread was found asleep, and none ran during the reading,
+all of them were asleep at one instant. The reading is one pass over all threads between two
+readings of the processes' CPU clocks. Some things the scheduler does not show:
 
-* a thread that was preempted on its way to sleep looks asleep while it can still run: reading
-  /proc/PID/task/TID/syscall waits until it is off its processor, or says that it runs
-* a thread without processor time is not yet asleep: one that starves is in state R
-* state D is the kernel's own work: a page from disk or swap, a disk, the exec of a vforked child
-* data in flight on TCP are in no receive queue yet, but unacknowledged in their sender's; so are
-  those that were lost and will be sent again. Data that wait because the receiver's queue is full
-  are not in flight: only the reader can let them go on. Nor are those that have all arrived, though
-  the receiver's kernel has not said so yet
-* a thread that is ending, a process that has just begun, a page or file that a server in user space
-  provides (FUSE): may move though nothing runs
+* A thread that was preempted on its way to sleep looks asleep although it can still run. Reading
+  /proc/PID/task/TID/syscall waits until the thread is off its processor, or reports that it runs.
+* A thread that gets no processor time is not asleep: its state is R.
+* State D is the kernel's own work: a page from disk or swap, a disk, the exec of a vforked child.
+* TCP data in flight are in no receive queue yet, but they are unacknowledged at the sender. The
+  same holds for lost data that will be sent again. Data that wait because the receiver's queue is
+  full are not in flight: they move only if the receiver reads. Data that have all arrived are not
+  in flight either, even if the receiver's kernel has not acknowledged them yet.
+* A thread that is ending, a process that has just begun, or a page or file that a server in user
+  space provides (FUSE) may move although nothing runs.
 
-Not its subject: work handed to the kernel that it does by itself (io_uring), for which `proof` has
-a rule of its own; timers, and the world outside. Who sleeps for a millisecond is quiescent until
-then, and so is who waits for a server elsewhere; `proof` judges what may end a wait. Nor does it
-see datagrams on their way, which belong to nobody.
+Three things are out of scope. `proof` has a rule of its own for work that the kernel does by itself
+(io_uring). `proof` also judges what may end a wait, such as a timer or the outside world: a thread
+in a 1 ms sleep counts as quiescent until it wakes, and so does one that waits for an external
+server. Datagrams on their way belong to no process and are not seen.
 
-While a world works its clocks advance, which one reading shows (1 us a process). An answer about a
-world that looks still costs about 20 us a thread.
+While a world works, its clocks advance; one reading shows that (1 us a process). A full answer
+costs about 20 us a thread.
 """
 
 from __future__ import annotations
@@ -51,28 +51,27 @@ Cause = Literal[
     "data",  # in flight
     "unread",
 ]
-"""Why something may move though nobody outside the world acts and no timer strikes."""
+"""Why something may move although no timer expires and nothing outside the world acts."""
 
-_EXITING = 0x4  # PF_EXITING in the flags of stat, the seventh word behind the name
+_EXITING = 0x4  # PF_EXITING in the flags of stat, the seventh word after the name
 _FLAGS = 6
 _CALLS = {name: b"%d" % number for number, name in CALLS.get(os.uname().machine, {}).items()}
 _CALLS_OF_FILES = {b"-1", *(_CALLS[name] for name in FILES if name in _CALLS)}
 _CALLS_OF_STREAMS = {_CALLS[name] for name in STREAMS if name in _CALLS}
-"""As in /proc/PID/task/TID/syscall, which has -1 for a thread that is blocked outside of any."""
+"""As in /proc/PID/task/TID/syscall, which shows -1 for a thread blocked outside any system call."""
 
 _STATES: Mapping[str, Cause] = {"R": "runs", "D": "device", "T": "stopped", "t": "stopped"}
 
 
 @dataclass(frozen=True, slots=True)
 class Stillness:
-    """A world at one moment.
+    """Whether a world was quiescent at one instant.
 
     Attributes:
-        causes: Why it may move, as far as the first process that may: empty if the world is
-            quiescent.
-        turns: How often each thread has been put on a processor so far. Between two moments at
-            which a world is quiescent, a thread without a new turn did nothing; one that polls must
-            have had a turn, lest it is about to find what it polls for.
+        causes: Why the first process found to be moving may move; empty if the world is quiescent.
+        turns: How often each thread has been put on a processor so far. If a world is quiescent
+            twice, a thread without a new turn did nothing in between. A polling thread must have
+            had a new turn: otherwise its next poll might find what it waits for.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -80,17 +79,17 @@ class Stillness:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether nothing was found to move."""
+        """Whether nothing was found that may move."""
         return not self.causes
 
 
 @dataclass(slots=True)
 class Quiescence:
-    """Says of one world, whenever it is asked, whether it is quiescent.
+    """Decides for one world, as often as needed, whether it is quiescent.
 
     Attributes:
         ranks: Process id of each rank.
-        harness: What belongs to the harness.
+        harness: The harness's own processes, which are not part of the world.
     """
 
     ranks: Mapping[int, int]
@@ -101,9 +100,9 @@ class Quiescence:
     _clocks_s: float = 0.0
 
     def busiest_share(self) -> float:
-        """Return the largest share of a processor that a process has used since the last call.
+        """Return the largest share of a processor that any process has used since the last call.
 
-        That costs a microsecond a process. Where it is large, asking is of no use.
+        This costs 1 us a process. If the share is large, calling `ask` is of no use.
         """
         before, was_s = self._clocks, self._clocks_s
         self._clocks_s = time.monotonic()
@@ -113,16 +112,16 @@ class Quiescence:
 
     @property
     def used_ns(self) -> int:
-        """Processor time of all its processes when its share was last asked for."""
+        """Processor time of all processes at the last call of `busiest_share`."""
         return sum(each for each in self._clocks.values() if each > 0)
 
     @property
     def family(self) -> Mapping[int, int | None]:
-        """The processes that were last asked about, each with its rank, None if unknown."""
+        """The processes found by the last `ask`, each with its rank, None if unknown."""
         return self._family
 
     def descriptors(self) -> frozenset[tuple[int, int, str]]:
-        """Return process, number and target of each open descriptor that is no regular file."""
+        """Return process, number and target of each open descriptor, except regular files."""
         return frozenset(
             (pid, fd, target)
             for pid in self._family
@@ -132,24 +131,24 @@ class Quiescence:
         )
 
     def ask(self, idle: Collection[int] | None = (), frozen: Collection[int] = ()) -> Stillness:
-        """Return whether the world is quiescent now, or what moves.
+        """Return whether the world is quiescent now, and otherwise what moves.
 
         Args:
-            idle: Threads known to do nothing but wake up and look: they may run meanwhile, but must
-                be asleep when they are looked at. None: any thread may. That shows which ones do so
-                again and again, and not that all were asleep at one instant.
-            frozen: Ranks that are stopped and will not be continued: they and their children count
+            idle: Threads known to do nothing except wake up and poll. They may run during the
+                reading, but must be asleep when they are read. None: any thread may run. This shows
+                which threads keep polling, but not that all were asleep at one instant.
+            frozen: Ranks that are stopped and will not be continued. They and their children count
                 as asleep.
         """
         turns: dict[int, int] = {}
         found = self._causes(turns, idle if idle is None else frozenset(idle), frozen)
-        causes = tuple(found)  # which notes the turns
+        causes = tuple(found)  # this fills turns
         return Stillness(causes, turns)
 
     def _causes(
         self, turns: dict[int, int], idle: Collection[int] | None, frozen: Collection[int]
     ) -> Iterator[Cause]:
-        """Yield why the first process or connection may move that may; note all turns."""
+        """Yield why the first moving process or connection may move; note all turns."""
         family = self._family or self.ranks.values()
         turns_before = _turns(family) if idle else {}
         before = _clocks(family)
@@ -159,8 +158,8 @@ class Quiescence:
         if any(pid not in before for pid in self._family):
             yield "begins"
             return
-        # Before the threads: what has arrived until then shows in them. Later data need a sender
-        # that has run, and then its clock has advanced.
+        # Before the threads: data that has arrived by now shows in them. Later data needs a sender
+        # that runs, and a run advances its clock.
         if found := list(self._in_flight()):
             yield from found
             return
@@ -181,7 +180,7 @@ class Quiescence:
         turns_before: Mapping[tuple[int, int], int],
         idle: Collection[int],
     ) -> Iterator[Cause]:
-        """Yield why threads that are not idle may have run meanwhile, by clocks and turns then."""
+        """Yield a cause if a thread that is not idle has run since the clocks and turns before."""
         after = _clocks(self._family)
         ran = [pid for pid in self._family if before[pid] != after[pid]]
         if not idle:
@@ -191,13 +190,13 @@ class Quiescence:
         was = {key: runs for key, runs in turns_before.items() if key[0] in ran}
         if any(tid not in idle for (_, tid), _ in _turns(ran).items() ^ was.items()):
             yield "runs"
-        yield from self._in_flight()  # the idle ones may have sent something
+        yield from self._in_flight()  # the idle threads may have sent something
 
     def _find_family(self) -> bool:
-        """Find the processes of the world; only those are read that were not there before.
+        """Find the processes of the world; read only those that are new.
 
         Returns:
-            False if one has begun and ended meanwhile: whatever it has started is not known.
+            False if a process began and ended meanwhile: what it has started is unknown.
         """
         pids = proc_files.entries("/proc") or []
         if self._stats.keys() == set(pids):
@@ -233,9 +232,9 @@ class Quiescence:
 
 
 def _clocks(pids: Collection[int]) -> dict[int, int]:
-    """Return the processor time of processes in nanoseconds; -1 for what is gone.
+    """Return the processor time of each process in nanoseconds; -1 if it is gone.
 
-    Linux has a clock for every process id (clock_getcpuclockid(3)), exact to the moment.
+    Linux has a clock for every process id (clock_getcpuclockid(3)); it is never out of date.
     """
     found = {}
     for pid in pids:
@@ -247,7 +246,7 @@ def _clocks(pids: Collection[int]) -> dict[int, int]:
 
 
 def _thread_causes(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Cause]:
-    """Yield why a thread may move, and note its turns; its system call is read first."""
+    """Yield why a thread may move, and note its turns. Reads its system call first."""
     directory = f"/proc/{pid}/task/{tid}"
     call = proc_files.read(directory + "/syscall", is_line=True)
     data = proc_files.read(directory + "/stat", is_line=True)
@@ -272,7 +271,7 @@ def _thread_causes(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Cause]
 
 
 def _is_for_kernel(pid: int, words: bytes) -> bool:
-    """Return whether a wait ends by what the kernel, or a file system's server, does by itself."""
+    """Return whether the kernel, or a file system's server, may end this wait by itself."""
     number, _, rest = words.partition(b" ")
     if number in _CALLS_OF_FILES:
         return True
@@ -284,7 +283,7 @@ def _is_for_kernel(pid: int, words: bytes) -> bool:
 
 
 def _turns(pids: Iterable[int]) -> dict[tuple[int, int], int]:
-    """Return process, id and number of runs of all threads of processes; -1 if unknown."""
+    """Return how often each thread has run, by process id and thread id; -1 if unknown."""
     found = {}
     for pid in pids:
         for tid in proc_files.entries(f"/proc/{pid}/task") or ():
