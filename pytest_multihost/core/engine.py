@@ -214,7 +214,7 @@ class _WorldRun:
             ending = self._follow(world, exchange)
         except KeyboardInterrupt as error:
             with contextlib.suppress(LaunchError, KeyboardInterrupt):
-                self._take_stacks(world)  # the user who interrupts wants to see where it hung
+                self._take_stacks(world)  # the stacks show where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)
             return "interrupted", _interruption(error)

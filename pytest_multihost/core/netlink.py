@@ -1,7 +1,7 @@
 """Send netlink(7) requests to the kernel, read the answers, and open sockets for socket tables.
 
-A netlink socket always belongs to the network namespace in which it was created, whichever
-process holds it. So a process that holds a host's sockets can read that host's socket tables
+A netlink socket always belongs to the network namespace in which it was created, even in another
+process. So a process that holds a host's sockets can read that host's socket tables
 (`watch.kernel.sockets`), and configure its links, without entering the namespace.
 
 No program or library is used: `ip` and `ss` need a process for each namespace, and importing a

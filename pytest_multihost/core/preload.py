@@ -99,7 +99,7 @@ def _find_once(library: PreloadedLibrary) -> tuple[Path | None, str]:
         return None, "it is for Linux with the GNU C library"
     if (beside := library.source.with_name(library.file_name)).exists():
         return beside, ""
-    # Not Path.expanduser, which raises where there is no home.
+    # Path.expanduser would raise if there is no home.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     target = Path(base, "pytest-multihost-hangs", library.file_name)
     if not target.is_absolute():  # no home: never load code from the current directory

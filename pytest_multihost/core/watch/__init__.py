@@ -1,7 +1,7 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
-* `watchdog`: decides when to take snapshots. `observer` takes them, with `polled_locks`: which rank
-  holds the lock that another one tries to get again and again. `comparison` compares two of them.
+* `watchdog`: decides when to take snapshots. `observer`: takes them. `comparison`: compares two.
+  `polled_locks`: finds the rank that holds a lock for which another rank keeps trying.
 * `kernel`: reads /proc. `probes`: collects stacks.
 """
 

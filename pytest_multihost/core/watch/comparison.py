@@ -1,4 +1,4 @@
-"""Compare two snapshots of a world: what each rank is doing, and which have not moved."""
+"""Compare two snapshots of a world to see what each rank is doing and which have not moved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_multihost.core.proof.threads import main_labels
 
 
 def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
-    """Return what each rank is doing, as far as a snapshot and its predecessor show it."""
+    """Return what each rank is doing, from a snapshot and its predecessor."""
     kernel = before.kernel if before is not None else None
     labels = main_labels(kernel, now.kernel)
     pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()

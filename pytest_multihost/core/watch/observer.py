@@ -1,4 +1,4 @@
-"""Takes snapshots of one world from its slot pages and from the kernel; makes no decisions."""
+"""Take snapshots of one world from its slot pages and from the kernel; makes no decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_multihost.core.watch.kernel import (
 from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
 
 _TRIES, _TRY_S = 5, 0.005
-"""How often, and how far apart, a world that looks still is asked whether it is quiescent."""
+"""How many quiescence checks to make of a world that looks still, and the time between two."""
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class WorldObserver:
     Attributes:
         scratch: The world's directory, where its slot pages are.
         size: Number of ranks.
-        harness: The parts of the processes that belong to the harness.
+        harness: The harness's own processes around the ranks.
         remote: Its ranks on other machines, if any.
-        time: What tells its time.
+        time: The source of its time.
     """
 
     scratch: Path
@@ -72,11 +72,11 @@ class WorldObserver:
         return snapshot, max(last_s for _, last_s in pages)
 
     def last_written_s(self) -> float:
-        """Return when any slot page was last written: `shallow` says the same of its moment."""
+        """Return when any slot page was last written, as `shallow` also does."""
         return max(last_s for _, last_s in self._pages())
 
     def waiting(self, ranks: Iterable[int]) -> Mapping[int, tuple[bytes, frozenset[int]]]:
-        """Return what ranks have recorded, and their threads that wait for operations; fast."""
+        """Return each rank's records as bytes, and its threads that wait for operations; fast."""
         return {rank: read_waiting(slots_path(self.scratch, rank)) for rank in ranks}
 
     def _pages(self) -> list[tuple[Operations, float]]:
@@ -105,7 +105,7 @@ class WorldObserver:
         return {e.rank: e.pid for e in facts if e.pid is not None and e.rank not in elsewhere}
 
     def quiescence(self, facts: Sequence[RankFacts]) -> Quiescence:
-        """Return what says whether the ranks on this machine are quiescent."""
+        """Return the object that checks whether the ranks on this machine are quiescent."""
         if self._quiescence is None:
             self._quiescence = Quiescence(self.local_pids(facts), self.harness)
         return self._quiescence
@@ -113,9 +113,12 @@ class WorldObserver:
     def turns(
         self, facts: Sequence[RankFacts], idle: Collection[int] | None
     ) -> Mapping[int, int] | None:
-        """Return how often each thread has run, if the world is quiescent but for `idle` ones.
+        """Return how often each thread has run, if the world is quiescent; None if it is not.
 
-        None if it is not, after some tries: threads that poll are seldom all asleep at once.
+        Several checks are made, because polling threads are seldom all asleep at once.
+
+        Args:
+            idle: Threads that may run; see `Quiescence.ask`.
         """
         for _ in range(_TRIES):
             found = self.quiescence(facts).ask(idle)
@@ -139,8 +142,8 @@ class WorldObserver:
 def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
     """Return a snapshot in which a wait at a harness gate is an operation of the whole world.
 
-    A rank at a gate blocks reading the harness's channel. Only the controller can end that read,
-    and does so when all ranks have arrived. So the rank waits for the others, as in a barrier.
+    A rank at a gate blocks in a read of the harness's channel. Only the controller ends that read,
+    once all ranks have arrived. So the rank waits for the others, as in a barrier.
     """
     gates = {
         each.rank: Operation(
@@ -165,5 +168,5 @@ def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
 
 
 def _without_failures(found: Operations) -> Operations:
-    """Return operations none of which fails the test: xfail expects certain exceptions."""
+    """Return operations marked as not failing the test, because xfail expects some exceptions."""
     return replace(found, recent=tuple(replace(each, fails_test=False) for each in found.recent))

@@ -1,7 +1,7 @@
-"""Which ranks try again and again for the lock of a file, and which rank holds it.
+"""Find the rank that holds the lock of a file for which other ranks keep trying.
 
-Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Nothing in
-the kernel shows such a wait between two tries; the rank has recorded them.
+Libraries that wait for a lock with a timeout of their own try, sleep, and try again. Between two
+tries nothing in the kernel shows such a wait, but the rank has recorded its tries.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 _LOCKS = frozenset({"flock", "lockf"})
 _BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
 _MISSED = 3
-"""After so many intervals without a try a rank has given up."""
+"""The number of intervals without a try after which a rank has given up."""
 _SLACK_S = 1.0
-"""So much later the rank may come to its next try on a busy machine."""
+"""How late a try may be on a busy machine."""
 
 
 def polled_lock(operations: Operations, at_s: float) -> Operation | None:
-    """Return the tries of a rank for a lock, if it is still trying.
+    """Return the tries of a rank for a lock; None if it is not trying any more.
 
     It is not if it has tried only once, has got the lock, has begun another operation since, or has
     not tried again when its next try was due.
@@ -44,12 +44,12 @@ def with_polled_locks(
     local: Collection[int],
     holders: Callable[[Scope], Sequence[int]],
 ) -> WorldSnapshot:
-    """Return the last snapshot of a world with the holders of locks that ranks try to get.
+    """Return the last snapshot of a world, with the holders of locks for which ranks keep trying.
 
     Args:
-        snapshot: Of a world.
-        kernel: Its processes at that instant.
-        operations: What each rank has recorded.
+        kernel: The processes of the world at that instant.
+        operations: The recorded operations of each rank.
+        local: The ranks on this machine.
         holders: Returns the processes that hold a lock now.
     """
     tries = {each.rank: polled_lock(each, snapshot.at_s) for each in operations}

@@ -1,8 +1,8 @@
 """The watchdog: observes a world's ranks from outside until it hangs or ends.
 
 It only reads slot pages and /proc. This module and `ProofSearch` decide when to take snapshots,
-`observer` decides what they contain, and pure functions of `proof` and `blame` decide what they
-prove.
+`observer` decides what they contain, and pure functions of `proof` and `blame` decide what
+snapshots prove.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ INTERVAL_S = 0.25
 """Time between two shallow snapshots of a world that works."""
 
 PEEK_S = 0.05
-"""Time between two readings of its clocks, and between two snapshots while it is still."""
+"""Time between two readings of a world's clocks, and between two snapshots of a still world."""
 
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search
-for a proof begins. The least time between two readings of its clocks, too: the clocks of a thread
-that works have advanced by then."""
+for a proof begins. It is also the least time between two readings of the clocks, because the clocks
+of a thread that works have advanced by then."""
 
 STILL_SHARE = 0.1
-"""Share of a processor below which a process may be still: it polls at most."""
+"""Share of a processor below which a process counts as still: it polls at most."""
 
 REST_S = 0.06
-"""How long a world must have been quiescent, but for threads that poll, for a raise, a death or a
-mismatch to be final. Runtimes poll every 10 ms (gloo's loops, torch's FileStore), so each has had
-several turns by then; one with a single turn delays the verdict (`pollers`)."""
+"""How long a world must have been quiescent, except for polling threads, for a raise, a death or a
+mismatch to be final. Runtimes poll every 10 ms (gloo's loops, torch's FileStore), so each polling
+thread has had several turns by then; one with a single turn delays the verdict (`pollers`)."""
 
 QUIET_S = 0.5
-"""Time without progress of any rank after which the slot pages are taken as final: some thread of a
-world that is not quiescent may be on its way to write there."""
+"""Time without progress of any rank after which the slot pages count as final. In a world that is
+not quiescent, some thread may be about to write to them."""
 
 SETTLED_S = 0.75
 """The same after a raise, if some of the remaining ranks do not wait in an operation."""
@@ -73,17 +73,17 @@ SETTLED_S = 0.75
 STOPPED_S = 2.0
 """How long a rank must have been stopped from outside before its world counts as hung.
 
-Who stopped it can let it go on at any time: a profiler, a snapshot of the machine, a child that
-sleeps. That the others are quiescent does not show that nobody will, and after one second innocents
-were accused."""
+The process that stopped the rank can continue it at any time: a profiler, a snapshot of the
+machine, a child that sleeps. Quiescence of the other ranks is no evidence against that. With one
+second, innocent ranks were accused."""
 
 _LOOKS_BEFORE_NATIVE = 2
 _TIMER_SLACK_S = 0.002
-"""How much too early the controller may wake up for a check."""
+"""How much too early a timer may wake the controller for a check."""
 
 _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
-"""Number of snapshots for which the ranks that ran are kept: six seconds."""
+"""Number of intervals for which the ranks that ran are kept: six seconds."""
 
 Ground = Literal["proof", "mismatch", "stopped"]
 """The evidence of a hang found before the deadline."""
@@ -91,15 +91,15 @@ Ground = Literal["proof", "mismatch", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What a watch has kept of its observations of a world.
+    """The observations of a world that a watchdog has kept.
 
     Attributes:
-        snapshots: Oldest first: the one at the first failure, if any; the last ones; the end.
+        snapshots: Oldest first: at the first failure, if any; the last ones; at the end.
         operations: All operations still recorded in the ranks' slot pages.
-        partings: Where the histories of a group's ranks part.
+        partings: The points where the histories of a group's ranks differ.
         progress_s: When a rank last made progress; None if unknown.
-        is_quiescent: Whether, after a failure, no rank could go on, by what was seen and not only
-            by the time that had passed.
+        is_quiescent: Whether, after a failure, snapshots showed that no rank could go on. False if
+            only a time without progress suggests it.
     """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
@@ -111,15 +111,15 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class NoWatch:
-    """In place of a `Watchdog`: observes nothing, so only the deadline ends a hung world."""
+    """A `Watchdog` that observes nothing, so only the deadline ends a hung world."""
 
     interval_s: float = 1.0
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> None:
-        """Find no evidence of a hang."""
+        """Return None: nothing is observed."""
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
-        """Keep nothing."""
+        """Do nothing: nothing is observed."""
 
     def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:  # noqa: ARG002 - unused
         """Return False: nothing is observed."""
@@ -134,7 +134,7 @@ class NoWatch:
         return 0.0
 
     def begin_anew(self, at_s: float) -> None:
-        """Do nothing: nothing is searched."""
+        """Do nothing: there is no search for a proof."""
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
         """Return empty observations."""
@@ -149,9 +149,8 @@ class Watchdog:
     """Observes one world from outside, without affecting it.
 
     Attributes:
-        observer: Takes its snapshots.
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
-        early: What to do when a hang is found.
+        early: What to do if a hang is found before the deadline.
         interval_s: Time until the next check is due.
         warned: With early "warn", the evidence of the hang.
     """
@@ -182,14 +181,11 @@ class Watchdog:
     _is_quiescent_now: bool = False
     _native: NativeReader = field(default_factory=NativeReader)
 
-    # When to take snapshots
-
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Take a snapshot if one is due; return the evidence of a hang, if any.
 
         Args:
-            facts: What the ranks' events have reported.
-            deadline_s: When the world is ended in any case.
+            deadline_s: When the world is ended at the latest.
         """
         # A search for a proof begins with two snapshots of a still world.
         is_searching = self._search.state.last is not None or self._had_mismatch
@@ -204,15 +200,14 @@ class Watchdog:
         return ground
 
     def _is_due(self, now: float, facts: Sequence[RankFacts], *, is_searching: bool) -> bool:
-        """Return whether a snapshot is due: now and then, and as soon as no rank is at work.
+        """Return whether a snapshot is due: at intervals, and as soon as the world becomes still.
 
         Args:
-            facts: What the ranks' events have reported.
-            is_searching: Whether the next is due as well while the world stays still.
+            is_searching: Whether the next snapshot is also due if the world stays still.
         """
         if self._peeked_s == 0.0:
             self._peeked_s = self._checked_s = now
-            self.observer.quiescence(facts).busiest_share()  # what the start took does not count
+            self.observer.quiescence(facts).busiest_share()  # the start's CPU time must not count
             return False
         if now < self._peeked_s + self.interval_s - _TIMER_SLACK_S:
             return False
@@ -232,31 +227,31 @@ class Watchdog:
         return AGAIN_S if self._still_checks == 1 else max(AGAIN_S, min(due_s))
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
-        """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
+        """Keep a snapshot, because a rank has just raised or died; only at the first failure."""
         if self._at_failure is None:
-            self._search = ProofSearch()  # what could end a wait before may have done so
+            self._search = ProofSearch()  # earlier snapshots may not be true any more
             snapshot = self._take(now, facts, "trouble")
             self._at_failure = snapshot, self._snapshots.pop()
 
     def has_operations(self, ranks: Collection[int]) -> bool:
-        """Return whether any of some ranks has an open operation, by the last snapshot."""
+        """Return whether any of `ranks` had an open operation in the last snapshot."""
         last = self._last.operations if self._last is not None else ()
         return any(each.open for each in last if each.rank in ranks)
 
     def quiet_s(self, now: float) -> float:
-        """Return for how long no rank has made progress."""
+        """Return how long no rank has made progress."""
         return now - self._progress_s if self._progress_s else 0.0
 
     def begin_anew(self, at_s: float) -> None:
-        """Search for a proof from the beginning: ranks are about to move, at a time."""
+        """Restart the search for a proof, because ranks are about to move at `at_s`."""
         self._search, self._rest = ProofSearch(), None
         self._moves_s = at_s
 
     def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
         """Return whether, after a raise, no rank makes progress any more.
 
-        That is so if they wait in operations and the world is quiescent, or if no wait in the world
-        can end; and assumed after a time without progress.
+        None does if all wait in operations and the world is quiescent, or if no wait in the world
+        can end. After a time without progress this is assumed.
         """
         if not self._is_due(now, facts, is_searching=True) or self._last is None:
             return False
@@ -293,7 +288,7 @@ class Watchdog:
     ) -> bool:
         """Return whether nothing in the world has moved for a while, nor is about to.
 
-        No main thread sleeps, and no thread has run but those that poll.
+        No main thread may sleep, and no thread except pollers may have run.
         """
         living = last.kernel.ranks
         has_moved = any(has_left_wait(rank, before, last) for rank in living)
@@ -317,7 +312,7 @@ class Watchdog:
         return self._rests_still(facts)
 
     def _rests_still(self, facts: Sequence[RankFacts]) -> bool:
-        """Return whether the world is quiescent, and only threads that poll have run meanwhile."""
+        """Return whether the world is quiescent, and only polling threads have run meanwhile."""
         if self._rest is None:
             return False
         turns = self.observer.turns(facts, self._polling)
@@ -325,12 +320,12 @@ class Watchdog:
         return turns is not None and asleep.items() <= turns.items()
 
     def _deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
-        """Return a deep snapshot, the last one if the current check has taken it."""
+        """Return a deep snapshot: the last one if the current check took it, else a new one."""
         last = self._search.last_deep
         return last if last and last.at_s >= self._checked_s else self.observer.deep(facts)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots, before the ranks are ended, and return all that are kept."""
+        """Take the last snapshots before the ranks are ended; return all observations."""
         kernel = self._deep(facts)
         last = self._take(now, facts, "end")
         self._add_deep(kernel)
@@ -360,23 +355,21 @@ class Watchdog:
         )
 
     def release(self) -> None:
-        """End what was only prepared."""
+        """End the reader of native frames if it was only prepared."""
         self._native.close()
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
-        """Return the ranks the others wait for in the last snapshot; for display only."""
+        """Return the ranks that the others wait for in the last snapshot; only for display."""
         if self._last is None or not self._snapshots:
             return None
         activities = {each.rank: each.activity for each in self._snapshots[-1].ranks}
         pids = self.observer.local_pids(facts)
         return find_blocking_ranks(with_gates(self._last, facts).operations, activities, pids)
 
-    # Taking snapshots and deriving progress from them
-
     def _take(self, now: float, facts: Sequence[RankFacts], reason: SnapshotReason) -> Snapshot:
-        """Take and keep a shallow snapshot, and note when a rank last made progress.
+        """Take and keep a shallow snapshot, and record when a rank last made progress.
 
-        It does when it sends an event, writes its slot page, or leaves a wait.
+        A rank makes progress when it sends an event, writes its slot page, or leaves a wait.
         """
         self._checked_s = now
         before = self._last
@@ -411,7 +404,7 @@ class Watchdog:
         self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
 
     def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
-        """Add to the last snapshot kept what only the ranks or a debugger can report."""
+        """Add information that only the ranks or a debugger can give to the last snapshot kept."""
         alive = [each.rank for each in facts if not each.is_gone]
         last = self._snapshots[-1]
         ranks, unobserved = probe_unclear_ranks(
@@ -430,12 +423,10 @@ class Watchdog:
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
-        """Return the ranks whose threads of the plugin can run."""
+        """Return the ranks in which the plugin's own threads can run."""
         seen = self._snapshots[-1].ranks
         deaf = {each.rank for each in seen if each.label == "STOPPED" or each.holds_gil}
         return [each.rank for each in facts if not each.is_gone and each.rank not in deaf]
-
-    # Judging the snapshots
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
         before, was_progress_s = self._last, self._progress_s
@@ -453,18 +444,18 @@ class Watchdog:
         )
         if rests or now >= max(self._progress_s, self._moves_s) + QUIET_S:
             self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
-        # Twice, if main threads may run: a timeout that fires between the shallow and the deep
-        # snapshot is in neither.
+        # If main threads may run, a mismatch must be found twice: a timeout that expires between
+        # the shallow and the deep snapshot shows in neither.
         mains = {each.main.tid for each in snapshot.kernel.ranks.values() if each.main is not None}
         is_certain = had or (rests and not mains & self._polling and self._rests_still(facts))
         return "mismatch" if self._had_mismatch and is_certain and self._is_current(facts) else None
 
     def _is_current(self, facts: Sequence[RankFacts]) -> bool:
-        """Return whether what the ranks had recorded at the last snapshot is still true.
+        """Return whether the slot pages still show what they showed at the last snapshot.
 
-        The slot pages are read first, and threads and descriptors afterwards. On a busy machine
-        that takes so long that a rank may have left its operation in between, and then waits for
-        something else than its page has said. A rank that has ended sends an event.
+        The slot pages are read first, then threads and descriptors. On a busy machine that takes so
+        long that a rank may leave its operation in between, and then wait for something else than
+        its page has shown. A rank that has ended sends an event.
         """
         kernel = self._last.kernel.ranks if self._last is not None else {}
         alive = (e.rank for e in facts if e.rank in kernel and not e.is_gone)
@@ -475,7 +466,7 @@ class Watchdog:
     def _is_proven(
         self, before: Snapshot | None, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float
     ) -> bool:
-        """Take one more step in the search for a proof; return whether there is one."""
+        """Take one more step in the search for a proof; return whether a proof is found."""
         last_deep = self._search.last_deep
         is_proven = self._search.step(
             with_gates(before, facts) if before is not None else None,
@@ -493,30 +484,30 @@ class Watchdog:
         return is_proven
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
-        """Start what reads native frames if the world seems to hang: that takes a while.
+        """Start the slow reader of native frames early, if the world seems to hang.
 
-        Also if it has been still for two deep snapshots, although something may end a wait: often
-        that is only an acknowledgement on its way.
+        It is also started after two deep snapshots of a still world in which something may end a
+        wait: often that is only an acknowledgement on its way.
         """
         state = self._search.state
         if state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE:
             self._start_native(facts)
 
     def _readable(self, facts: Sequence[RankFacts]) -> dict[int, int]:
-        """Return the process ids of the ranks here that wait for something else than a gate."""
+        """Return the process ids of the ranks on this machine that do not wait at a gate."""
         pids = self.observer.local_pids(facts)
         asked = [e.rank for e in facts if not (e.is_gone or e.waits_at_gate)]
         return {rank: pids[rank] for rank in asked if rank in pids}
 
     def _start_native(self, facts: Sequence[RankFacts]) -> None:
-        """Start what reads native frames, if these are going to be read."""
+        """Start the reader of native frames, if these are going to be read."""
         pids = self._readable(facts)
         ranks = [each for each in self._snapshots[-1].ranks if each.rank in pids]
         if needs_native_frames(ranks, may_run_jax=self.may_run_jax):
             self._native.start(pids.values())
 
     def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
-        """Return whether ranks wait in operations that can never match, nor time out."""
+        """Return whether ranks wait in operations that can neither match nor time out."""
         ranks = mismatched_ranks(last.operations)
         if not ranks:
             return False

@@ -47,11 +47,11 @@ class ServerPart(Protocol):
         """Perform the world's fault `index`, whose point a rank has passed.
 
         Returns:
-            What went wrong; empty if nothing did.
+            An error message; empty if it succeeded.
         """
 
     def undo(self) -> str:
-        """Undo all faults; return what went wrong, empty if nothing did."""
+        """Undo all faults; return an error message, empty if it succeeded."""
 
     def begin_end(self) -> None:
         """End everything that must be over before the ranks are ended."""

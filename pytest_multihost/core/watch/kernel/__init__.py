@@ -2,11 +2,11 @@
 
 * `proc`: takes a snapshot of a world's processes. `process_reader` reads one of them, with
   `proc_files`, `memory`, `return_addresses`, `descriptors`, `sockets`, `futexes` and `elf`.
-* `membership`: which processes are the world's; `foreign_processes` reads the others.
-* `quiescence`: whether a world is still at one moment.
-* `stack_words`: which functions are on the stacks of threads.
-* `time_source`: the time at which snapshots are taken.
-* `merged_snapshot`, `remote_reader`: snapshots of several machines, as one.
+* `membership`: finds the processes of the world. `foreign_processes`: reads all others.
+* `quiescence`: decides whether a world is quiescent.
+* `stack_words`: names of the functions on the stacks of threads.
+* `time_source`: the source of a world's time.
+* `merged_snapshot`, `remote_reader`: one snapshot of several machines.
 """
 
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses

@@ -1,7 +1,7 @@
-"""What the descriptors of a world's processes refer to, and which processes are their peers.
+"""Find what the descriptors of a world's processes refer to, and the processes at the other end.
 
 The links in /proc/PID/fd give the kind and, for pipes and sockets, the inode (proc(5)): processes
-with the same link hold the same object. /proc/PID/fdinfo/FD has details of anonymous ones.
+with the same link hold the same object. /proc/PID/fdinfo/FD has details of anonymous inodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_multihost.core.watch.kernel.sockets import (
 
 _TCP, _UDP = 6, 17
 _RANDOM_LISTENER = re.compile(r"/listener-[a-z0-9_]{8}$")
-"""Where multiprocessing passes descriptors on: only the world's processes know that name."""
+"""Socket by which multiprocessing passes descriptors; only the world's processes know its name."""
 
 _DEAD_LINK = 4
 """Number of retransmissions after which a link counts as dead: 3 s on one machine."""
@@ -47,25 +47,25 @@ _ANONYMOUS: Mapping[str, Kind] = {
     "anon_inode:[io_uring]": "uring",
 }
 _RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
-"""Counts of an io_uring: what was asked, taken, answered and read
-(https://docs.kernel.org/filesystems/proc.html has none of it; see io_uring/fdinfo.c of Linux)."""
+"""Counts of an io_uring: requests made and taken, answers given and read
+(https://docs.kernel.org/filesystems/proc.html lacks them; see io_uring/fdinfo.c of Linux)."""
 _BOTH = 2
 
 
 @dataclass
 class Tables:
-    """Everything that is needed to say where a descriptor leads, at one instant.
+    """The kernel's tables at one instant, which resolve what a descriptor leads to.
 
     Attributes:
-        links: For each process of the world: where the link of each of its descriptors leads.
-        names: Programs of all processes by id.
-        ranks: What to call a process of the world.
-        harness: What belongs to the harness.
-        tcp: Sockets by inode; those without one only by their ends.
+        links: The target of each descriptor's link, for each process of the world.
+        names: Names of the programs of all processes, by id.
+        ranks: Descriptions of the world's processes in reports, by id.
+        harness: The harness's own processes around the ranks.
+        tcp: Sockets by inode, as far as they have one.
         by_endpoints: All TCP sockets by both ends.
         udp: Sockets by inode.
         unix: Sockets by inode.
-        unread: What could not be read.
+        unread: Names of tables that could not be read.
     """
 
     links: Mapping[int, Mapping[int, str]]
@@ -96,7 +96,7 @@ class Tables:
                 self.unread.append("unix sockets")
 
     def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
-        """Yield sockets of this process's network namespace and of all the world may use.
+        """Yield sockets of this process's network namespace and of all that the world may use.
 
         A socket stays in the namespace in which it was created, even in other processes. A zombie
         process has neither sockets nor a namespace.
@@ -118,16 +118,16 @@ class Tables:
                 data = read(path := f"/proc/{pid}/net/{each}")
                 if data is not None:
                     yield from inet_sockets_from(data.decode(), f"{_machine()} {space}")
-                elif each == name:  # without IPv6 there is no table of it
+                elif each == name:  # without IPv6 there is no second table
                     self.unread.append(path)
 
     @cached_property
     def foreign(self) -> ForeignProcesses:
-        """All processes but the world's, and those of the harness that do nothing."""
+        """All processes, except the world's and those of the harness that only hold descriptors."""
         return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.servers)
 
     def describe(self, pid: int, fd: int) -> Descriptor:
-        """Return what a descriptor leads to."""
+        """Return a descriptor with its kind and its peer."""
         target = self.links[pid].get(fd, "")
         found = Descriptor(fd=fd, target=target, kind="file")
         if self.harness.is_path(target):
@@ -150,7 +150,7 @@ class Tables:
             udp = self.udp[inode]
             where: Where = "outside" if udp.remote.port else "unknown"
             return replace(found, kind="udp", where=where, peer=str(udp.remote), queues=udp.queues)
-        try:  # in no table: one that is not connected, or of another family
+        try:  # in no table: the socket is not connected, or of another family
             path = f"/proc/{pid}/fd/{found.fd}"
             name = os.getxattr(path, "system.sockprotoname").rstrip(b"\0").decode()
         except OSError:
@@ -179,7 +179,7 @@ class Tables:
             return self._holder(f"socket:[{other.inode}]")
         if other.state not in {_ESTABLISHED, _SYN_RECEIVED}:
             return "nobody", ""  # closed by its process; the kernel finishes the connection
-        # The holder of the listener gets a connection that is not accepted yet.
+        # The holder of the listener will get a connection that is not accepted yet.
         listening = [
             each
             for each in self.tcp.values()
@@ -206,7 +206,7 @@ class Tables:
     def _holder(self, target: str) -> tuple[Where, str]:
         """Return where the holder of an open socket is, and its description for reports.
 
-        If no holder is found, it is an unreadable process, such as another user's server.
+        If no holder is found, the holder is an unreadable process, such as another user's server.
         """
         pids = [pid for pid, _ in self.foreign.holders(target)]
         if pids and all(pid in self.harness.controllers for pid in pids):
@@ -238,7 +238,7 @@ class Tables:
                 return replace(found, watched=_watched(info, self.links[pid]))
             case "pidfd":
                 process = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
-                # -1 once it was waited for (pidfd_open(2))
+                # -1 once the process was waited for (pidfd_open(2))
                 return replace(found, pid=int(process[1]) if process else 0)
             case _:
                 return replace(found, where="unknown" if _is_busy_ring(info) else "inside")
@@ -246,7 +246,7 @@ class Tables:
 
 @cache
 def _machine() -> str:
-    """Return what distinguishes this machine's network namespaces from those of others."""
+    """Return the boot id, which distinguishes this machine's network namespaces from others'."""
     return (read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
 
 
@@ -287,22 +287,22 @@ def _timer_end(info: str) -> float | None:
 
 
 def _is_busy_ring(info: str) -> bool:
-    """Return whether something was asked of an io_uring that has not been answered and read.
+    """Return whether an io_uring has a request that has not been answered and read.
 
-    libuv makes a ring for each of its loops, and with it every TCPStore of torch.
+    libuv makes a ring for each of its loops, so every TCPStore of torch has one.
     """
     found = dict(re.findall(r"^(\w+):[ \t]*(.*)$", info, re.MULTILINE))
-    counts = {found.get(name, name) for name in _RING}  # a name that is missing is no count
+    counts = {found.get(name, name) for name in _RING}  # a missing count counts as different
     lists = info.partition("PollList:")[2].replace("CqOverflowList:", "").split()
     return len(counts) != 1 or bool(lists and not lists[0].startswith("NAPI"))
 
 
 def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
-    """Return the descriptors that an epoll watches, by its fdinfo; None if one is not what it was.
+    """Return the descriptors that an epoll watches, by its fdinfo; None if one has changed since.
 
-    A line for each has its number when it was added (``tfd``) and its inode (``ino``): the number
-    may have been closed since and belong to something else, while the epoll goes on watching what
-    it was (epoll(7), question 6).
+    Each descriptor has a line with its number when it was added (``tfd``) and its inode (``ino``).
+    The number may have been closed and reused since, while the epoll still watches the old object
+    (epoll(7), question 6).
     """
     pattern = r"tfd:\s*(\d+).*?ino:\s*([0-9a-f]+)"
     found = [(int(fd), int(inode, 16)) for fd, inode in re.findall(pattern, info)]

@@ -1,7 +1,7 @@
-"""Names of the functions in ELF files, from their symbol tables (elf(5)).
+"""Read the names of functions in ELF files from their symbol tables (elf(5)).
 
-Also used by the program `probes/native_reader.py`, which loads this file by its path. So it imports
-nothing from this package.
+This module imports nothing from this package, because the program `probes/native_reader.py` loads
+it by its path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PT_LOAD = 1
 _SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _IS_FUNCTION = bytes((info & 15) in _FUNCTIONS for info in range(256))
-"""What a symbol's byte of type and binding is translated to."""
+"""For each value of a symbol's byte of type and binding: 1 for a function, else 0."""
 
 # A symbol (Elf64_Sym) is three words of eight bytes: name (4), info (1), other (1), section (2);
 # address; size.
@@ -39,8 +39,8 @@ _INDEX_MASK = (1 << _INDEX_BITS) - 1
 class SymbolTable:
     """The functions of one file.
 
-    jaxlib has 740 000 symbols, so nothing here is done for each of them in Python. A key is an
-    address and, below it, the index of its symbol in the table.
+    jaxlib has 740 000 symbols, so no Python code runs for each of them. A key is an address and, in
+    its low bits, the index of the symbol in the table.
     """
 
     _keys: list[int] = field(default_factory=list)
@@ -51,11 +51,11 @@ class SymbolTable:
 
     @classmethod
     def read(cls, path: str) -> SymbolTable:
-        """Read the full table where there is one, else that of the exported functions.
+        """Read the full table, or if there is none, the table of exported functions.
 
         Raises:
             OSError: The file is gone.
-            ValueError, struct.error, IndexError: It is broken.
+            ValueError, struct.error, IndexError: The file is broken.
         """
         with open(path, "rb") as file:  # noqa: PTH123 - as for PTH115
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -81,14 +81,14 @@ class SymbolTable:
         return cls(found, symbols, sections[section[6]][4], data, segments)
 
     def name_at(self, address: int) -> bytes:
-        """Return the mangled name of the function at `address`; empty where none is known."""
+        """Return the mangled name of the function at `address`; empty if unknown."""
         index = bisect.bisect_left(self._keys, address + 1 << _INDEX_BITS) - 1
         if index < 0 or self._data is None:
             return b""
         start = self._keys[index] >> _INDEX_BITS
         first = bisect.bisect_left(self._keys, start << _INDEX_BITS)
         indices = [key & _INDEX_MASK for key in self._keys[first : index + 1]]
-        widest = max(indices, key=self._size)  # of all names that it has
+        widest = max(indices, key=self._size)  # several symbols may begin at one address
         size = self._size(widest)
         if not start or (size and address >= start + size):
             return b""
@@ -96,7 +96,7 @@ class SymbolTable:
         return self._data[name_at : self._data.find(b"\0", name_at)]
 
     def name_at_offset(self, offset: int) -> str:
-        """Return the same for what is at `offset` in the file, as /proc/PID/maps counts."""
+        """Return the same for an offset in the file, as in /proc/PID/maps."""
         for start, size, address in self._segments:
             if start <= offset < start + size:
                 return self.name_at(offset - start + address).decode("ascii", "replace")
@@ -108,9 +108,9 @@ class SymbolTable:
 
 @functools.cache
 def symbol_table(path: str) -> SymbolTable:
-    """Return the functions of a file; none where it has no table, or is gone, broken or [vdso].
+    """Return the functions of a file; none if it has no table, or is gone, broken or [vdso].
 
-    It takes part of a second, once for each file.
+    This takes a fraction of a second, once for each file.
     """
     try:
         return SymbolTable.read(path)
@@ -119,7 +119,7 @@ def symbol_table(path: str) -> SymbolTable:
 
 
 def demangled(name: bytes) -> str:
-    """Return the readable name of a function of C++; any other name as it is."""
+    """Return the readable name of a C++ function; other names are returned unchanged."""
     demangle, free = _demangler()
     pointer = demangle(name, None, None, None)
     if pointer:

@@ -1,6 +1,6 @@
-"""The processes that do not belong to a world, and what they have open and mapped.
+"""Read the open and mapped files of processes that do not belong to a world.
 
-Read once in a snapshot, and only if it matters.
+They are read at most once in a snapshot, and only if needed.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 
 @dataclass
 class ForeignProcesses:
-    """All processes that do not belong to the world and may do something with what they have.
+    """All processes outside of the world that may use their descriptors and memory.
 
-    Those of other users cannot be read. Of what has no name they can only have what a common
-    ancestor gave them.
+    Processes of other users cannot be read. They can share an object without a name only if a
+    common ancestor gave it to them.
     """
 
     pids: Collection[int]
     _known: dict[str, bool] = field(default_factory=dict)
 
     def holders(self, target: str) -> list[tuple[int, int]]:
-        """Return process id and descriptor of each holder of the pipe or socket `target`."""
+        """Return process id and descriptor of each holder of a pipe, socket or eventfd."""
         return self._held.get(target, [])
 
     def has(self, mapping: MemoryMapping) -> bool:
-        """Return whether any of them has a file without a name, mapped or open."""
+        """Return whether any of them has mapped or opened a file that has no name."""
         if mapping.file not in self._known:
             line_part = f" {mapping.file} ".encode()
-            # Unreadable: gone, without memory of its own, or another user's.
+            # The maps of a process are unreadable if it is gone, a kernel thread or another user's.
             is_mapped = any(line_part in (read(f"/proc/{pid}/maps") or b"") for pid in self.pids)
             self._known[mapping.file] = is_mapped or mapping.file in self._removed
         return self._known[mapping.file]
 
     @cached_property
     def eventfds(self) -> dict[int | None, int]:
-        """Who holds which eventfd, by the kernel's number for it; None where it has none."""
+        """A holder of each eventfd, by the kernel's number of it; None for unknown numbers."""
         return {eventfd_id(*each): each[0] for each in self.holders(EVENTFD)}
 
     @cached_property
     def _removed(self) -> frozenset[str]:
-        """Files that are open and have no name any more, as `MemoryMapping.file` has them."""
+        """Open files that have no name any more, in the form of `MemoryMapping.file`."""
         found = set()
         for target, holders in self._held.items():
             for pid, fd in holders if target.endswith(_REMOVED) else ():
-                with suppress(OSError):  # not open any more
+                with suppress(OSError):  # it is not open any more
                     file = os.stat(f"/proc/{pid}/fd/{fd}")  # noqa: PTH116 - as for PTH115
                     device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
                     found.add(f"{device} {file.st_ino}")
@@ -76,9 +76,9 @@ class ForeignProcesses:
 
 
 def eventfd_id(pid: int, fd: int) -> int | None:
-    """Return the kernel's number of an eventfd, the same in whatever process; None if unknown.
+    """Return the kernel's number of an eventfd, the same in all processes; None if unknown.
 
-    It is in fdinfo since Linux 5.2 (https://docs.kernel.org/filesystems/proc.html).
+    fdinfo has it since Linux 5.2 (https://docs.kernel.org/filesystems/proc.html).
     """
     found = _EVENTFD_ID.search(read(f"/proc/{pid}/fdinfo/{fd}") or b"")
     return int(found[1]) if found else None
@@ -91,8 +91,8 @@ def with_eventfd_holders(
 
     All eventfds have the same link in /proc/PID/fd; only the number in fdinfo distinguishes them.
 
-    Waits of its runtime's own threads are left out: they do not matter, and resolving them is not
-    free, since any process may hold the eventfd.
+    Waits of its runtime's own threads are skipped: they do not matter, and resolving them costs
+    time, because any process may hold the eventfd.
     """
     found = dict(process.descriptors)
     waited = {

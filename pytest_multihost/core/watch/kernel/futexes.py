@@ -1,4 +1,4 @@
-"""Words in memory that threads wait for (futex(2)), and who can wake them."""
+"""Find the processes that can wake a thread that waits for a word in memory (futex(2))."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
 
 _NUMBERED = "/SYSV"
-"""System V memory is no file and always called removed; any process of its user can attach it."""
+"""System V memory: no file, always marked as removed, and any process of its user can attach it."""
 
 _RANDOM_NAME = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
-"""Semaphores of multiprocessing and loky, which have their names for spawned children."""
+"""Semaphores of multiprocessing and loky, which have names only for spawned children."""
 
 _ANONYMOUS = "/dev/zero (deleted)"
 
@@ -24,8 +24,8 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
     """Return where the wakers of a waiting thread may be, from the memory page of its futex.
 
     Args:
-        call: What it waits in; unless this is a futex, only its own process can wake it.
-        tables: All processes; None in a shallow snapshot.
+        call: The system call of the wait; unless it is a futex call, the result is "inside".
+        tables: None in a shallow snapshot.
     """
     if call.name not in FUTEXES or call.is_private_futex:
         return "inside"
@@ -41,20 +41,20 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
 
 
 def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
-    """Return whether a process that does not have a file yet may open it: by name, or by number.
+    """Return whether a process that does not have a file yet may open it, by name or by number.
 
     Random names cannot be guessed; the process that made one passes it only to its children.
 
-    glibc makes a semaphore under one name, gives it its own and removes the first, by which the
-    kernel goes on calling it (https://sourceware.org/git/glibc.git, sysdeps/pthread/sem_open.c). So
-    the other names of a removed file are looked up in its directory.
+    glibc creates a semaphore under a temporary name, links it to its own name and removes the
+    first, which the kernel goes on reporting (https://sourceware.org/git/glibc.git,
+    sysdeps/pthread/sem_open.c). So other names of a removed file are searched in its directory.
     """
     directory, name = os.path.split(mapping.path)
     if mapping.path.startswith(_NUMBERED):
         return True
     if not mapping.is_removed:
         return not _RANDOM_NAME.fullmatch(name)
-    if directory == "/" or mapping.path == _ANONYMOUS:  # no file, but what the kernel calls one
+    if directory == "/" or mapping.path == _ANONYMOUS:  # anonymous memory, not a file
         return False
     try:
         with os.scandir(f"/proc/{pid}/root{directory}") as found:
@@ -62,16 +62,16 @@ def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # may be any
+        return True  # it may have any name
     return not all(map(_RANDOM_NAME.fullmatch, names))
 
 
 def waits_for_gil(call: SystemCall, memory: Memory, ends_s: float | None) -> bool:
     """Return whether a thread waits for its turn to run Python.
 
-    It asks for the GIL every five milliseconds
-    (https://docs.python.org/3/library/sys.html#sys.setswitchinterval), and the word that it waits
-    for lies in the interpreter's data; those of locks and queues lie on the heap.
+    Such a thread requests the GIL every five milliseconds
+    (https://docs.python.org/3/library/sys.html#sys.setswitchinterval). Its futex lies in the
+    interpreter's data; futexes of locks and queues lie on the heap.
     """
     is_timed = call.name == "futex" and ends_s != NEVER
     return is_timed and is_interpreter(memory.file_of_data(call.args[0]))

@@ -1,4 +1,4 @@
-"""Which processes belong to a world: its ranks, what they started, and what was left behind."""
+"""Find the processes of a world: its ranks, their descendants, and orphans of these."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def find_family(
     is_same: Callable[[int, Stat], bool],
     harness: HarnessProcesses,
 ) -> dict[int, tuple[int | None, bool]]:
-    """Return whose each process of the world is, and whether it is a rank; ranks first.
+    """Return each process of the world with its rank, None if unknown, and whether it is a rank.
+
+    Ranks come first.
 
     Args:
         stats: All processes of this machine.
         ranks: Process id of each rank.
-        is_same: Whether a rank's process id has not been given to another process.
-        harness: What belongs to the harness.
+        is_same: Returns whether a process id still belongs to the rank.
+        harness: The harness's own processes around the ranks.
     """
     family: dict[int, tuple[int | None, bool]]
     family = {pid: (rank, True) for rank, pid in sorted(ranks.items())}
@@ -54,8 +56,8 @@ def _orphans(
 ) -> Iterator[int]:
     """Yield processes of the world whose parents have ended.
 
-    The reaper inherits them (PR_SET_CHILD_SUBREAPER of prctl(2)); where it does not, the
-    session that each rank has begun (setsid(2)) shows whose they are.
+    The reaper adopts them (PR_SET_CHILD_SUBREAPER of prctl(2)). If it does not, the session that
+    each rank has begun (setsid(2)) shows to which rank they belong.
     """
     todo = list(children.get(reaper or -1, []))
     done: set[int] = set()
@@ -71,20 +73,21 @@ def _orphans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessProcesses:
-    """Parts of this machine that belong to the harness and so cannot end a wait of the test.
+    """Processes and files of the harness on this machine, which cannot end a wait of the test.
 
     Attributes:
         servers: Processes that hold descriptors without using them: the server, from which ranks
-            inherit them. Only parents of ranks are accepted as such; those that a controller has
-            started need not be named.
+            inherit them. Only parents of ranks are accepted; a parent that a controller has started
+            need not be named.
         controllers: Processes at the other end of the ranks' channels: the controller.
         paths: Files that only threads of the harness wait for, as patterns of the whole path; a
             star stands for part of one name.
         socket_tables: Netlink sockets that read the socket tables of the network namespaces of the
             world's hosts, by the namespace's name.
-        companions: Other processes of the harness: children of the reaper that no rank has left.
-        reaper: The process that inherits the ranks' orphans; its other children are no part of the
-            harness.
+        companions: Other processes of the harness: children of the reaper that no rank has left
+            behind.
+        reaper: The process that adopts the ranks' orphans. Its children, except servers and
+            companions, are not part of the harness.
     """
 
     servers: frozenset[int] = frozenset()
@@ -95,7 +98,7 @@ class HarnessProcesses:
     reaper: int | None = None
 
     def is_path(self, path: str) -> bool:
-        """Return whether a path is one that only threads of the harness wait for."""
+        """Return whether only threads of the harness wait for the file at a path."""
         return any(
             fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
             for pattern in self.paths

@@ -1,8 +1,8 @@
-"""Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
+"""Read the memory of another process without affecting it: /proc/PID/mem and maps (proc(5)).
 
-The process goes on meanwhile, so that what is read may be of two instants; it counts only where
-the thread that it belongs to has not moved. It takes the permission to ptrace(2), which an
-ancestor of the same user has by default (Yama's ptrace_scope), but attaches to nothing.
+The process goes on meanwhile, so data may come from two instants. They count only if the thread to
+which they belong has not moved. Reading needs the permission to ptrace(2), which an ancestor of the
+same user has by default (Yama's ptrace_scope), but attaches to nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ class MemoryMapping:
 
     Attributes:
         start: Its first address.
-        end: The address behind its last.
+        end: The address after its last.
         flags: ``r``, ``w``, ``x``, and ``s`` for shared or ``p`` for private.
         device: The file's device, as it is written there.
-        inode: The file's inode.
-        path: The file's path, something in brackets, or empty for anonymous memory.
+        path: The file's path, a name in brackets, or empty for anonymous memory.
         offset: Where in the file it begins.
     """
 
@@ -42,7 +41,7 @@ class MemoryMapping:
 
     @property
     def file(self) -> str:
-        """Device and inode, as they are written there: they identify the file."""
+        """Device and inode, as they are written there, which identify the file."""
         return f"{self.device} {self.inode}"
 
     @property
@@ -83,13 +82,13 @@ class Memory:
     _file: int | None = field(default=None, repr=False)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file of the memory."""
         if self._file is not None and self._file >= 0:
             os.close(self._file)
         self._file = None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes at `address`, None where they cannot be read."""
+        """Return `size` bytes at `address`, None if they cannot be read."""
         data = self.read_up_to(address, size)
         return data if len(data) == size else None
 
@@ -115,13 +114,13 @@ class Memory:
         return whole + part / unit
 
     def text(self, address: int) -> str:
-        """Return the string at `address`, as far as it lies on its page; empty if unreadable."""
+        """Return the string at `address`, up to the end of its page; empty if unreadable."""
         data = self.read(address, min(4096 - address % 4096, 1024))
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
 
     @cached_property
     def _lines(self) -> list[tuple[bytes, ...]]:
-        """The parts of each line of its maps, by address; none where they cannot be read."""
+        """The parts of each line of its maps, by address; none if they cannot be read."""
         return _LINE.findall(read(f"/proc/{self.pid}/maps") or b"")
 
     @cached_property
@@ -129,7 +128,7 @@ class Memory:
         return [int(each[0], 16) for each in self._lines]
 
     def mappings(self, flag: str) -> tuple[MemoryMapping, ...]:
-        """Return all mappings with a flag by address; none where they cannot be read."""
+        """Return all mappings with a flag, by address; none if they cannot be read."""
         return tuple(_mapping(each) for each in self._lines if flag.encode() in each[2])
 
     def mapping(self, address: int) -> MemoryMapping | None:
@@ -139,9 +138,9 @@ class Memory:
         return found if found and address < found.end else None
 
     def file_of_data(self, address: int) -> str:
-        """Return the path of the file whose data are at `address`, empty if they are none's.
+        """Return the path of the file whose data are at `address`, empty if there is none.
 
-        Data that begin as zeros have no file of their own: they follow the others.
+        Data that begin as zeros have no file; their mapping follows that of the file's other data.
         """
         found = self.mapping(address)
         if found is None or found.path:

@@ -1,4 +1,4 @@
-"""One snapshot of processes on several machines.
+"""Merge snapshots of several machines into one.
 
 Each machine has process ids and a clock of its own. Remote ids are mapped to numbers that no local
 process has, and times to this machine's clock. A connection to another machine leads to a rank if
@@ -23,7 +23,6 @@ class RemoteSnapshot:
 
     Attributes:
         number: 1, 2, ...: distinguishes its process ids from all others.
-        snapshot: What was seen there.
         offset_s: Offset from its clock to this machine's.
         slack_s: Error bound of `offset_s`.
     """
@@ -98,7 +97,7 @@ def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
 def _connect(found: Descriptor, other: Process | None) -> Descriptor:
     """Return a descriptor, with the process of the world that it leads to, if any.
 
-    Not while data is in flight: what the other side has not acknowledged may yet arrive.
+    A connection with data in flight stays as it is, because unacknowledged data may still arrive.
     """
     if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
         return found

@@ -1,12 +1,12 @@
-"""Snapshots of a world's processes through /proc, without affecting them.
+"""Take snapshots of a world's processes through /proc, without affecting them.
 
 A shallow snapshot reads the ranks' main threads and is cheap enough for every quarter of a second.
-A deep one reads every thread and descriptor of the ranks and of their child processes; it is for a
-world without progress.
+A deep snapshot reads every thread and descriptor of the ranks and of their child processes; it is
+for a world without progress.
 
 Any read may fail at any time: the process or thread may end between two reads, and another may get
-its id (`_is_same`). A thread that has gone is omitted; what cannot be read of a live thread is
-marked unknown, never omitted.
+its id (`_is_same`). A thread that has gone is skipped; an unreadable part of a live thread is
+marked unknown, never skipped.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ProcReader:
 
     Attributes:
         ranks: Process id of each rank.
-        harness: What belongs to the harness.
-        time: What tells their time.
+        harness: The harness's own processes around the ranks.
+        time: The source of the world's time.
     """
 
     ranks: Mapping[int, int]
@@ -52,8 +52,8 @@ class ProcReader:
     time: TimeSource = MACHINE_TIME
     _born: dict[int, float] = field(init=False)
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
-    """Of each thread its wait's key, the earliest time the wait can have begun, and when the
-    thread was last seen."""
+    """For each thread: its wait's key, the earliest time at which the wait can have begun, and the
+    time of the thread's last snapshot."""
 
     def __post_init__(self) -> None:
         found = {pid: proc_files.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
@@ -106,7 +106,7 @@ class ProcReader:
         }
         harness = replace(self.harness, servers=frozenset(servers))
         tables = Tables(links, names, called, harness)
-        # Only if somebody waits for one: reading /proc/locks waits for all processors, for 5 ms.
+        # Read only if a thread waits for a lock: reading /proc/locks waits 5 ms for all processors.
         locks = functools.cache(proc_files.holders_by_waiter)
         processes = []
         for pid, (rank, is_rank) in family.items():
@@ -139,8 +139,8 @@ class ProcReader:
     def _since(self, thread: Thread, at_s: float) -> tuple[float, bool]:
         """Return the earliest time at which a thread's wait can have begun, and if it is new.
 
-        The kernel does not say when a wait began. The earliest possible time makes a relative
-        timeout end too early, never too late.
+        The kernel does not report when a wait began. With the earliest possible time a relative
+        timeout ends too early, never too late.
         """
         key, since_s, seen_s = thread.wait_key, thread.started_s, thread.started_s
         last_key, last_since_s, last_seen_s = self._waits.get(thread.tid, (None, since_s, seen_s))

@@ -1,7 +1,7 @@
-"""The files of /proc about threads, processes and file locks (proc(5)).
+"""Read the files of /proc about threads, processes and file locks (proc(5)).
 
-Each function returns None, or an empty result, for what has gone or may not be read: a process may
-end at any time.
+A process may end at any time, so each function returns None or an empty result if a file is gone or
+may not be read.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _libc = ctypes.CDLL(None)
 _AT_FDCWD, _STATX_DONT_SYNC, _STATX_TYPE = -100, 0x4000, 1
 _STATX_SIZE, _STATX_MODE_AT = 256, 28
 
-# Of the words of stat behind the name: proc(5) counts from 1 and has the process id and the name
-# before them.
+# Positions among the words of stat after the name. proc(5) counts from 1, and also counts the
+# process id and the name.
 _STATE, _PARENT, _SESSION, _USER_TIME, _SYSTEM_TIME, _STARTED = 0, 1, 3, 11, 12, 19
 
 
 def read(path: str, *, is_line: bool = False) -> bytes | None:
-    """Return a file's content, None where it cannot be read.
+    """Return a file's content, None if it cannot be read.
 
-    A shallow snapshot reads five files of each rank four times a second.
+    It is fast, because a shallow snapshot reads five files of each rank four times a second.
 
     Args:
-        is_line: Whether it has but one line, so that no second read need see that there is no more.
+        is_line: Whether the file is one line, which a single read returns completely.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -54,7 +54,7 @@ def read(path: str, *, is_line: bool = False) -> bytes | None:
 
 
 def link(path: str) -> str:
-    """Return where a link leads, empty where that cannot be read."""
+    """Return the target of a link, empty if it cannot be read."""
     try:
         return os.readlink(path)
     except OSError:
@@ -62,9 +62,9 @@ def link(path: str) -> str:
 
 
 def file_mode(path: str) -> int | None:
-    """Return type and permissions of a file, None where they cannot be read.
+    """Return type and permissions of a file, None if they cannot be read.
 
-    As its kernel knows them: a server behind the file, which stat(2) would ask, may hang.
+    They come from the kernel's cache: stat(2) would ask a server behind the file, which may hang.
     """
     found = ctypes.create_string_buffer(_STATX_SIZE)
     asked = _libc.statx(_AT_FDCWD, os.fsencode(path), _STATX_DONT_SYNC, _STATX_TYPE, found)
@@ -83,15 +83,15 @@ def entries(path: str) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ``stat`` says of a thread or process.
+    """The content of ``stat`` of a thread or process.
 
     Attributes:
-        name: Its name: at most 15 characters, any of them, also blanks and parentheses.
+        name: At most 15 characters, which may include blanks and parentheses.
         state: A letter: R running, S waiting, D waiting uninterruptibly, T stopped by a signal, t
             by a tracer, Z ended and not waited for, X gone.
-        parent: Its parent, or the process that has inherited it since its parent ended.
+        parent: Its parent, or the process that has adopted it since its parent ended.
         session: The process that began its session.
-        started_s: When it began, on the monotonic clock, never too late.
+        started_s: When it began, on the monotonic clock; rounded down.
         cpu_ns: Processor time, in steps of 10 ms.
     """
 
@@ -104,7 +104,7 @@ class Stat:
 
 
 def read_stat(directory: str) -> Stat | None:
-    """Return what `directory`/stat says; None for what is gone."""
+    """Return the content of `directory`/stat; None if it is gone."""
     data = read(directory + "/stat", is_line=True)
     if not data:
         return None
@@ -113,17 +113,17 @@ def read_stat(directory: str) -> Stat | None:
     name = head.partition(b"(")[2].decode("utf-8", "backslashreplace")
     cpu_ns = (int(words[_USER_TIME]) + int(words[_SYSTEM_TIME])) * (1_000_000_000 // _TICKS)
     state, parent, session = words[_STATE].decode(), int(words[_PARENT]), int(words[_SESSION])
-    # stat counts from boot and goes on while the machine is suspended; that clock does not.
+    # stat counts from boot, including time while the machine was suspended; monotonic() does not.
     suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     started_s = (int(words[_STARTED]) - 1) / _TICKS - suspended
     return Stat(name, state, parent, session, started_s, cpu_ns)
 
 
 def read_runs(directory: str) -> tuple[int, int] | None:
-    """Return processor time (ns) and number of runs of a thread; None where neither is to be had.
+    """Return processor time (ns) and number of runs of a thread; None if both are unknown.
 
-    schedstat has both: the number of runs is how often the thread was put on a processor, so that
-    no wait that ends goes unseen. Where the kernel does not count there (CONFIG_SCHED_INFO), the
+    schedstat has both. The number of runs is how often the thread was put on a processor, so it
+    shows every wait that has ended. If the kernel does not count runs (CONFIG_SCHED_INFO), the
     context switches in status serve as well; their sum grows by one with each wait.
     """
     cpu_ns, _, runs = ((read(directory + "/schedstat", is_line=True) or b"0 0 0").split())[:3]
@@ -135,11 +135,11 @@ def read_runs(directory: str) -> tuple[int, int] | None:
 
 
 def read_call(directory: str) -> tuple[SystemCall, int]:
-    """Return the system call that a thread is blocked in, and its stack pointer.
+    """Return the system call in which a thread is blocked, and its stack pointer.
 
-    ``syscall`` says ``running`` of a thread that is on a processor or waits for one, and -1 of one
-    that is blocked outside of any call, say for a page. Then, and where it may not be read, the
-    call's name is empty. A call of an unknown number is named by it.
+    ``syscall`` shows ``running`` for a thread that is on a processor or waits for one, and -1 for a
+    thread that is blocked outside of any call, for example for a page. For -1, or if the file may
+    not be read, the call's name is empty. A call with an unknown number is named by the number.
     """
     words = (read(directory + "/syscall", is_line=True) or b"").split()
     if words[:1] == [b"running"]:
@@ -153,7 +153,7 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
 
 
 def read_status(directory: str) -> Mapping[str, str]:
-    """Return the lines of `directory`/status by name; nothing for what is gone."""
+    """Return the lines of `directory`/status by name; none if it is gone."""
     text = (read(directory + "/status") or b"").decode("utf-8", "backslashreplace")
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
@@ -163,7 +163,7 @@ def holders_of_lock(scope: Scope) -> tuple[int, ...]:
     """Return the processes that hold the lock of a file now.
 
     Args:
-        scope: Which lock: ``flock`` or ``lockf``, and device and inode as in /proc/locks.
+        scope: The lock: ``flock`` or ``lockf``, and device and inode as in /proc/locks.
     """
     lines = [line.split() for line in (read("/proc/locks") or b"").decode().splitlines()]
     kinds = {"FLOCK"} if scope.kind == "flock" else {"POSIX", "OFDLCK"}
@@ -173,11 +173,11 @@ def holders_of_lock(scope: Scope) -> tuple[int, ...]:
 
 
 def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
-    """Return, for each process that waits for a file lock, those that hold it; 0 for unknown ones.
+    """Return the holders of the lock for each process that waits for one; 0: unknown holder.
 
-    A line of /proc/locks is a number, ``->`` if the lock is waited for, its type (FLOCK, POSIX,
-    OFDLCK, LEASE), mode, access, process, device and inode. Who waits has the number of the lock
-    that is held.
+    A line of /proc/locks is a number, ``->`` if the process waits, the lock's type (FLOCK, POSIX,
+    OFDLCK, LEASE), mode, access, process, device and inode. The line of a waiting process has the
+    same number as the line of the holder.
     """
     data = read("/proc/locks")
     if data is None:
@@ -195,7 +195,7 @@ def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
 
 
 def _has_lock(pid: int, file: bytes) -> bool:
-    """Return whether a process still has a flock(2) lock that it took: that of an open file.
+    """Return whether a process still has the open file of a flock(2) lock that it took.
 
     It may have passed the descriptor to another process and closed its own.
     """

@@ -1,4 +1,4 @@
-"""One process, read through /proc: its threads, descriptors and memory."""
+"""Read one process through /proc: its threads, descriptors and memory."""
 
 from __future__ import annotations
 
@@ -28,19 +28,17 @@ _PIDFD_GETFD = 438
 
 @dataclass
 class ProcessReader:
-    """Reads one process during one snapshot; close its memory in the end.
+    """Reads one process during one snapshot; its memory must be closed.
 
     Attributes:
         at_s: When the snapshot began.
-        since: Returns since when a thread can be in its wait at the earliest, and whether the wait
-            is new since the snapshot before.
-        harness: What belongs to the harness.
-        tables: What is needed to say where descriptors lead; None in a shallow snapshot.
+        since: Returns the earliest time at which a thread's wait can have begun, and whether the
+            wait is new since the last snapshot.
+        harness: The harness's own processes around the ranks.
+        tables: None in a shallow snapshot.
         locks: Returns the holders for each process that waits for a file lock; None if unknown.
-        ends: When timed waits end, by thread, where the arguments of their system calls do not
-            tell: see `TimeSource`.
+        ends: When timed waits end, by thread: see `TimeSource.ends`.
         own: Names of threads that only serve the world's time source.
-        returns: Finds return addresses in it.
     """
 
     pid: int
@@ -59,7 +57,7 @@ class ProcessReader:
         self.returns = ReturnAddresses(self.memory)
 
     def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:
-        """Return everything about the process."""
+        """Return the process with its threads, descriptors and signals."""
         tids = proc_files.entries(f"/proc/{self.pid}/task") or []
         tids.sort(key=lambda tid: tid != self.pid)
         threads = tuple(filter(None, map(self.thread, tids)))
@@ -83,7 +81,7 @@ class ProcessReader:
         return with_eventfd_holders(found, tables.foreign, tables.names)
 
     def thread(self, tid: int) -> Thread | None:
-        """Return what a thread does; None when it is gone."""
+        """Return a thread with its wait; None if it is gone."""
         directory = f"/proc/{self.pid}/task/{tid}"
         stat, runs = proc_files.read_stat(directory), proc_files.read_runs(directory)
         if stat is None:
@@ -108,7 +106,7 @@ class ProcessReader:
             wchan = (proc_files.read(f"{directory}/wchan", is_line=True) or b"").decode()
             return self._with_code(replace(found, wchan=wchan, fds=None))
         found = self._with_wait(found, call, since_s)
-        # The stack costs most. Who waits in the same futex as before has the same.
+        # Reading the stack costs most. It is the same if the thread is still in the same futex.
         is_as_before = found.ends_s == NEVER and not is_new and call.name in FUTEXES
         return found if is_as_before else self._with_code(found)
 
@@ -145,7 +143,7 @@ class ProcessReader:
         )
 
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
-        """Return when a timeout in the call's arguments ends it, on the monotonic clock."""
+        """Return when a timeout in the call's arguments ends the call, on the monotonic clock."""
         timeout = call.timeout
         if timeout.kind in {"none", "unknown"}:
             return NEVER if timeout.kind == "none" else None
@@ -159,7 +157,7 @@ class ProcessReader:
         return seconds + (since_s if timeout.kind == "relative" else 0.0)
 
     def _polled(self, call: SystemCall) -> tuple[int, ...] | None:
-        """Return the descriptors that poll(2) or select(2) wait for; None if unreadable."""
+        """Return the descriptors that poll(2) or select(2) waits for; None if unreadable."""
         found: set[int] = set()
         if call.name in {"poll", "ppoll"}:
             address, count = call.args[:2]
@@ -178,7 +176,7 @@ class ProcessReader:
         return tuple(sorted(found))
 
     def _with_code(self, thread: Thread) -> Thread:
-        """Return a thread with whose code waits; of main threads that does not matter."""
+        """Return a thread with the code that waits; main threads do not need it."""
         if self.tables is None or thread.tid == self.pid or not thread.pointer:
             return thread
         returns = self.returns.of_stack(thread.pointer)
@@ -192,19 +190,19 @@ class ProcessReader:
 
 
 def _socket_timeout_s(pid: int, fd: int) -> float | None:
-    """Return the longest a blocking call on another process's socket takes.
+    """Return the timeout of blocking calls on another process's socket.
 
     No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so they are read from the socket
     through a duplicated descriptor (pidfd_getfd(2)), which is closed at once.
 
     Returns:
-        The shorter of both, NEVER without any; None if they cannot be read.
+        The shorter of both; NEVER if neither is set; None if they cannot be read.
     """
     try:
         process = os.pidfd_open(pid)
         copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, fd, 0)
         os.close(process)
-        with socket.socket(fileno=copy) as held:  # of -1 it makes an error
+        with socket.socket(fileno=copy) as held:  # raises an error for -1
             options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
             data = [held.getsockopt(socket.SOL_SOCKET, option, 16) for option in options]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Reads the processes of a world of which some ranks are on other machines."""
+"""Read the processes of a world that has ranks on other machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RemoteReader:
     """Takes snapshots of all processes of a world.
 
     Attributes:
-        local: Reads those here.
+        local: Reads the processes on this machine.
     """
 
     local: KernelReader

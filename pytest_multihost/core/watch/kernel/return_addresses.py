@@ -1,11 +1,11 @@
 """Find return addresses on the stack of a thread that goes on, without an unwinder.
 
-A stack is full of what ended frames have left there, and a new thread's stack often is an ended
-thread's. So a word counts as a return address only if it points into code, and the bytes before the
-place it points to are a call instruction: a return address lies behind the instruction that has
-called. Pointers to functions, and numbers that happen to point into code, pass that test in a few
-cases of a thousand. What comes out may name a place that is not returned to any more, but misses
-none that is. `core/proof/runtime_threads.py` says what that is good for.
+A stack is full of remains of ended frames, and a new thread often reuses the stack of an ended
+thread. So a word counts as a return address only if it points into code and the bytes before its
+target are a call instruction, because a return address follows the call. Of the pointers to
+functions, and of the numbers that happen to point into code, a few in a thousand pass that test.
+The result may contain old return addresses, but misses no current one.
+`core/proof/runtime_threads.py` uses it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from functools import cached_property
 from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
 
 BYTES = 8
-"""How many bytes before an address are needed to judge it."""
+"""How many bytes before an address are needed to decide."""
 
-# Intel's manual, volume 2, CALL: E8 and a distance of four bytes, or FF with 2 in the middle bits
-# of the next byte, of which the whole is two to seven bytes long.
+# Intel's manual, volume 2, CALL: E8 and a distance of four bytes; or FF with 2 in the middle bits
+# of the next byte, an instruction of two to seven bytes.
 _NEAR, _NEAR_SIZE = 0xE8, 5
 _INDIRECT, _INDIRECT_SIZES = 0xFF, (2, 3, 4, 6, 7)
 
@@ -35,8 +35,8 @@ def is_call(before: bytes, machine: str) -> bool:
     """Return whether code that ends in these bytes ends in a call instruction.
 
     Args:
-        before: The last `BYTES` of it.
-        machine: As `os.uname` has it; of one that is not known, anything may be a call.
+        before: The last `BYTES` of the code.
+        machine: As in `os.uname`; on an unknown machine, anything may be a call.
     """
     if machine == "x86_64":
         return before[-_NEAR_SIZE] == _NEAR or any(
@@ -50,7 +50,7 @@ def is_call(before: bytes, machine: str) -> bool:
 
 
 _ADDRESS_BITS = (1 << 48) - 1
-"""The rest of a pointer may carry its signature (aarch64)."""
+"""Mask of an address; the other bits of a pointer may hold its signature (aarch64)."""
 
 _MAX_STACK = 1 << 19
 _MACHINE = os.uname().machine
@@ -64,14 +64,14 @@ class ReturnAddresses:
     _is_behind_call: dict[int, bool] = field(default_factory=dict, repr=False)
 
     def of_stack(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
-        """Return where the stack at `pointer` returns to, innermost first: file and offset.
+        """Return the return addresses of the stack at `pointer`, innermost first.
 
-        A stack ends with its mapping, or before: since glibc 2.42 its guard pages are of the same
-        mapping (MADV_GUARD_INSTALL of madvise(2)), and the kernel joins the mappings of several
-        stacks to one. Guard pages cannot be read.
+        A stack ends with its mapping or earlier: since glibc 2.42 its guard pages are part of the
+        same mapping (MADV_GUARD_INSTALL of madvise(2)), and the kernel joins the mappings of
+        several stacks. Guard pages cannot be read.
 
         Returns:
-            None where it cannot be read, or its end is not found.
+            File and offset of each; None if the stack cannot be read, or its end is not found.
         """
         stack = self.memory.mapping(pointer)
         pointer &= ~7
@@ -81,9 +81,9 @@ class ReturnAddresses:
         return None if len(data) in {0, _MAX_STACK} else tuple(self._find(data))
 
     def is_at(self, pointer: int) -> bool:
-        """Return whether the very word at `pointer` is a return address.
+        """Return whether the word at `pointer` itself is a return address.
 
-        It is in a wait that is made by libc's `syscall`, which keeps nothing else on the stack.
+        It is if the wait was made by libc's `syscall`, which keeps nothing else on the stack.
         """
         data = self.memory.read(pointer, 8)
         return data is not None and any(self._find(data))
@@ -97,7 +97,7 @@ class ReturnAddresses:
                 continue
             if address not in self._is_behind_call:
                 before = self.memory.read(address - BYTES, BYTES)
-                # What cannot be read may be a call.
+                # Unreadable code may be a call.
                 self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
             if self._is_behind_call[address]:
                 yield mappings[at].path, address - mappings[at].start + mappings[at].offset

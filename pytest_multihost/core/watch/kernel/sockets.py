@@ -1,7 +1,7 @@
-"""The sockets of this machine and their peers, from the kernel's tables (sock_diag(7), netlink(7)).
+"""Read this machine's sockets and their peers from the kernel (sock_diag(7), netlink(7)).
 
-One dump answers for all processes, and has what /proc/net/tcp and /proc/net/unix lack: the peer of
-a unix socket, and the bytes that a TCP connection has moved.
+One dump covers all processes. It also has information that /proc/net/tcp and /proc/net/unix lack:
+the peer of a unix socket, and the bytes that a TCP connection has moved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_multihost.core.model.process import Endpoint
 from pytest_multihost.core.netlink import netlink_attributes, netlink_dump, open_sock_diag
 
 LISTEN = 10
-"""The state of a socket that waits for connections, of TCP and of unix sockets."""
+"""The state of a TCP or unix socket that waits for connections."""
 
 _SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
 _UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 0, 2, 4
@@ -34,7 +34,7 @@ _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
 _TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
 _PROBE = 4
-"""The timer of a sender that asks again whether the receiver has room (inet_csk_diag_fill)."""
+"""The timer of a sender that probes whether the receiver has room (inet_csk_diag_fill)."""
 
 
 Table = socket.socket
@@ -48,16 +48,16 @@ class Inet:
 
     Attributes:
         inode: 0 until it is accepted, and after it was closed.
-        state: The kernel's number for it.
+        state: The kernel's number of the state.
         endpoints: Its own address, and that of its peer.
         queues: Bytes to be read, and to be acknowledged.
-        bytes_moved: In both directions; 0 where the kernel does not say.
+        bytes_moved: Bytes in both directions; 0 if the kernel does not report them.
         space: Name of its network namespace.
-        asks_for_room: Whether the kernel only asks from time to time if the peer can take more.
-        retransmits: How often it has sent the same again in vain.
-        sent: Bytes that its process has handed over so far; None where the kernel does not say.
+        asks_for_room: Whether the kernel only probes at intervals whether the peer has room.
+        retransmits: How often it has sent the same data again without an acknowledgement.
+        sent: Bytes that its process has written so far; None if the kernel does not report them.
         received: Bytes that have arrived so far, in order.
-        has_room: Whether its process could hand over more: nobody waits for an acknowledgement.
+        has_room: Whether its process can write more, so that it waits for no acknowledgement.
     """
 
     inode: int
@@ -75,11 +75,11 @@ class Inet:
     def is_in_flight(self, peer: Inet | None) -> bool:
         """Return whether data, or its opening, are on their way, or will be sent again.
 
-        Data are so while they are not acknowledged, with two exceptions. Those for which the peer
-        has no room: what has arrived there waits to be read. And those that have all arrived, while
-        the peer delays its acknowledgement (40 ms and more), for which nobody waits: two ends that
-        talk to each other all the time acknowledge what came last with what they send next, so
-        that something is unacknowledged whenever one looks.
+        Unacknowledged data are in flight, with two exceptions. The first are data for which the
+        peer has no room, because earlier data there wait to be read. The second are data that have
+        all arrived while the peer delays its acknowledgement (40 ms and more), for which no process
+        waits. Two ends that exchange messages all the time acknowledge each message with the next
+        one, so at any instant some data are unacknowledged.
 
         Args:
             peer: The other end of the connection, if it is known.
@@ -89,7 +89,7 @@ class Inet:
         return self.state in _OPENING or is_moving
 
     def _has_arrived(self, peer: Inet | None) -> bool:
-        """Return whether the peer has all that this end has ever been given to send."""
+        """Return whether the peer has received all data that this end's process has written."""
         is_known = peer is not None and self.state in _SENDING and self.has_room
         return is_known and peer is not None and self.sent == peer.received
 
@@ -109,7 +109,7 @@ class Unix:
     """One unix socket.
 
     Attributes:
-        peer: The inode of the other, 0 if it has none yet, else None.
+        peer: The peer's inode; 0 if the peer has none yet; None if there is no peer.
         name: Its path; empty if it has none.
     """
 
@@ -124,8 +124,8 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
     """Return all sockets of a protocol in one network namespace.
 
     Args:
-        protocol: Its number.
-        table: Reads its tables; None: those of this process's namespace.
+        protocol: The protocol's number.
+        table: Reads the tables of the namespace; None: of this process's namespace.
 
     Raises:
         OSError: The kernel refuses.
@@ -143,15 +143,16 @@ def sockets_in_flight(
     """Return the TCP sockets of a network namespace whose data, or whose opening, are in flight.
 
     Args:
-        inodes: Returns the sockets that matter; only called if any has data in flight.
-        table: Reads the tables of the namespace; None: of this process's.
+        inodes: Returns the inodes of the sockets that matter; only called if any socket has data
+            in flight.
+        table: Reads the tables of the namespace; None: of this process's namespace.
 
     Raises:
         OSError: The kernel refuses.
     """
 
     def connected(details: int) -> list[bytes]:
-        # The kernel walks through its whole table for each request, however few sockets there are.
+        # For each request the kernel walks through its whole table, even with few sockets.
         request = struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, details, _CONNECTED, 0)
         return _dump(request, table, _TCP_OF_ANY_FAMILY)
 
@@ -170,12 +171,12 @@ def sockets_in_flight(
 
 
 def _is_unacknowledged(message: bytes) -> bool:
-    """Return whether an entry of TCP's table says that a socket opens, or has sent something."""
+    """Return whether an entry of the TCP table shows an opening socket or unacknowledged data."""
     return message[1] in _OPENING or message[_SENT_AT : _SENT_AT + 4] != bytes(4)
 
 
 def unix_sockets(table: Table | None = None) -> list[Unix]:
-    """Return all unix sockets of a network namespace; without a table, this process's.
+    """Return all unix sockets of a network namespace; without a table, of this process's.
 
     Raises:
         OSError: The kernel refuses.
@@ -249,7 +250,7 @@ def _inet(message: bytes, space: str) -> Inet:
 
 
 def _sent(info: bytes) -> int | None:
-    """Return the bytes that a process has handed over, each counted once."""
+    """Return the number of bytes that a process has written, each counted once."""
     if len(info) < _SENT_BYTES_AT + 16:  # before Linux 4.19
         return None
     (not_sent,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
@@ -258,7 +259,10 @@ def _sent(info: bytes) -> int | None:
 
 
 def _has_room(memory: bytes) -> bool:
-    """Return whether a socket is writeable by far (sk_stream_is_writeable in net/sock.h)."""
+    """Return whether a socket is writeable with room to spare.
+
+    The rule is that of sk_stream_is_writeable in net/sock.h.
+    """
     if len(memory) < _QUEUED_AT + 4:
         return False
     limit, queued = (struct.unpack_from("=I", memory, at)[0] for at in (_LIMIT_AT, _QUEUED_AT))
@@ -266,9 +270,9 @@ def _has_room(memory: bytes) -> bool:
 
 
 def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
-    """Return an end, one of IPv4 inside IPv6 as IPv4: the peer may use that.
+    """Return an endpoint; IPv4 inside IPv6 becomes IPv4, because the peer may use that.
 
-    A loopback address is one of its network namespace alone.
+    A loopback address is unique only with its network namespace.
     """
     host = _host(data)
     is_loopback = host.startswith("127.") or host == "::1"

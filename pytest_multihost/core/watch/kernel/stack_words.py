@@ -1,8 +1,8 @@
-"""Names of functions on the stacks of threads that go on: read from memory, nothing is stopped.
+"""Find the names of functions on the stacks of threads, without stopping the threads.
 
-Every word that could be a return address is taken for one (see `proc_files`), so a name may be of a
-call that is over. The innermost one outside of the system's libraries has nearly nothing over it
-that could be left from another call: it says which library waits.
+Every word that may be a return address counts as one (see `return_addresses`), so a name may belong
+to a call that is over. But the innermost name outside of the system's libraries is reliable,
+because hardly any stack lies above it: it shows which library waits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pytest_multihost.core.watch.kernel.return_addresses import ReturnAddresses
 _SYSTEM = re.compile(
     r"\[vdso\]|.*/(ld-linux[-\w]*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)(-[.\d]+)?)\.so[.\d]*"
 )
-"""Libraries by which others wait."""
+"""System libraries, in which other libraries wait."""
 
 _RUNTIMES = re.compile(r".*/(torch|jaxlib)/.*\.so[.\d]*")
 
 
 @dataclass(frozen=True, slots=True)
 class StackWords:
-    """What the words of a thread's stack show.
+    """The functions that the words of a thread's stack name.
 
     Attributes:
         thread: Its native id.
         is_in_runtime: Whether it waits in code of torch or jax.
-        symbols: Functions of these on its stack, innermost first.
+        symbols: Functions of torch or jax on its stack, innermost first.
     """
 
     thread: int
@@ -42,7 +42,7 @@ class StackWords:
 
 
 def read_stack_words(pid: int, threads: Iterable[Thread]) -> tuple[StackWords, ...]:
-    """Return what the stacks of a process's waiting threads show; nothing of what cannot be read.
+    """Return the functions on the stacks of a process's waiting threads; skip unreadable stacks.
 
     Args:
         threads: Its threads, as a snapshot shows them.

@@ -1,4 +1,4 @@
-"""What tells the time in a world."""
+"""The source of a world's time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pytest_multihost.core.model.event import now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSource:
-    """What tells the time in a world: by default the machine's monotonic clock.
+    """The source of a world's time: by default the machine's monotonic clock.
 
     Attributes:
         now: Returns the time in seconds.
-        ends: Returns when timed waits end, by thread, where the arguments of their system calls do
-            not tell: these are as of the machine's clock.
+        ends: Returns the end of timed waits, by thread, if the arguments of their system calls do
+            not show it because these use the machine's clock.
         threads: Names of threads in ranks that only serve this source.
     """
 

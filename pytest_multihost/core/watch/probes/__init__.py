@@ -1,9 +1,9 @@
 """Collect stacks (faulthandler, py-spy, native frames) and flight recorder answers.
 
-* `dump`: has ranks write their stacks, or py-spy for them: `py_spy`.
-* `deep_probe`: asks ranks whose records do not show which ranks they wait for.
+* `dump`: has ranks write their stacks, or has `py_spy` read them.
+* `deep_probe`: probes ranks whose records do not show which ranks they wait for.
 * `native_frames`: native stacks, read by the program `native_reader`.
-* `partings`: where ranks parted, from what they have entered.
+* `partings`: the points where ranks entered different operations.
 """
 
 from pytest_multihost.core.watch.probes.deep_probe import (

@@ -1,7 +1,8 @@
 """Probe ranks whose records do not show which ranks they wait for, once the world is judged.
 
 Probes that need the rank's help or briefly stop its threads run only now: torch's flight recorder,
-the native frames below a jitted function, the holder of the GIL. Each is omitted if unavailable.
+the native frames below a jitted function, the holder of the GIL. A probe that is not available is
+skipped.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ FLIGHT_S = 0.2
 """How long a rank may take to answer; it needs a few milliseconds."""
 
 _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
-"""Labels of main threads that may hold the GIL: they wait, for which it should have been released,
-or compute, for which it must be released now and then; the stacks tell which."""
+"""Labels of main threads that may hold the GIL. They wait, and should have released it first, or
+compute, and must release it at intervals; the stacks show which."""
 
 POLL_S = 0.002
 
@@ -47,14 +48,14 @@ def probe_unclear_ranks(
     at_s: float,
     reader: NativeReader | None = None,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
-    """Return ranks with what probes have found, and what could not be read.
+    """Return the ranks with the results of probes, and a sentence for each failed probe.
 
     Args:
         ranks: All ranks, as shallow and deep snapshots show them.
         kernel: The last deep snapshot.
         pids: Process ids of the ranks that may be read.
-        alive: Ranks that may answer for themselves.
-        may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
+        alive: Ranks that may answer requests.
+        may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
     """
@@ -67,16 +68,16 @@ def probe_unclear_ranks(
         for seen in unclear
         if _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
     }
-    with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
+    with ThreadPoolExecutor(1) as pool:  # in parallel, because both readers start slowly
         reading = pool.submit(native_threads, asked, reader=reader) if asked else None
         may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
-    at_sockets = waits_at_sockets(kernel)  # which no recorder sees
+    at_sockets = waits_at_sockets(kernel)  # waits that no recorder sees
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
-        # Asked again, since the holder of the GIL is now known.
+        # Decided again, because the holder of the GIL is now known.
         is_asked = _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
         if seen.rank in stacks.threads and is_asked:
             seen = _with_native(seen, stacks.threads[seen.rank], pids[seen.rank], len(ranks), at_s)
@@ -87,7 +88,7 @@ def probe_unclear_ranks(
 
 
 def needs_native_frames(ranks: Sequence[RankSnapshot], *, may_run_jax: bool) -> bool:
-    """Return whether `probe_unclear_ranks` is going to read native frames of some of the ranks."""
+    """Return whether `probe_unclear_ranks` is going to read native frames of any of the ranks."""
     return any(
         _is_unclear(seen) and _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
         for seen in ranks
@@ -104,7 +105,7 @@ def _with_native(
 ) -> RankSnapshot:
     """Add the operation that a rank's native frames show, and the frames of its threads.
 
-    Of the threads only the main one is kept, and the one that is in the operation.
+    Only the main thread and the thread in the operation are kept.
     """
     operation = operation_of(threads, group=tuple(range(size)), at_s=at_s)
     new = (operation,) if operation is not None else ()
@@ -114,7 +115,7 @@ def _with_native(
 
 
 def _is_unclear(seen: RankSnapshot) -> bool:
-    """Return whether a rank's records show no wait for other ranks, at most for its own devices."""
+    """Return whether a rank's records show no wait, except one for its own devices."""
     waited = [each for each in seen.operations if each.waited_s is not None]
     return all(each.kind == "wait" and len(each.group) == 1 for each in waited)
 
@@ -148,14 +149,14 @@ def _with_flight(
 def with_probe_results(
     failure: WorldSnapshot, end: WorldSnapshot, unmoved: frozenset[int]
 ) -> WorldSnapshot:
-    """Add to the snapshot at the first failure what probes found at the end.
+    """Add results of the probes at the end to the snapshot at the first failure.
 
-    At the failure there was no time for probes. What they found later was so then, too, of ranks
-    that have not run in between.
+    At the failure there was no time for probes. For ranks that have not run in between, later
+    results were already true then.
 
     Args:
         failure: The snapshot at the first failure.
-        end: The last one, with what probes have found.
+        end: The last snapshot, with the results of probes.
         unmoved: Ranks that have not run in between.
     """
     probed = {seen.rank: seen for seen in end.ranks if seen.rank in unmoved}

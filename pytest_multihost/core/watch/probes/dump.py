@@ -1,4 +1,4 @@
-"""Have ranks write their stacks with faulthandler, or py-spy for them, and read them."""
+"""Have ranks write their stacks with faulthandler, or py-spy read them, and parse the result."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OUTSIDE_S = 5.0
 """The same for py-spy, which takes a few tenths of a second of processor time for each rank."""
 
 TASKS_S = 0.5
-"""The same for tasks of asyncio: only a rank that runs an event loop can answer."""
+"""The same for asyncio tasks, which only a rank that runs an event loop can report."""
 
 DEAF_S = 1.0
-"""The same for one that computes: Python runs a signal's handler between two bytecodes."""
+"""The same for a computing rank, because Python runs a signal's handler between two bytecodes."""
 
 _BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S}
 _POLL_S = 0.003
 _STABLE = 3
-"""How many sizes in a row must be equal for an answer to be complete: faulthandler writes line by
-line, and marks no end."""
+"""How many successive sizes must be equal for an answer to count as complete: faulthandler writes
+line by line, and marks no end."""
 
 _LOOP = "asyncio/base_events.py"
 
@@ -38,21 +38,21 @@ _LOOP = "asyncio/base_events.py"
 def dump_stacks(
     world: RunningWorld, ranks: Sequence[int], directory: Path, computing: Collection[int] = ()
 ) -> tuple[Dump, ...]:
-    """Return the stacks of `ranks`, with no threads for those that did not answer in time.
+    """Return the stacks of `ranks`, with no threads for ranks that did not answer in time.
 
     faulthandler works in a signal handler: it answers while another thread holds the GIL and in any
-    blocking call, but not in uninterruptible sleep, nor where the rank has another handler. Then
-    py-spy reads the stacks, if it is installed. Asking is for ranks that are to be ended: a
-    running rank with several busy threads can crash of it (python/cpython issue 116008).
+    blocking call, but not in uninterruptible sleep, nor if the rank has another handler. Then
+    py-spy reads the stacks, if it is installed. Use this only for ranks that are to be ended: it
+    can crash a running rank with several busy threads (python/cpython issue 116008).
 
-    All are asked twice, to see which of them move. The first answer counts: being asked
-    lets a stopped rank go on, and some native code takes a signal for an end. A rank with more
-    than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
+    Each rank is asked twice, to see whether it moves. The first answer is returned, because the
+    request continues a stopped rank, and a signal ends some native calls. faulthandler skips the
+    oldest of more than 100 threads, the main one, which is then requested separately.
 
     Args:
-        directory: Where they answer.
-        computing: Ranks whose main thread computes while it holds the GIL. One that runs Python
-            comes to run a handler of Python's, too; one in native code does not: it is deaf.
+        directory: Directory of the answers.
+        computing: Ranks whose main thread computes while it holds the GIL. In Python code it also
+            runs Python signal handlers; in native code it does not, and the rank is deaf.
     """
 
     def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
@@ -67,7 +67,7 @@ def dump_stacks(
     for rank, second in (ask(own, "threads") | ask(spied, "outside")).items():
         first = dumps[rank]
         one, two = (dump.main.frames if dump.main else () for dump in (first, second))
-        common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
+        common = min(len(one), len(two))  # a slow answer lacks its outermost frames
         dumps[rank] = replace(first, has_moved=one[:common] != two[:common])
     lacking = [rank for rank in answered if dumps[rank].lacks_main]
     for rank, main in ask(lacking, "main").items():
@@ -94,11 +94,10 @@ def dump_stacks(
 def request_dump(
     world: RunningWorld, ranks: Iterable[int], directory: Path, kind: DumpKind
 ) -> dict[int, Path]:
-    """Have ranks write what is asked for; return the files in which they do, when they are done.
+    """Have ranks write a kind of dump, wait for them, and return their files.
 
     Args:
-        directory: Where they answer.
-        kind: What they are to write.
+        directory: Directory of the files.
     """
     files = _answer_files(ranks, directory, kind)
     _ask(world, files, kind, _BUDGETS_S.get(kind, BUDGET_S))
@@ -111,7 +110,7 @@ def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict
 
 
 def _ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
-    """Ask ranks, and wait until every file has grown and none grows any more."""
+    """Request a dump from ranks, and wait until every file has grown and none grows any more."""
     if not files:
         return
     before = [_size(file) for file in files.values()]
@@ -141,7 +140,7 @@ def _read(file: Path) -> str:
 
 
 def _parse(text: str, *, rank: int) -> Dump:
-    """Read the last answer in a file, whoever has written it."""
+    """Return the last dump in a file, written by py-spy or faulthandler."""
     _, start, last = f"\n{text}".rpartition("\n[\n")
     try:
         return dump_of(rank, parse_dump(start + last))

@@ -1,9 +1,9 @@
-"""Read the native frames of all threads of ranks: what they wait for below Python.
+"""Read the native frames of all threads of ranks, which show their waits below Python.
 
 Each thread in turn is stopped for well under a millisecond and then continues, with the same
-results. Yet this is for a world that is suspected to hang, not for periodic use. Ranks that are
-stopped or in uninterruptible sleep are not read: the former need no further explanation, and
-ptrace(2) on the latter would block until the sleep ends.
+results. Even so, this is only for a world that is suspected to hang, not for periodic use. Ranks
+that are stopped or in uninterruptible sleep are not read: the former need no further explanation,
+and ptrace(2) on the latter would block until the sleep ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.watch.kernel import read_stat
 
 BUDGET_S = 5.0
-"""How long one process may take to be read: far more than it takes on an idle machine."""
+"""Timeout for reading one process, far longer than it takes on an idle machine."""
 
 _READER = Path(__file__).with_name("native_reader.py")
 _WHY_NOT = {
@@ -36,7 +36,7 @@ _WHY_NOT = {
     "X": "it has ended",
     "": "it has ended",
 }
-"""By the state of a process (proc(5), /proc/PID/stat): why it is not read."""
+"""Why a process is not read, by its state (proc(5), /proc/PID/stat)."""
 
 _STATE_READS = 20
 _STATE_INTERVAL_S = 0.01
@@ -51,7 +51,7 @@ class NativeStacks:
 
     Attributes:
         threads: All threads of each rank that could be read.
-        unobserved: What could not be read, why, and what would help: one sentence each.
+        unobserved: One sentence for each rank that could not be read, with a reason and a remedy.
     """
 
     threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
@@ -60,15 +60,19 @@ class NativeStacks:
 
 @dataclass(slots=True)
 class NativeReader:
-    """A process that reads native frames once. It takes 0.1 s to start. Close it in the end."""
+    """A process that reads native frames once. It takes 0.1 s to start, and must be closed."""
 
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self, likely: Iterable[int] = ()) -> None:
-        """Start it, if it is not running: it may be asked soon, and for `likely` processes."""
+        """Start it if it is not running, because it may soon be needed.
+
+        Args:
+            likely: Ids of processes that it may have to read.
+        """
         if self._process is None and _has_pystack():
             self._process = subprocess.Popen(
-                # -P: modules beside the reader must not stand in for those of the library
+                # -P: modules beside the reader must not hide those of the standard library
                 [sys.executable, "-P", str(_READER), *map(str, likely)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -76,7 +80,7 @@ class NativeReader:
             )
 
     def read(self, pids: Sequence[int], budget_s: float) -> str:
-        """Return what it writes about processes; only its begin if it takes too long."""
+        """Return its output about processes; only the beginning if it takes too long."""
         self.start()
         process, self._process = self._process, None
         if process is None:
@@ -88,13 +92,13 @@ class NativeReader:
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, _ = process.communicate()
-                for pid in pids:  # it was ended between stopping a process and waiting for that
+                for pid in pids:  # it may have been killed after it stopped one of them
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGCONT)
         return output.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """End it, if nobody has asked it."""
+        """End it if it was started and has not read anything."""
         if self._process is not None:
             with self._process:
                 self._process.kill()
@@ -104,13 +108,13 @@ class NativeReader:
 def native_threads(
     pids: Mapping[int, int], *, budget_s: float = BUDGET_S, reader: NativeReader | None = None
 ) -> NativeStacks:
-    """Return all threads of ranks with their native frames, within the budget of all together.
+    """Return all threads of ranks with their native frames, within a common time budget.
 
     Args:
-        pids: Process id of each rank to look at. Ranks of jax cost 0.15 CPU seconds for the symbols
-            of its library, and 0.05 for each rank.
-        budget_s: Seconds for each process.
-        reader: Reads them; may have been started before.
+        pids: Process id of each rank to read. Ranks of jax cost 0.15 CPU seconds for the symbols of
+            its library, and 0.05 for each rank.
+        budget_s: Seconds for each process; the sum is the budget of all.
+        reader: May have been started before.
     """
     states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
     reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
@@ -121,7 +125,7 @@ def native_threads(
     reader = reader or NativeReader()
     output = reader.read(list(errors), budget_s) if has_pystack and readable else ""
     for line in output.splitlines():
-        with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended meanwhile
+        with suppress(ValueError, TypeError, KeyError):  # the line is a warning or cut off
             answer = json.loads(line)
             threads[answer["pid"]] = tuple(
                 NativeThread(tid, tuple(map(plain_name, symbols)))
@@ -138,9 +142,9 @@ def native_threads(
 
 
 def _lasting_state(pid: int) -> str:
-    """Return the letter of a state, of an uninterruptible sleep only if it lasts.
+    """Return the letter of a process's state; D (uninterruptible sleep) only if it lasts.
 
-    A page that is read from a disk takes milliseconds, and a rank at work passes many.
+    Reading a page from disk takes milliseconds, and a working rank reads many.
     """
     state = ""
     for _ in range(_STATE_READS):

@@ -1,16 +1,17 @@
-"""A program: write the native frames of processes to stdout, one JSON object per line.
+"""A program that writes the native frames of processes to stdout, one JSON object per line.
 
-Their ids come on stdin, after it has started: whoever may need it soon starts it, and asks later.
-Its arguments are ids of processes that are likely then: of their largest library it reads the
-symbols at once, which does not touch the processes themselves.
+It reads the process ids from stdin, so it can be started before they are known. Its arguments are
+ids of processes that are likely to follow: it reads the symbols of their largest library at once,
+which does not touch the processes themselves.
 
-It runs as a separate process because it can crash, and can hang for good on a process in
+It runs as a separate process because it can crash, and can hang forever on a process in
 uninterruptible sleep.
 
-pystack stops a process until all its frames have names. For jax that takes seconds: it searches
-740 000 symbols for each frame. But it ships elfutils' libdw, which can stop one thread after the
-other with ptrace(2), for well under a millisecond each, and collect only addresses. Their names are
-looked up when all threads run again, in a table read once for all processes.
+pystack itself stops a process until all its frames have names. For jax that takes seconds, because
+it searches 740 000 symbols for each frame. But pystack ships elfutils' libdw, which can stop one
+thread after the other with ptrace(2), for well under a millisecond each, and collect only
+addresses. Their names are looked up when all threads run again, in a table read once for all
+processes.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from types import ModuleType
 Threads = list[tuple[int, list[str]]]
 """Each thread's id and the symbols of its frames, innermost first."""
 
-_DEPTH = 128  # the outermost frames of more are of no interest
+_DEPTH = 128  # of deeper stacks the outermost frames are skipped
 _UNKNOWN = "???"
-_OUT_OF_FRAMES = 1  # what a callback returns to end the walk
+_OUT_OF_FRAMES = 1  # the result of a callback that ends the walk
 
 _LARGEST = "/libjax_common.so"
 _ELF = Path(__file__).parents[1] / "kernel" / "elf.py"
@@ -66,7 +67,7 @@ class _Callbacks(ctypes.Structure):
 
 
 _find_no_debuginfo = _FindNothing(lambda *_: -1)
-"""Says that there is none: it is not needed, and looking for it may reach the network."""
+"""Finds no debug information: none is needed, and a search for it may use the network."""
 
 
 @functools.cache
@@ -74,7 +75,7 @@ def _libdw() -> ctypes.CDLL:
     """Load the libdw that pystack brings.
 
     Raises:
-        OSError: It is not there, or not one that we know.
+        OSError: It cannot be found or loaded.
         AttributeError: It lacks a function.
     """
     spec = importlib.util.find_spec("pystack")
@@ -121,7 +122,7 @@ def _threads(dw: ctypes.CDLL, pid: int) -> Threads:
 
 
 def _addresses(dw: ctypes.CDLL, dwfl: int, tid: int) -> list[int]:
-    """Return the addresses that a thread's frames are at; it is stopped meanwhile."""
+    """Return the code addresses of a thread's frames; the thread is stopped meanwhile."""
     found: list[int] = []
 
     def add(state: int, _: object) -> int:
@@ -137,7 +138,7 @@ def _addresses(dw: ctypes.CDLL, dwfl: int, tid: int) -> list[int]:
 
 
 def _file_and_address(dw: ctypes.CDLL, dwfl: int, pc: int) -> tuple[str, int]:
-    """Return the ELF file of some code and its address there; none of code made at run time."""
+    """Return the ELF file of code and its address there; "" and 0 for code made at run time."""
     module = dw.dwfl_addrmodule(dwfl, pc)
     if not module:
         return "", 0
@@ -149,9 +150,9 @@ def _file_and_address(dw: ctypes.CDLL, dwfl: int, pc: int) -> tuple[str, int]:
 
 @functools.cache
 def _elf() -> ModuleType:
-    """Load our reader of symbol tables by its path.
+    """Load the module `kernel.elf` by its path.
 
-    Importing the package that it is in would take longer than reading a process.
+    Importing its package would take longer than reading a process.
     """
     spec = importlib.util.spec_from_file_location("elf", _ELF)
     assert spec is not None  # noqa: S101 - for the type checker
@@ -170,7 +171,7 @@ def _name(path: str, address: int) -> str:
 
 
 def _read_symbols(pids: list[str]) -> None:
-    """Read the symbols of the library whose table takes long, 0.15 s, where it is mapped."""
+    """Read the symbols of the largest library, which takes 0.15 s, if a process has mapped it."""
     for pid in pids:
         for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
             if line.endswith(_LARGEST):
@@ -179,7 +180,7 @@ def _read_symbols(pids: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(Exception):  # told for each process
+    with contextlib.suppress(Exception):  # reported below for each process
         _libdw()
         _elf()
         _read_symbols(sys.argv[1:])
@@ -188,7 +189,7 @@ if __name__ == "__main__":
         answer: dict[str, object] = {"pid": pid}
         try:
             answer["threads"] = _threads(_libdw(), pid)
-        except Exception as reason:  # noqa: BLE001 - whatever it is, the others can be read
+        except Exception as reason:  # noqa: BLE001 - other processes may still be readable
             answer["error"] = f"{type(reason).__name__}: {reason}"
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,7 @@
-"""Find where ranks parted, from what they have entered: slot pages, torch's flight recorders."""
+"""Find where the ranks of a group entered different operations.
+
+The operations come from slot pages and from torch's flight recorders.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.watch.probes.deep_probe import FLIGHT_S, POLL_S
 
 _ANSWER_S = 1.0
-"""How long a rank may take to tell its flight recorder's stacks, once it has begun to answer."""
+"""How long a rank may take to send its flight recorder's stacks, once it has begun to answer."""
 
 
 def probe_partings(scratch: Path, size: int, alive: Sequence[int]) -> tuple[Parting, ...]:
-    """Return where the ranks of each group parted, if they did.
+    """Return the partings of the ranks of each group.
 
     Args:
         size: Number of ranks.
-        alive: Ranks that may answer for themselves.
+        alive: Ranks that may answer requests.
     """
     recorded = [
         each

@@ -1,8 +1,8 @@
-"""py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
+"""Run py-spy, which reads Python's stacks and the holder of the GIL from a process's memory.
 
-With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
+With ``--nonblocking`` it reads while the process goes on. Its data may then be inconsistent, which
 shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
-processor time, so it is run seldom, beside other work, and only for what is shown.
+processor time, so it runs seldom, in the background, and only for information that is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermos
 from pytest_multihost.core.slots.stacks import py_spy_command
 
 SAMPLE_INTERVAL_S = 5.0
-"""How far two samples are apart."""
+"""Time between two samples."""
 
 _TIMEOUT_S = 5.0
 _AT_ONCE = 4
@@ -29,16 +29,14 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class SpiedThread:
-    """One thread as py-spy sees it.
+    """One thread as py-spy reports it.
 
     Attributes:
-        tid: Its native id; 0 where py-spy does not know it.
-        name: Its name, empty where py-spy does not know it.
-        is_main: Whether it is the main thread.
-        holds_gil: Whether it holds the GIL.
+        tid: Its native id; 0 if py-spy does not know it.
+        name: Empty if py-spy does not know it.
         frames: Its frames, innermost first.
         values: For each frame the values of its local variables by name, as text; empty if they
-            were not asked for.
+            were not requested.
     """
 
     tid: int
@@ -50,10 +48,10 @@ class SpiedThread:
 
 
 def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
-    """Return the threads in what ``py-spy dump --json`` has printed.
+    """Return the threads in the output of ``py-spy dump --json``.
 
     Raises:
-        ValueError: It is an error message, or cut short.
+        ValueError: It is an error message, or cut off.
     """
     try:
         return tuple(
@@ -82,7 +80,7 @@ Spied = Mapping[int, tuple[SpiedThread, ...]]
 def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
     """Return the threads of processes with their variables, and why some could not be read.
 
-    Variables are read where that is possible: a thread that runs meanwhile may make it fail.
+    If reading variables fails, as it may while a thread runs, only the stacks are read.
 
     Args:
         pids: Process id of each rank.
@@ -107,7 +105,7 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
 
 
 def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
-    """Return what py-spy prints, or why there is nothing."""
+    """Return the threads that py-spy prints, or its error message."""
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
         return parse_dump(done.stdout)
@@ -152,11 +150,7 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
 
 @dataclass(slots=True)
 class PySpySampler:
-    """Samples the user's line in a process's main thread, in the background. Close it in the end.
-
-    Attributes:
-        clock: Returns the time in seconds.
-    """
+    """Samples the user's line in a process's main thread, in the background. Must be closed."""
 
     clock: Callable[[], float] = time.monotonic
     _command: tuple[str, ...] = field(default_factory=py_spy_command)
@@ -165,7 +159,7 @@ class PySpySampler:
     _sample: tuple[int, Frame | None] | None = None
 
     def user_frame(self, pid: int) -> Frame | None:
-        """Return the last sample of `pid`, if there is one, and begin another if it is old."""
+        """Return the last sample of `pid`, if any, and begin a new one if it is old."""
         if self._running is not None and self._running[1].poll() is not None:
             asked, _, answer = self._running
             answer.seek(0)
@@ -183,7 +177,7 @@ class PySpySampler:
         if not self._command:
             return
         with contextlib.suppress(OSError):
-            # a file: a pipe could fill up, as it is not read while py-spy writes
+            # A pipe could fill up, because nobody reads it while py-spy writes.
             answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
             process = subprocess.Popen(
                 [*self._command, str(pid)],
