@@ -1,4 +1,4 @@
-"""What explains a folder for ``multihost explain``."""
+"""The interface of objects that explain a folder for ``multihost explain``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explainer:
-    """Explains folders of one kind. Plugins offer theirs: `pytest_multihost_explainers`.
+    """Explains folders of one kind. Plugins offer theirs with `pytest_multihost_explainers`.
 
     Attributes:
-        source: What it derives a verdict from, in a word: "artifacts".
-        folder: Which folders it explains, for the help: "of an attempt, below .pytest_multihost".
+        source: A word for the source of the verdict, such as "artifacts".
+        folder: A text about the folders for the help: "of an attempt, below .pytest_multihost".
         explain: Explains the folder `directory` of the options and returns the exit code of the
-            command; None if the folder is not of its kind.
+            command, or None if the folder is not of its kind.
         add_options: Adds its own options to those of the command.
     """
 

@@ -1,6 +1,6 @@
-"""A script that processes run together which a launcher such as torchrun has started.
+"""A script that the processes of a launcher such as torchrun run together.
 
-The other processes are no concern of the command: a plugin lets them join, over the hook
+The command does not know the other processes. A plugin lets them join, with the hook
 `pytest_multihost_run_joined`.
 """
 
@@ -17,14 +17,14 @@ from pytest_multihost.core.model.spec import WorldSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherProcesses:
-    """The other processes that start ranks of a world, for the one that runs it.
+    """The other processes that start ranks of a world, for the process that runs it.
 
     Attributes:
-        launcher: Returns what starts the ranks in all processes; takes what starts them in this
-            one.
-        pids: Those of them that are on this machine.
-        check: Called now and then while the world runs; raises KeyboardInterrupt if one of them
-            has received a signal that ends the run.
+        launcher: Takes the launcher of this process, and returns one for the ranks in all
+            processes.
+        pids: The ids of those processes that are on this machine.
+        check: Called periodically while the world runs; raises KeyboardInterrupt if one of the
+            processes has received a signal that ends the run.
     """
 
     launcher: Callable[[ServerLauncher], Launcher] = lambda own: own
@@ -34,13 +34,14 @@ class OtherProcesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedScript:
-    """A script, and what one of the processes can do to run it.
+    """A script, and the functions with which one of the processes can run it.
 
     Attributes:
-        folder: Where its runs are kept.
+        folder: The folder for its runs.
         scratch: A private directory of this process.
-        plan: Returns the world of so many ranks; raises SettingError if there cannot be such.
-        launcher: Returns what starts ranks of a world in this process.
+        plan: Takes a number of ranks and returns the world; raises SettingError if an option or
+            this machine does not allow it.
+        launcher: Returns the launcher of this process for a world.
         run: Runs a world from this process, shows how it ends, and returns the exit code.
     """
 

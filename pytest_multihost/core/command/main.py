@@ -1,4 +1,7 @@
-"""The console script ``multihost``."""
+"""The console script ``multihost``: defines the command line, and runs a command.
+
+Each command imports its modules in its own function, so no command waits for another's imports.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,9 @@ if TYPE_CHECKING:
 
     from pytest_multihost.hookspecs import Commands
 
-# The command line of the console script; imports nothing of what the commands do.
-
 
 def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collection[str]]:
-    """Return what reads the command line, and the names of all commands, those of plugins too."""
+    """Return the parser of the command line, and the names of all commands, including plugins'."""
     parser = argparse.ArgumentParser(
         prog="multihost", description="Say which rank a hang waits for."
     )
@@ -56,7 +57,7 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
 
 
 def explainers_of(hook: pluggy.HookRelay) -> Sequence[Explainer]:
-    """Return what explains folders: what plugins offer, and last what explains an attempt."""
+    """Return the explainers of folders: those of plugins, and last the one of attempts."""
     return [*(each for group in hook.pytest_multihost_explainers() for each in group), ATTEMPTS]
 
 
@@ -75,7 +76,7 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
 def _add_run(
     run: argparse.ArgumentParser, offered: Sequence[Option[object]], hosts: Sequence[HostKind]
 ) -> None:
-    """Add the options of ``run``, with those that plugins offer; the rest is the script's."""
+    """Add the options of ``run`` and of plugins; the script gets the remaining arguments."""
     run.epilog = (
         "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
         " run, 3 if they hung, 130 if they were interrupted."
@@ -140,7 +141,7 @@ def _add_run(
 
 
 def _checked(option: Option[object], text: str) -> str:
-    """Return a text that is a value of an option."""
+    """Return the text if it is a valid value of an option."""
     try:
         option.parse(text)
     except SettingError as error:
@@ -154,7 +155,7 @@ def _run_options(hook: pluggy.HookRelay) -> list[Option[object]]:
 
 
 def _settings(options: argparse.Namespace, hook: pluggy.HookRelay) -> dict[str, str]:
-    """Return the values of these that are given, by name."""
+    """Return the given values of plugins' options for ``run``, by name."""
     given = {each.name: getattr(options, each.name) for each in _run_options(hook)}
     return {name: text for name, text in given.items() if text is not None}
 
@@ -167,9 +168,9 @@ def _seconds(text: str) -> float:
 
 
 def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
-    """Return the hooks of this package's plugins and of those that pytest would have here.
+    """Return the hooks of this package's plugins and of the plugins that pytest would load here.
 
-    Where one of these cannot be loaded, that is shown.
+    Prints an error if one cannot be loaded.
     """
     from pytest_multihost.core.project_plugins import may_offer, project_plugins
 
@@ -183,14 +184,8 @@ def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
         return hook
 
 
-# Each function imports what its command needs: a command must not wait for another one's.
-
-
 def main() -> int:
-    """Run a command; return the exit code: 0, or 1 if the command failed.
-
-    It has also failed if it has found a weakness or a difference.
-    """
+    """Run a command; return its exit code, which is 1 if an error ended it."""
     hook = new_plugin_manager().hook
     parser, names = make_parser(hook)
     command = next(iter(sys.argv[1:]), "")
@@ -199,7 +194,7 @@ def main() -> int:
         parser, _ = make_parser(hook)
     options = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters of a test name
             stream.reconfigure(errors="backslashreplace")
     try:
         code: int = options.act(options, hook)
@@ -242,7 +237,7 @@ def _explain(
 
 
 def _explain_attempt(options: argparse.Namespace) -> int:
-    """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
+    """Print the finding and its evidence; return 1 if the derived verdict differs."""
     from pytest_multihost.core.command.rejudged import explain
 
     page, differences = explain(options.directory)
@@ -254,11 +249,11 @@ def _explain_attempt(options: argparse.Namespace) -> int:
 ATTEMPTS = Explainer(
     source="artifacts", folder="of an attempt, below .pytest_multihost", explain=_explain_attempt
 )
-"""Explains any folder as that of an attempt of a test or script."""
+"""The explainer for attempts of a test or script; accepts any folder."""
 
 
 def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    """Open the page of the last run's only test that went wrong, else the run's page."""
+    """Open the page of the last run's only failed test, else the run's page."""
     import webbrowser
 
     from pytest_multihost.core.command.rejudged import last_page
@@ -271,7 +266,7 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 
 
 def _report(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    """Write every page again; 1 if one could not be written."""
+    """Write every page again; return 1 if one could not be written."""
     from pytest_multihost.core.command.rejudged import rebuild
 
     code = 0

@@ -1,4 +1,4 @@
-"""Verdicts and pages derived again from artifacts alone."""
+"""Derives verdicts and pages again from artifacts alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import page_sections
 
 _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
-"""Fields that the controller, not the judge, changes for multihost_expect."""
+"""Fields that multihost_expect changes after the judgement, so they cannot be derived again."""
 
 
 def explain(directory: Path) -> tuple[str, list[str]]:
     """Return an attempt's page for the terminal, and the fields that differ from its verdict.
 
     Raises:
-        MultihostError: The folder lacks a file that is needed.
+        MultihostError: A file is missing or unusable.
     """
     again = rejudge(directory)
     finding = again.judged.finding
@@ -36,14 +36,15 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
     differences = [
         name
-        for name in sorted(derived.keys() - not_derived)  # analyses read more than facts.json
+        # Analyses are not compared, because they read more than facts.json.
+        for name in sorted(derived.keys() - not_derived)
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
 
 
 def _without_sources(value: Json) -> Json:
-    """Return the value without the texts of source lines, which may have changed since."""
+    """Return the value without the texts of source lines, whose files may have changed since."""
     if isinstance(value, Mapping):
         return {key: _without_sources(each) for key, each in value.items() if key != "source"}
     if isinstance(value, list):
@@ -55,11 +56,10 @@ _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a fold
 
 
 def rebuild(directory: Path, renderers: Sequence[Renderer]) -> Iterator[Path | MultihostError]:
-    """Write pages again, and yield the path of each, or why it cannot be made.
+    """Write pages again, and yield the path of each, or the error that prevents it.
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
-        renderers: What plugins show and write.
 
     Raises:
         MultihostError: Nothing in it has a page.
@@ -89,7 +89,7 @@ def rebuild(directory: Path, renderers: Sequence[Renderer]) -> Iterator[Path | M
 
 
 def _pages_of(run: Path, renderers: Sequence[Renderer]) -> Iterator[Path | MultihostError]:
-    """Write again the pages of a run that are not those of an attempt."""
+    """Write the pages of a run again, except those of attempts."""
     try:
         _, problems = RunFolder(run.parent, run.name).verdicts()
         yield from (unusable(run / "verdicts.jsonl", each) for each in problems)
@@ -98,21 +98,21 @@ def _pages_of(run: Path, renderers: Sequence[Renderer]) -> Iterator[Path | Multi
                 yield from renderer.rebuild(run)
         yield write_index(run, renderers)
     except FileNotFoundError:
-        return  # a run whose folder was thinned out
+        return  # somebody has deleted files of the run
     except OSError as error:
         yield MultihostError(f"{run}: its page cannot be written", seen=str(error))
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The part of a diagnosis that has source lines as they were at the time."""
+    """The part of a diagnosis with the source lines as they were at the time."""
 
     groups: tuple[PlaceGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _WithPlaces:
-    """The part of verdict.json that is read here."""
+    """The part of verdict.json that this module reads."""
 
     diagnosis: _Places | None = None
 
@@ -146,14 +146,13 @@ def _again(directory: Path, renderers: Sequence[Renderer]) -> Path:
 
 
 def last_page(directory: Path, renderers: Sequence[Renderer]) -> Path:
-    """Return the page of the last run's only test that went wrong, else the run's own page.
+    """Return the page of the last run's only failed test, else the run's own page.
 
     Args:
         directory: The artifacts directory, or a folder in it.
-        renderers: What plugins show in the run's page.
 
     Raises:
-        MultihostError: There is none.
+        MultihostError: There is no page.
     """
     latest = directory / "latest"
     run = latest if latest.exists() else directory

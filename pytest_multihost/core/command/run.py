@@ -1,4 +1,4 @@
-"""A script run as a world of ranks: recorded, watched and judged as a test is, without pytest."""
+"""Runs a script as a world of ranks: recorded, watched and judged like a test, without pytest."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ from pytest_multihost.core.services import ServiceKind, asked_for
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
-"""The exit codes."""
+"""The exit codes of ``multihost run``."""
 
 HORIZON_S = 300.0
-"""The horizon that a world has if none is given."""
+"""The default horizon of a world."""
 
 _STARTUP_TIMEOUT_S = 300.0
 _SERVER_LOG = "server.log"
@@ -78,19 +78,16 @@ class RunOptions:
 
     Attributes:
         script: The script's file, or the name of a module.
-        is_module: Whether it is a module, as for ``python -m``.
-        ranks: How many ranks run it; None: as many as processes that a launcher has started.
-        backend: The backend that is initialised for them.
-        hosts: What their hosts are made from.
+        is_module: Whether `script` is a module, as for ``python -m``.
+        ranks: Number of ranks; None for one per process that a launcher has started.
         settings: The values of options that plugins offer for this command, by name.
-        faults: What is done to them, as text.
-        timeout_s: Ends the world so many seconds after it has begun; None: it may take any time.
-        horizon_s: The world hangs if nothing in it can move within so many seconds.
-        log_folder: Where runs, with the ranks' output, are kept in place of showing it; None: it
-            is shown.
-        artifacts: Where runs are kept that went wrong.
-        is_kept: Whether a run that ended well is kept, too.
-        plugins: Names of plugins, as after pytest's ``-p``.
+        timeout_s: The world is ended this long after its start; None for never.
+        horizon_s: The world hangs if nothing in it can move within this time.
+        log_folder: The folder for runs with the ranks' output, which is then not shown; None to
+            show the output.
+        artifacts: The folder for runs that failed.
+        is_kept: Whether a run that ended well is kept as well.
+        plugins: Names of plugins, as for pytest's ``-p``.
     """
 
     script: str
@@ -110,18 +107,18 @@ class RunOptions:
 
     @property
     def plugin_source(self) -> PluginSource:
-        """Where plugins of others are looked for: as by pytest here and where the script is."""
+        """Where to find other plugins: as pytest does, here and in the script's folder."""
         folders = [Path.cwd()] if self.is_module else [Path.cwd(), Path(self.script).parent]
         paths = dict.fromkeys(str(each.absolute()) for each in folders if each.is_dir())
         return PluginSource(folders=tuple(paths), named=tuple(self.plugins))
 
     @property
     def folder(self) -> Path:
-        """Where runs are kept, whichever are."""
+        """The folder for the runs that are kept."""
         return (self.log_folder or self.artifacts).absolute()
 
     def command(self, size: int) -> list[str]:
-        """Return the command line that runs the world of `size` ranks again."""
+        """Return the command line that repeats the world of `size` ranks."""
         args = ["multihost", "run", "--ranks", str(size)]
         args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
@@ -135,10 +132,9 @@ class RunOptions:
 
 
 def run_script(options: RunOptions, hook: pluggy.HookRelay) -> int:
-    """Run a script in ranks, show what they print and how they end; return the exit code.
+    """Run a script in ranks, show their output and how they end; return the exit code.
 
     Args:
-        options: The command line.
         hook: The hooks of this package's own plugins.
     """
     try:
@@ -160,9 +156,8 @@ class _Command:
     """One ``multihost run``.
 
     Attributes:
-        options: The command line.
-        hook: The hooks of this package's plugins, and of those of others once these are loaded.
-        has_others: Whether these are loaded.
+        hook: The hooks of this package's plugins, and of other plugins once they are loaded.
+        has_others: Whether other plugins are loaded.
     """
 
     options: RunOptions
@@ -173,8 +168,8 @@ class _Command:
     def plan(self, size: int) -> WorldSpec:
         """Return the world of `size` ranks.
 
-        Plugins of others are loaded only if they may offer something, or if an option names what
-        this package does not have.
+        Other plugins are loaded only if they may offer something, or if an option names something
+        that this package lacks.
 
         Raises:
             SettingError: An option cannot be used, or this machine lacks what a fault needs.
@@ -189,10 +184,10 @@ class _Command:
         return _spec(self.options, size, self.hook)
 
     def run_joined(self) -> int:
-        """Run it in ranks of the processes that a launcher has started; return the exit code.
+        """Run the script in the processes that a launcher has started; return the exit code.
 
         Raises:
-            SettingError: There are no such processes, or no plugin that lets them join.
+            SettingError: There are no such processes, or no plugin lets them join.
         """
         script = JoinedScript(
             folder=self.options.folder,
@@ -210,7 +205,7 @@ class _Command:
         return code
 
     def run(self, spec: WorldSpec, others: OtherProcesses) -> int:
-        """Run a world, show what its ranks print and how they end; return the exit code."""
+        """Run a world, show its ranks' output and how they end; return the exit code."""
         options = self.options
         folder, renderers = RunFolder(options.folder, new_run_id()), offered_renderers(self.hook)
         files = _Files(folder, self.scratch / "artifacts", spec, renderers)
@@ -252,10 +247,10 @@ class _Command:
         return _show_end(_judged(result, backend), files, options)
 
     def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
-        """Return what starts ranks: it forks a process for each, which becomes an interpreter.
+        """Return a launcher whose server starts a new interpreter for each rank.
 
         Args:
-            directory: Where its log goes.
+            directory: The folder for the server's log.
         """
         own = own_variables(keeps_proxies=spec.keeps_proxies)
         variables = {**own, **thread_variables(own)}
@@ -277,7 +272,7 @@ class _Command:
 
 
 def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
-    """Return whether this package's own plugins offer what the ranks of a world need."""
+    """Return whether this package's own plugins offer the backend and the faults of a world."""
     own = new_plugin_manager().hook
     backend = find_backend(spec.backend, offered_backends(hook))
     kinds = kinds_by_name(hook.pytest_multihost_faults())
@@ -290,12 +285,12 @@ def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
 def _judged(result: WorldResult, backend: Backend) -> Judgement:
     symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
     judged = judge_world(result, symptoms, SourceContext(str(Path.cwd())))
-    # As of a test: a run whose fault never fired has shown nothing.
+    # As for a test, a run whose fault never fired has shown nothing.
     return replace(judged, finding=require_fired(judged.finding, result))
 
 
 def _show_end(judged: Judgement, files: _Files, options: RunOptions) -> int:
-    """Show how a world has ended, and keep its files; return the exit code."""
+    """Show how a world ended, and keep its files; return the exit code."""
     if judged.finding.outcome == "passed":
         if options.is_kept:
             sys.stdout.write(f"files {files.save(judged)}\n")
@@ -325,7 +320,7 @@ def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
     """Return the backend of a world.
 
     Raises:
-        SettingError: There is none of that name, or this machine lacks what it needs.
+        SettingError: No backend has that name, or this machine lacks what it needs.
     """
     backend = find_backend(spec.backend, offered_backends(hook))
     here = spec.size if spec.shares_files else len(spec.host_of(0).ranks)
@@ -335,10 +330,10 @@ def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
 
 
 def _require_script(options: RunOptions, size: int) -> None:
-    """Check what no plugin can change.
+    """Check the number of ranks and the script, which do not depend on plugins.
 
     Raises:
-        SettingError: There cannot be so many ranks, or there is no script.
+        SettingError: The number of ranks is out of range, or there is no script.
     """
     if not 1 <= size <= MAX_RANKS:
         raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {size}")
@@ -347,7 +342,7 @@ def _require_script(options: RunOptions, size: int) -> None:
 
 
 def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
-    """Return the world of `size` ranks, of what plugins offer.
+    """Return the world of `size` ranks, with the backends, faults and services that plugins offer.
 
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
@@ -397,13 +392,12 @@ def _services(spec: WorldSpec, hook: pluggy.HookRelay) -> list[ServiceKind]:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Where the files of the world are: among temporary ones until it is known to be kept.
+    """The files of the world: temporary ones until it is clear that they are kept.
 
     Attributes:
         folder: The folder of this run, if it is kept.
-        directory: Where the files are.
-        renderers: What plugins write and show of it.
-        is_kept: Whether that is in `folder`.
+        directory: The present folder of the files.
+        is_kept: Whether `directory` is in `folder`.
     """
 
     folder: RunFolder
@@ -413,10 +407,10 @@ class _Files:
     is_kept: bool = False
 
     def kept(self) -> _Files:
-        """Return the files in the folder of the run, moved there if they are not.
+        """Return the files in the folder of the run; move them there if necessary.
 
         Raises:
-            MultihostError: The folder of artifacts cannot be used.
+            SettingError: The folder of artifacts cannot be used.
         """
         if self.is_kept:
             return self
@@ -430,14 +424,14 @@ class _Files:
         return replace(self, directory=directory, is_kept=True)
 
     def save(self, judged: Judgement) -> str:
-        """Write and keep what is known of the world; return where that is, or why nowhere."""
+        """Write and keep the records of the world; return their path, or why there is none."""
         try:
             return str(self.kept().write(judged))
-        except (SettingError, OSError) as error:  # what is known is shown all the same
+        except (SettingError, OSError) as error:  # the judgement is shown all the same
             return f"none: {error}"
 
     def write(self, judged: Judgement) -> Path:
-        """Write what is known of the world; return the path of its page, or of the folder.
+        """Write the records of the world; return the path of its page, or of the folder.
 
         Raises:
             OSError: The run's list of verdicts cannot be written.
@@ -453,20 +447,20 @@ class _Files:
         return shown.relative_to(here) if shown.is_relative_to(here) else shown
 
 
-# The temporary directory of a run, which does not outlive it for long however that ends.
+# The temporary directory of a run, which does not outlive the run for long however that ends.
 #
-# Its server removes it when the controller is killed. Where both are killed, the next run does: who
-# uses a directory holds a lock on it, which also tells of processes in another namespace.
+# If the controller is killed, its server removes the directory. If both are killed, the next run
+# does. A process that uses a directory holds a lock on it, which other PID namespaces also see.
 
 
 _PREFIX = "multihost-run-"
 _YOUNG_S = 60.0
-"""One that was just made may not be locked yet."""
+"""A directory younger than this may not be locked yet."""
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Make a temporary directory for a run, and remove it and those of runs that were killed."""
+    """Make a temporary directory for a run and remove it at the end, with those of killed runs."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

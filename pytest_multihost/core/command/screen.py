@@ -1,4 +1,7 @@
-"""What is shown of a script that runs: the output of its ranks, and a line while there is none."""
+"""Shows a running script: its ranks' output, and a line of progress while there is none.
+
+`page_of` returns the terminal's page of a world that is not an attempt of a test.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from pytest_multihost.core.report.text import ERASE, page_sections
 from pytest_multihost.core.watched_world import WorldProgress
 
 _COLOURS = (36, 32, 33, 35, 34, 31)
-"""Cyan, green, yellow, magenta, blue, red: in turn, for the ranks."""
+"""Cyan, green, yellow, magenta, blue, red; the ranks get them in turn."""
 
 _LINE_S = 1.0
-"""How long nothing must have been printed before the line is shown, and how often it changes."""
+"""Silence before the line is shown, and the interval between its updates."""
 
 
 @dataclass(slots=True)
@@ -27,8 +30,7 @@ class Screen:
     """Standard output while the world runs.
 
     Attributes:
-        progress: Says where the ranks are.
-        output: What the ranks print; None: it is not shown.
+        output: The ranks' output; None if it is not shown.
     """
 
     progress: WorldProgress
@@ -46,10 +48,9 @@ class Screen:
         """Return the screen of a world.
 
         Args:
-            progress: Says where the ranks are.
-            directory: Where their logs are.
-            size: How many there are.
-            hides: Whether what they print is not shown.
+            directory: The folder of the ranks' logs.
+            size: Number of ranks.
+            hides: Whether to hide the ranks' output.
         """
         screen = cls(progress)
         if not hides:
@@ -65,7 +66,7 @@ class Screen:
         sys.stdout.write(text)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
-        """Show what has been printed, or where the ranks are after `seconds`."""
+        """Show new output, or after a silence the ranks' progress after `seconds`."""
         if self.output is not None:
             self.output.show()
         if self._has_new:
@@ -78,7 +79,7 @@ class Screen:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Show what is left, and take the line away."""
+        """Show the remaining output, and erase the line."""
         self.progress.close()
         self.write("")
         if self.output is not None:
@@ -87,7 +88,7 @@ class Screen:
 
 
 def _prefix(size: int) -> Callable[[int], str]:
-    """Return what makes the beginning of a line of a rank, in colour on a terminal."""
+    """Return a function that returns the prefix of a rank's lines, in colour on a terminal."""
     width, is_coloured = len(str(size - 1)), has_colours()
 
     def prefix(rank: int) -> str:
@@ -98,19 +99,16 @@ def _prefix(size: int) -> Callable[[int], str]:
     return prefix
 
 
-# The page for the terminal of a world that is no attempt of a test.
-
-
 def has_colours() -> bool:
-    """Return whether standard output is a terminal that is to show colours."""
+    """Return whether standard output is a terminal that may show colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str:
-    """Return the page for the terminal, in colour and in its width if that is one.
+    """Return a world's page; if standard output is a terminal, in its width and in colour.
 
     Args:
-        files: Where what it was told from is.
+        files: The location of the files that the judgement was derived from.
         shows_native: Whether native frames are shown, if they were read.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -123,19 +121,19 @@ def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str
 
 
 def _word(judged: Judgement) -> str:
-    """Return in a word how the world has ended, or whether it hangs."""
+    """Return a word for how the world ended, or whether it hangs."""
     found, outcome = judged.diagnosis, judged.finding.outcome
     if outcome in ("failed", "crashed", "error"):
         return outcome.upper()
     if found is None or outcome != "hung":
         return "NOT KNOWN TO HANG"
-    # Who looks only once cannot tell a slow rank from one that hangs, unless it is proven.
+    # Without a proof, a single observation cannot distinguish a slow rank from a hung one.
     is_sure = found.detected_by != "attach" or judged.result.reason is not None
     return "HUNG" if is_sure else "HUNG?"
 
 
 def _tracebacks(judged: Judgement) -> Iterator[tuple[str, str]]:
-    """Yield title and text of the traceback of the rank that decided."""
+    """Yield title and text of the headline rank's traceback, if it has one."""
     for each in judged.finding.ranks:
         if each.facts.rank == judged.finding.headline and each.error is not None:
             yield f"rank {each.facts.rank}: {each.error.type}", each.error.text.rstrip()

@@ -1,13 +1,13 @@
-"""The pytest plugin: the only part of this package, but for the agent in a rank, that knows pytest.
+"""The pytest plugin; except for the agent in a rank, only this part of the package knows pytest.
 
-It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A test goes through
-`marks` and `options` to a `plan`, through `launchers` to a server (`server_process`), through
-`attempt` to a world, its verdict, what follows from it (`analysis`) and its artifacts, and through
-`item` to pytest's own report. `run` keeps what lasts from one attempt to the next.
+It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
 
-`option` is what an option is, `option_texts` and `marker_values` are how its values are read;
-`acceptances` reads the file of what the project accepts. `live_display` is what is shown while a
-world runs.
-
-`fixtures` are those of ranks, `tally` counts and ends the run.
+* `marks` and `options` read the settings of a test; `option_texts` and `marker_values` parse their
+  values, and `acceptances` reads the file of accepted weaknesses.
+* `plan` decides how each test runs, and `launchers` starts a server (`server_process`) for it.
+* `attempt` runs the world, judges it and writes its artifacts; an `analysis` adds an extension's
+  findings; `live_display` shows the world while it runs.
+* `item` transfers the ranks' results into pytest's own report.
+* `run` holds what lasts from one attempt to the next; `tally` counts, and ends the run.
+* `fixtures` are the fixtures for ranks.
 """

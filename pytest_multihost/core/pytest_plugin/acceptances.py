@@ -1,4 +1,4 @@
-"""The file in which a project says what it accepts, with a reason for each entry."""
+"""Reads the file in which a project accepts known weaknesses, each with a reason."""
 
 from __future__ import annotations
 
@@ -23,13 +23,10 @@ reason = "the launcher ends the job"
 
 
 def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
-    """Return what the project accepts.
-
-    Args:
-        settings: Name the file; the usual one need not be there.
+    """Return the entries of the file that the settings name, or of the usual one if it exists.
 
     Raises:
-        pytest.UsageError: It cannot be read, or an entry is wrong; names it.
+        pytest.UsageError: The file cannot be read, or an entry, which the error names, is wrong.
     """
     named = settings.get(ACCEPTED)
     path = root / (named or ACCEPTED_NAME)

@@ -1,4 +1,4 @@
-"""An analysis: what follows from a passed attempt, and whether it fails the test."""
+"""An analysis: an extension's findings on a passed attempt, and whether they fail the test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.layout import Section
 
 Sections = Callable[[str, int | None], Sequence[Section]]
-"""Returns sections for the terminal. Takes where the attempt's files are, and the columns of the
-terminal, None if there is none."""
+"""Returns sections for the terminal. Takes the location of the attempt's files, and the width of
+the terminal, or None if there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,7 @@ class PlacedWarning:
     """A warning at a line of the program.
 
     Attributes:
-        text: What it says.
-        place: The line; None: that of the test.
+        place: The line; None stands for the test's line.
     """
 
     category: type[Warning]
@@ -35,17 +34,18 @@ def no_sections(_files: str, _columns: int | None) -> Sequence[Section]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What one extension says about an attempt that has passed.
+    """One extension's findings on an attempt that has passed.
 
     Attributes:
         name: The key of `record` in verdict.json.
-        record: JSON for verdict.json, where it is written after the analysis; None: null.
-        headline: One line: what is wrong, if the analysis fails the test.
-        fails_test: Whether it does. It also does if one of `warnings` is an error (-W error).
-        sections: What the terminal shows below the headline.
-        summary: A line for the end of pytest's output; empty: none.
+        record: JSON for verdict.json; None becomes null.
+        headline: One line on what is wrong, if the analysis fails the test.
+        fails_test: Whether the analysis fails the test. A warning that is an error (-W error) fails
+            it as well.
+        sections: The sections that the terminal shows below the headline.
+        summary: A line for the end of pytest's output; may be empty.
         has_findings: Whether the attempt gets a page and facts.json although it has passed.
-        page: The name of a page in the attempt's folder that shows more; empty: there is none.
+        page: The name of a page in the attempt's folder that shows more; may be empty.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One attempt of one test: from spec to world to result to verdict to files."""
+"""Runs one attempt of one test: from spec to world, result, verdict and files."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ from pytest_multihost.core.watched_world import WatchedWorld
 
 @dataclass(frozen=True, slots=True)
 class CompletedAttempt:
-    """One attempt of one item, when its world is over.
+    """One attempt of one item, after its world has ended.
 
     Attributes:
-        directory: Where its artifacts are.
-        scratch: The private directory of the world; gone once its files are written, if it passed.
-        proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
-        analyses: What extensions say about it.
-        failed_by: The analysis that fails the test; None if none does.
+        directory: The folder of the attempt's artifacts.
+        scratch: The private directory of the world; removed at the end if the world passed.
+        proven_hang: The proof of a hang, if the world ran on until its deadline nevertheless
+            (multihost_early = warn).
+        analyses: The extensions' findings.
+        failed_by: The analysis that fails the test, if any.
     """
 
     plan: Plan
@@ -62,7 +63,7 @@ class CompletedAttempt:
 
     @property
     def files(self) -> str:
-        """What the page in the terminal says of the folder: the page for a browser, if any."""
+        """The path that the terminal shows: that of the page for a browser, else of the folder."""
         root, directory = Path(self.judged.context.root), self.directory
         where = directory.relative_to(root) if directory.is_relative_to(root) else directory
         pages = (*(each.page for each in self.analyses if each.page), PAGE_NAME)
@@ -79,17 +80,15 @@ def run_attempt(
     tally: Tally,
     folder: RunFolder,
 ) -> CompletedAttempt:
-    """Run a world, judge it, and write down what happened.
+    """Run a world, judge it, and write its artifacts.
 
     Args:
-        plan: How the test is to run.
-        launcher: What starts its ranks.
         tally: Has the settings, and records files that could not be written.
     """
     config = item.config
-    # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
+    # Not with the factory's `mktemp`, which leaves a symbolic link for every name.
     scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
-    directory = scratch  # where the artifacts' disk is full
+    directory = scratch  # used if the artifacts' disk is full
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
     processes = config.hook.pytest_multihost_processes(config=config)
@@ -102,7 +101,7 @@ def run_attempt(
         kinds=config.hook.pytest_multihost_services(),
     )
     watchdog = world.watchdog
-    # An xdist worker gets no Ctrl-C, and shares the machine with the others.
+    # An xdist worker gets no Ctrl-C, and shares the machine with other workers.
     is_worker = hasattr(config, "workerinput")
     is_kept = config.option.multihost_keep and not is_worker
     places = hold_permits(folder.path / "places", spec.size)
@@ -119,7 +118,7 @@ def run_attempt(
     finding = judged.finding
     if plan.expected is not None:
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
-    # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
+    # Last, because a test whose fault never fired has shown nothing, even if it hung as expected.
     judged = replace(judged, finding=require_fired(finding, result))
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
@@ -133,7 +132,7 @@ def run_attempt(
 def _write_artifacts(
     attempt: CompletedAttempt, folder: RunFolder, tally: Tally, hook: pluggy.HookRelay
 ) -> None:
-    """Write everything that is known of an attempt; note what could not be written."""
+    """Write all records of an attempt; the tally notes files that could not be written."""
     plan, judged, directory = attempt.plan, attempt.judged, attempt.directory
     result, finding, root = judged.result, judged.finding, judged.context.root
     about = Attempt(
@@ -160,14 +159,14 @@ def _write_artifacts(
         if each.write is not None:
             with tally.noting(f"{nodeid}: {each.name}"):
                 each.write(directory, judged)
-    with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files
+    with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last, because it lists the other files
         write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
-    """Remove what a world that passed has left in its scratch directory.
+    """Remove the scratch directory of a world that passed.
 
-    All of it, or with tmp_path_retention_policy = "all" only what is empty or not the test's.
+    With tmp_path_retention_policy = "all", the test's own files are kept.
     """
     if str(config.getini("tmp_path_retention_policy")) != "all":
         shutil.rmtree(scratch, ignore_errors=True)
@@ -178,12 +177,12 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
         else:
             each.unlink(missing_ok=True)
     for directory in (*scratch.iterdir(), scratch):
-        with contextlib.suppress(OSError):  # not empty: the test's own files
+        with contextlib.suppress(OSError):  # it has the test's own files
             directory.rmdir()
 
 
 def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
-    """Print how to attach to the ranks of a world that hangs, and wait for Ctrl-C, or an hour."""
+    """Print how to attach to the ranks of a hanging world; wait an hour, or until Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
     lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
     head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"

@@ -1,11 +1,11 @@
-"""The plugin's hooks, in the order in which pytest calls them: the map of this package.
+"""The plugin's hooks, in the order in which pytest calls them.
 
-Imported in every run of pytest, so nothing heavy is imported here: what only worlds need is
-imported by the hook that finds some.
+Every run of pytest imports this module, so it imports nothing heavy. The hook that finds worlds
+imports what they need.
 
 Two more sets of hooks are registered when they are needed: those of a run with worlds (`run`), and
-those of an interpreter that was started by a controller (`server_process`). Inside a rank
-`rank.agent` has hooks of its own. The extensions are plugins of their own (`core.registry`).
+those of an interpreter that a controller has started (`server_process`). Inside a rank,
+`rank.agent` has its own hooks. Each extension is a plugin of its own (`core.registry`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,8 @@ import pytest_multihost
 __all__ = ["shared_tmp_path", "world"]
 
 
-# Every run, in the order in which pytest calls them.
-
-
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare options and ini values, those of plugins to come as well."""
+    """Declare options and ini values, including those of plugins that are registered later."""
     _check_package()
     offered = OfferedOptions(parser)
     pluginmanager.register(offered, OFFERED)
@@ -63,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks that others can implement, and register what is built in."""
+    """Declare the hooks that others can implement, and register built-ins and extensions."""
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(built_in, "multihost_built_in")
     register_extensions(pluginmanager)
@@ -79,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize over several world sizes or backends, behind the test's own parameters."""
+    """Parametrize over several world sizes or backends, after the test's own parameters."""
     parametrize(metafunc, metafunc.config.stash[TALLY].settings)
 
 
@@ -87,10 +84,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """Make the multihost tests run as worlds.
 
-    Here and not in an earlier hook: only now is the list of tests final - deselected, reordered
-    and distributed - and every other plugin has seen the items as pytest collected them. Servers
-    are started for the tests that are left, and what is imported for worlds is imported only if
-    there are some.
+    This is the first hook where the list of tests is final (deselected, reordered and distributed)
+    and every other plugin has seen the items as pytest collected them. Servers are started only for
+    the remaining tests, and modules for worlds are imported only if there are some.
     """
     yield
     settings = session.config.stash[TALLY].settings
@@ -108,12 +104,12 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
 
 
 def _has_marker(item: pytest.Item) -> bool:
-    """Whether a test has a marker of ours, or of an extension."""
+    """Return whether a test has a marker of this plugin or of an extension."""
     return any(mark.name.startswith("multihost") for mark in item.iter_markers())
 
 
 def _make_worlds(session: pytest.Session, settings: Settings) -> None:
-    """Plan the multihost tests of a session, and start what they need.
+    """Plan the multihost tests of a session, and start their servers.
 
     Raises:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
@@ -123,14 +119,14 @@ def _make_worlds(session: pytest.Session, settings: Settings) -> None:
     if chosen:
         from pytest_multihost.core.pytest_plugin.run import start_run
 
-        start_run(session, chosen)  # registers the hooks of a run with worlds
+        start_run(session, chosen)  # also registers the hooks of a run with worlds
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(
     report: pytest.TestReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Give a hang a letter of its own; it counts as a failure."""
+    """Give a hang its own letter; it counts as a failure."""
     if report.failed and getattr(report, "is_multihost_hang", False):
         return "failed", "H", ("HUNG", {"red": True})
     return None
@@ -138,22 +134,22 @@ def pytest_report_teststatus(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Warn, or fail the run, if worlds were asked for and none ran; write the run's page."""
+    """Write the run's page; warn, or fail the run, if worlds were requested and none ran."""
     end_run(session.config.stash[TALLY], session)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the lines that were kept for the end, and why the run fails although no test did."""
-    if not hasattr(terminalreporter.config, "workerinput"):  # xdist's controller does it for all
+    """Write the run's final lines, and why the run fails although no test did."""
+    if not hasattr(terminalreporter.config, "workerinput"):  # xdist's controller writes for all
         summarize(terminalreporter, terminalreporter.config.stash[TALLY])
 
 
-# Runs with pytest-xdist, in its controller.
+# Hooks in the controller of pytest-xdist
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist's WorkerController
-    """Tell an xdist worker which run it belongs to and how pytest was called."""
+    """Send an xdist worker the id of the run and pytest's arguments."""
     from pytest_multihost.core.report.artifacts import new_run_id
 
     tally = node.config.stash[TALLY]
@@ -164,13 +160,13 @@ def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist's WorkerCo
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG001
-    """Add up what the workers have selected and run, and what they could not write."""
+    """Add a worker's counts and lines to the run's."""
     tally = node.config.stash[TALLY]
     for name, value in getattr(node, "workeroutput", {}).get("multihost", {}).items():
         setattr(tally, name, getattr(tally, name) + value)
 
 
-# Our own hooks, as far as they are about pytest. `core.built_in` has the others.
+# This plugin's own hooks about pytest; `core.built_in` implements the others
 
 
 @pytest.hookimpl(tryfirst=True)  # first in the help
@@ -181,24 +177,24 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_multihost_prepare(spec: WorldSpec) -> WorldSpec:
-    """Return the spec that extensions change."""
+    """Return the spec; extensions wrap this hook to change it."""
     return spec
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_multihost_launch(launcher: Launcher) -> Launcher:
-    """Return the launcher that extensions change."""
+    """Return the launcher; extensions wrap this hook to change it."""
     return launcher
 
 
 def _check_package() -> None:
     """Check that `pytest_multihost` is this package, and not FreeIPA's pytest-multihost.
 
-    pip installs both without a warning. The one installed last owns the `__init__`, and
-    uninstalling it deletes that file; our other modules stay, and half of them work.
+    pip installs both without a warning. The package installed last owns `__init__.py`, and
+    uninstalling it deletes that file. This package's other modules stay, and half of them work.
 
     Raises:
-        pytest.UsageError: Its `__init__` is another package's or deleted; says how to repair it.
+        pytest.UsageError: `__init__.py` is missing or from the other package; has the remedy.
     """
     if hasattr(pytest_multihost, "WorldBrokenError"):
         return

@@ -1,4 +1,4 @@
-"""Fixtures that a test uses inside a rank."""
+"""The fixtures that a test uses inside a rank."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""A test item whose body runs in ranks, and how the ranks' results reach pytest's own report.
+"""A test item whose body runs in ranks, and the transfer of the ranks' results to pytest's report.
 
-At the end of the collection `MultihostItem` is mixed into the item's own class. The item stays the
-object that pytest collected, with its node id, markers and parent, so that xdist, --lf, -x,
---durations and reruns treat it like any other; and it stays an instance of its class, which plugins
-look at. An item class of our own would have to be chosen while pytest collects, before it is known
-whether a conftest or a hook marks the test, and could not be a TestCase method or another plugin's
-item.
+At the end of the collection, `convert` mixes `MultihostItem` into the item's own class. The item
+stays the object that pytest collected, with its node id, markers and parent, so xdist, --lf, -x,
+--durations and reruns treat it like any other. It also stays an instance of its class, which
+plugins check. A separate item class would have to be chosen while pytest collects, before a
+conftest or a hook may have marked the test; and it could not be a TestCase method or another
+plugin's item.
 
-Fixtures are set up in the ranks, never in the controller: they would open files, ports and devices
-that each rank needs for itself, and a runtime that a fixture starts makes a fork unsound.
+Fixtures are set up in the ranks, never in the controller. In the controller they would open files,
+ports and devices that each rank needs for itself, and a runtime started by a fixture would make a
+fork unsound.
 """
 
 from __future__ import annotations
@@ -49,25 +50,25 @@ _RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()
 _ATTEMPT = pytest.StashKey[CompletedAttempt]()
 
 _FULL = 20_000, 20_000
-"""Bytes of head and tail of a rank's output that go into the report; the log has all of it."""
+"""Bytes from the head and the tail of a rank's output in the report; the log has all of it."""
 
 _COLLATERAL = 1_000, 2_000
-"""The same for a rank that has lost its peers: its runtime prints pages that do not say why."""
+"""The same for a rank that lost its peers: its runtime prints pages that do not show the cause."""
 
 
 class WorldFailedError(bdb.BdbQuit):
-    """Ends the phase of an item whose world did not pass; never seen by a user.
+    """Ends the phase of an item whose world did not pass; users never see it.
 
-    A BdbQuit, because pytest enters no debugger for it: with --pdb it would stop in this module's
-    frames, and those of the ranks are gone.
+    It is a BdbQuit because pytest enters no debugger for that. With --pdb, a debugger would stop in
+    this module's frames, while the ranks' frames are gone.
     """
 
 
 class MultihostItem(pytest.Item):
-    """Mixed into the class of every multihost item in the controller."""
+    """The mixin for the class of every multihost item in the controller."""
 
     def setup(self) -> None:
-        """Forget the last attempt; fixtures are set up in the ranks."""
+        """Discard the last attempt; fixtures are set up in the ranks."""
         self._report_sections.clear()
         self.user_properties.clear()
         if _ATTEMPT in self.stash:
@@ -86,7 +87,7 @@ class MultihostItem(pytest.Item):
             raise WorldFailedError(failing[0].headline)
 
     def teardown(self) -> None:
-        """Report what only the teardown in the ranks got wrong, where pytest expects it."""
+        """Raise in this phase if only the teardown in the ranks failed."""
         attempt = self.stash.get(_ATTEMPT, None)
         if attempt is not None and attempt.judged.finding.when == "teardown":
             raise WorldFailedError(attempt.judged.finding.reason)
@@ -97,15 +98,15 @@ class MultihostItem(pytest.Item):
         *args: Any,  # noqa: ANN401 - as other classes of items define it
         **kwargs: Any,  # noqa: ANN401
     ) -> str | TerminalRepr:
-        """Show what the ranks saw instead of our own exception."""
+        """Return the ranks' failure instead of the representation of `WorldFailedError`."""
         if isinstance(excinfo.value, WorldFailedError):
             return longrepr(self, self.stash[_ATTEMPT])
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
-        """Leave out what only the ranks can judge.
+        """Yield the markers except those that only the ranks can evaluate.
 
-        xfail is about exceptions, and those are raised in the ranks. A skipif condition that is a
+        xfail is about exceptions, which are raised in the ranks. A skipif condition that is a
         string is evaluated in the test's module, and may ask the world for its size.
         """
         for mark in super().iter_markers(name):
@@ -123,16 +124,16 @@ def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
 
 
 def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttempt]) -> None:
-    """Make `item` one whose body runs in ranks.
+    """Turn `item` into one whose body runs in ranks.
 
     Args:
-        item: As pytest collected it; a rank gets it back as it was (`server_process`).
+        item: As pytest collected it; in a rank, `server_process` reverts the conversion.
     """
     item.stash[_RUN_ITEM] = run_item
     function = None
     if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
         # Hypothesis's plugin wraps pytest_runtest_call, and would call the test's fixtures there.
-        _ = item.location  # computed from the function while that is still in place, then cached
+        _ = item.location  # computed from the function while it is still in place, then cached
         function = item.obj
         item.obj = lambda: None
     item.stash[ORIGINAL] = type(item), function
@@ -154,8 +155,8 @@ def finish_report(
 ) -> None:
     """Set the status of pytest's report of a multihost item to the result of its ranks.
 
-    To be called after every other plugin's makereport: what skip, xfail and error mean for a world
-    was decided in the ranks.
+    Call it after every other plugin's makereport, because the ranks have decided what skip, xfail
+    and error mean for their world.
     """
     attempt = item.stash.get(_ATTEMPT, None)
     if attempt is None or call.when == "setup":
@@ -169,8 +170,8 @@ def finish_report(
         report.when = "setup"
     if call.when == "teardown":
         if finding.when == "teardown":
-            report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
-        del item.stash[_ATTEMPT]  # a thousand histories are a lot of memory
+            report.longrepr = longrepr(item, attempt)  # pytest asks an item only in the call phase
+        del item.stash[_ATTEMPT]  # a thousand histories take much memory
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
@@ -199,10 +200,10 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
 
 
 def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str:
-    """Return what pytest shows for a world that did not pass.
+    """Return pytest's representation of a world that did not pass.
 
-    The headline rank's own representation with pytest's colours, its message saying which rank,
-    and below it what happened to the others.
+    It is the headline rank's own representation with pytest's colours and a message that names the
+    rank, followed by sections about the others.
     """
     writer = terminal_writer(item.config)
     # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
@@ -218,7 +219,7 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     for each in sections:
         shown.addsection(each.title, each.text, "-")
     if hasattr(item.config, "workerinput"):
-        return shown  # xdist's workers send what pytest knows how to send
+        return shown  # an xdist worker can send only pytest's own types
     painted = {
         each.text: [[(span.text, COLOURS[span.role]) for span in line] for line in each.lines]
         for each in sections
@@ -257,14 +258,14 @@ def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
         if isinstance(original, ExceptionRepr) and original.reprcrash is not None:
             original.reprcrash.message = message
             return original
-    word = "HUNG  " if finding.outcome == "hung" else ""  # the summary has a word of its own
+    word = "HUNG  " if finding.outcome == "hung" else ""  # the short summary has its own word
     text = headline.error.text if headline is not None and headline.error else f"{word}{message}"
     path, line, _ = item.location
     return make_longrepr(text, file=path, line=(line or 0) + 1, message=message)
 
 
 def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestReport:
-    # pytest changes what it is given, and the event keeps what arrived.
+    # A copy, because pytest changes its argument and the event must keep the original.
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(
         config=config, data=dict(data)
     )
@@ -272,8 +273,8 @@ def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestR
 
 
 def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Add to an item's report, and to pytest's, everything that the ranks have sent."""
-    if item.config.getoption("capture", None) != "no":  # else it has been shown already
+    """Add the ranks' output, properties, warnings and subtests to the reports."""
+    if item.config.getoption("capture", None) != "no":  # else the output has been shown already
         for (when, title, text), ranks in group_by_value(_output(attempt)).items():
             item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
     _add_properties(item, attempt)
@@ -282,7 +283,7 @@ def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 
 def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
-    """Yield phase, title and text of what ranks printed and logged, with the rank."""
+    """Yield phase, title and text of the ranks' output and log records, with the rank."""
     for finding in attempt.judged.finding.ranks:
         rank = finding.facts.rank
         path = attempt.directory / f"rank-{rank}.log"
@@ -291,14 +292,14 @@ def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], i
         left_out = f"\n... {log.describe_left_out(str(path))} ...\n"
         if text := f"{log.head}{left_out}{log.tail}" if log.left_out else log.head:
             yield ("call", "output", text), rank
-        # What the logging plugin captured, under pytest's own titles.
+        # The logging plugin's captured records, under pytest's own titles.
         for title, text in _last_report(finding).get("sections", ()):
             if title.startswith("Captured log "):
                 yield (title.removeprefix("Captured log "), "log", text), rank
 
 
 def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
+    """Add the ranks' properties: equal values once, others with their ranks behind the name."""
     if attempt.judged.diagnosis is not None:
         culprits = ",".join(map(str, attempt.judged.diagnosis.culprits))
         item.user_properties.append(("multihost_kind", attempt.judged.diagnosis.kind))
@@ -317,12 +318,12 @@ def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 
 def _last_report(finding: RankFinding) -> SerializedReport:
-    """Return the last report of a rank, which repeats what earlier phases have added to it."""
+    """Return the last report of a rank, which includes the additions of earlier phases."""
     return finding.facts.reports[-1].report if finding.facts.reports else {}
 
 
 def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
-    """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
+    """Pass each distinct warning of the ranks to pytest's summary."""
     bodies = (event.body for event in attempt.judged.result.history)
     recorded = [body for body in bodies if isinstance(body, WarningRecorded)]
     for each, *_ in group_by_value((each.warning, each) for each in recorded).values():

@@ -1,4 +1,4 @@
-"""What launches the worlds of a run: which launcher each test requires, each made once.
+"""The launchers of a run: derives which launcher each test requires, and makes each one once.
 
 `core.launch` starts ranks and does not depend on pytest; this module configures it.
 """
@@ -40,14 +40,14 @@ from pytest_multihost.core.services import Preload
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequirements:
-    """What some tests require; tests with equal requirements share a launcher.
+    """A test's requirements for its launcher; tests with equal requirements share one.
 
     Attributes:
         env: Variables that must be set before the ranks' interpreter starts.
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
-        has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
-        demanding: The kinds of faults that require the one or the other, for the reader.
-        preloads: Libraries of services that must be loaded; likewise.
+        has_preloaded_shim: Whether the I/O shim must be preloaded, which needs an exec.
+        demanding: The kinds of faults that require an interpreter or the shim, for messages.
+        preloads: Libraries of services that must be preloaded, which also needs an exec.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -58,7 +58,7 @@ class LaunchRequirements:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that must be set, those that preload libraries among them."""
+        """The environment variables to set, including those that preload libraries."""
         own = dict(self.env)
         libraries = [
             find_library() if self.has_preloaded_shim else None,
@@ -68,7 +68,7 @@ class LaunchRequirements:
 
     @property
     def reasons(self) -> list[str]:
-        """Why the cheapest way of launching does not do, for the reader."""
+        """Why the cheapest way of launching is not enough, for messages."""
         words = [f"env={dict(self.env)}"] if self.env else []
         words += self.demanding
         return words + [each.setting.replace("'", "") for each in self.preloads]
@@ -81,12 +81,12 @@ def launch_requirements(
     *,
     preloads: tuple[Preload, ...] = (),
 ) -> LaunchRequirements:
-    """Return what a test requires.
+    """Return a test's requirements.
 
     Args:
-        facts: What the kinds of its faults say about them, by kind.
-        launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
-            is slow.
+        facts: The facts of the test's faults, by kind.
+        launch: The `launch` setting. With "fork" the shim cannot be preloaded, and slow I/O affects
+            only reads in Python.
     """
     fresh = [kind for kind, each in facts.items() if each.needs_fresh_interpreters]
     shimmed = [kind for kind, each in facts.items() if each.needs_shim]
@@ -104,7 +104,7 @@ def launch_requirements(
 def launch_problems(
     env: Mapping[str, str], faults: Sequence[Fault], facts: Mapping[str, FaultFacts], launch: str
 ) -> list[str]:
-    """Return why the ranks of a test cannot be launched in the way that was asked for."""
+    """Return why the ranks of a test cannot be launched in the requested way."""
     if env and launch == "fork":
         why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
         return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
@@ -117,10 +117,9 @@ def launch_problems(
 
 @dataclass(slots=True)
 class Launchers:
-    """The launchers of one run, each kept until the run ends: one per set of requirements.
+    """The launchers of one run, one per set of requirements, each kept until the run ends.
 
     Attributes:
-        backends: The backends they use, by name.
         logs: Folder for the output of servers.
     """
 
@@ -133,10 +132,10 @@ class Launchers:
     _host_problems: dict[str, str] = field(default_factory=dict)
 
     def get(self, requirements: LaunchRequirements) -> ServerLauncher:
-        """Return the launcher that meets `requirements`, open.
+        """Return an open launcher that meets `requirements`.
 
         Raises:
-            UnsoundForkError: The way of launching that was asked for is not sound.
+            UnsoundForkError: The requested way of launching is not sound.
             LaunchError: A server cannot start.
         """
         if requirements not in self._open:
@@ -171,7 +170,7 @@ class Launchers:
         }
         mode = self._mode(requirements)
         names = [mode] if mode != "auto" else list(ways)
-        if env and "fork" in names:  # a fork of this process cannot have them from the start
+        if env and "fork" in names:  # a fork of this process cannot have the variables at its start
             names.remove("fork")
         return ServerLauncher({name: ways[name] for name in names})
 
@@ -180,22 +179,22 @@ class Launchers:
         return "spawn" if requirements.has_fresh_interpreters else self.settings.get(LAUNCH)
 
     def _program(self, mode: str, environment: Mapping[str, str], log: str) -> ServerProgram:
-        """Return what a new interpreter is to run.
+        """Return the program of a new interpreter.
 
         Args:
-            mode: "server" or "spawn": whether it forks the ranks, or starts interpreters for them.
-            environment: Its whole environment.
-            log: Name of the file in `logs` to which it prints.
+            mode: "server" forks the ranks; "spawn" starts an interpreter for each.
+            environment: The interpreter's whole environment.
+            log: Name of the file in `logs` for its output.
         """
         config = self.config
         workerinput: Mapping[str, Iterable[object]] = getattr(config, "workerinput", {})  # xdist
         args = workerinput.get("multihost_args", config.invocation_params.args)
-        # The plugin is named as its entry point is, not by its module's path: pytest would take
-        # that for a second plugin where it loads entry points too, and two declare the same options
-        # twice. A name works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
+        # The plugin is named by its entry point, not by its module's path. If pytest also loads
+        # entry points, it would take the path for a second plugin, which declares the same options
+        # again. The entry point's name also works with PYTEST_DISABLE_PLUGIN_AUTOLOAD.
         extra = ["-p", "multihost_hangs"]
         if config.pluginmanager.has_plugin("_cov"):
-            extra.append("--cov-append")  # else it erases what the controller has measured
+            extra.append("--cov-append")  # else coverage erases the controller's data
         run = PytestRun(
             cwd=str(config.invocation_params.dir),
             args=(*map(str, args), *extra),
@@ -209,12 +208,9 @@ class Launchers:
         return ServerProgram(SPAWN_SERVER_CODE, spawn, environment, self.logs / log)
 
     def host_problem(self, hosts: Hosts, requirements: LaunchRequirements) -> str:
-        """Return why this machine cannot make hosts of a kind, and what helps; empty if it can.
+        """Return why this machine cannot make hosts of a kind, and the remedy; empty if it can.
 
-        Tried once for each kind of host in a run.
-
-        Args:
-            hosts: What hosts are made from; one host is always there.
+        A run tries each kind of host once.
         """
         if (kind := hosts.kind) is None or not kind.probe:
             return ""
@@ -227,7 +223,7 @@ class Launchers:
         return self._host_problems[kind.name]
 
     def describe(self) -> str:
-        """Say which ways of launching are in use, and what forced those that are not cheapest."""
+        """Return the ways of launching in use, with the reasons for those that are not cheapest."""
         parts = []
         for requirements, launcher in self._open.items():
             why = [*requirements.reasons, *launcher.reasons]
@@ -235,15 +231,15 @@ class Launchers:
         return ", ".join(dict.fromkeys(parts))
 
     def close(self) -> None:
-        """End the servers, and every rank that is left."""
+        """End the servers and all remaining ranks."""
         for launcher in self._open.values():
             launcher.close()
 
 
 def _imported_libraries() -> tuple[str, ...]:
-    """Return the modules of libraries that this process has imported, in that order.
+    """Return the library modules that this process has imported, in order of import.
 
-    Without those in which pytest has rewritten assertions: it imports them itself.
+    Skips modules in which pytest has rewritten assertions, because pytest must import them itself.
     """
     specs = [(name, getattr(each, "__spec__", None)) for name, each in [*sys.modules.items()]]
     return tuple(

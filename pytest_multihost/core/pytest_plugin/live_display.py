@@ -1,4 +1,4 @@
-"""What is shown while a world runs: a line on a terminal, or with -s the output of the ranks."""
+"""Shows a running world: one line on a terminal, or the output of the ranks with -s."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from pytest_multihost.core.watched_world import FindBlockingRanks, WorldProgress
 
 @dataclass(slots=True)
 class LiveLine:
-    """A line that says where the ranks are, while a world takes longer than a second.
+    """A line about the ranks' progress, shown when a world takes longer than a second.
 
-    Where some wait for another, it names that one and what it does.
+    If ranks wait for another one, the line names it and its activity.
 
     Attributes:
-        progress: Says it.
-        tick_s: How often it is to be updated.
+        tick_s: Minimum interval between updates.
     """
 
     config: pytest.Config
@@ -41,13 +40,13 @@ class LiveLine:
     _shown_s: float = 0.0
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         self.progress.close()
         if self._shown_s:
             overwrite(self.config, lambda _: ERASE)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
-        """Show where the ranks are after `seconds`."""
+        """Update the line `seconds` after the start of the world, unless it is too early."""
         if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
@@ -55,17 +54,18 @@ class LiveLine:
 
 
 def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
-    """Write a text behind the cursor, if this is a terminal; return whether it is.
+    """Write a text right of the cursor if this is a terminal; return whether it is.
 
-    A CI log may pretend to be one; there each update would be a line.
+    Under CI nothing is written: a CI log may pretend to be a terminal, and each update would add a
+    line to it.
 
     Args:
-        text: Returns the text, given how many columns there are for it.
+        text: Returns the text, given the number of columns left for it.
     """
     writer = terminal_writer(config)
     if writer is None or os.environ.get("CI") or config.get_verbosity() < 0:
         return False
-    # Past the capture, which holds the writer's descriptor while a test runs.
+    # Bypass the capture, which holds the writer's file descriptor while a test runs.
     with uncaptured(config):
         if is_there := is_terminal(writer):
             write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
@@ -73,7 +73,7 @@ def overwrite(config: pytest.Config, text: Callable[[int], str]) -> bool:
 
 
 def write_through(config: pytest.Config, text: str) -> None:
-    """Write `text` to where pytest writes, also while it captures what tests write."""
+    """Write `text` to pytest's own output, even while pytest captures the tests' output."""
     writer = terminal_writer(config)
     if writer is not None:
         with uncaptured(config):
@@ -85,7 +85,7 @@ def write_through(config: pytest.Config, text: str) -> None:
 def live_display(
     config: pytest.Config, directory: Path, size: int, find: FindBlockingRanks
 ) -> Iterator[LiveLine | LiveOutput]:
-    """Show a running world: by a line on a terminal, or with -s the ranks' output."""
+    """Show a running world: one line on a terminal, or the ranks' output with -s."""
     is_captured = config.getoption("capture", None) != "no"
     output = LiveOutput(directory, size, partial(write_through, config))
     display = LiveLine(config, WorldProgress(find)) if is_captured else output

@@ -1,4 +1,4 @@
-"""The `multihost` marker: read, merged, checked.
+"""Reads, merges and checks the `multihost` markers of a test.
 
 Markers merge per key from the outermost (module, class) to the innermost (function, parameter).
 All problems of all tests are reported together, before any test runs.
@@ -41,13 +41,13 @@ BACKEND_PARAM = "_multihost_backend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerSettings:
-    """The settings of one test: its markers' values, and the run's where they are silent.
+    """The settings of one test: the run's, overridden by the test's markers.
 
     Several sizes or backends parametrize the test.
 
     Attributes:
         has_own_timeout: Whether a marker gives the timeout.
-        env: Variables for the environment of its ranks.
+        env: Variables for the environment of the ranks.
     """
 
     settings: Settings
@@ -71,7 +71,7 @@ class MarkerSettings:
 
 
 def is_multihost(item: pytest.Item, settings: Settings) -> bool:
-    """Return whether `item` is to run as a world."""
+    """Return whether `item` runs as a world."""
     if item.get_closest_marker("no_multihost") is not None:
         return False
     if item.get_closest_marker("multihost") is not None:
@@ -86,7 +86,7 @@ def read_markers(
 
     Args:
         marks: Innermost first, as pytest yields them.
-        settings: What applies where they are silent.
+        settings: The run's settings, which the marks override.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -115,14 +115,14 @@ _CHECKS: Mapping[str, Check] = {
     "faults": must_be(are_faults, "a list of pytest_multihost.faults"),
     "env": must_be(is_environment, "a mapping of variable names to strings"),
 }
-"""The keys of the marker that are no options."""
+"""The keys of the marker that are not options."""
 
 
 def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
     """Parametrize a test over the world sizes and backends of its markers, if there are several.
 
-    To be called last, so that these parts of its id follow its own. Problems with the markers are
-    not reported here but by the plan of the test, at the end of the collection.
+    Call it after other plugins, so that these parts of the test's id come last. Problems with the
+    markers are not reported here but in the test's plan, at the end of the collection.
     """
     item = metafunc.definition
     if not is_multihost(item, settings):
@@ -141,10 +141,10 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
 
 
 def world_axes(item: pytest.Item, marked: MarkerSettings) -> tuple[int, str, list[str]]:
-    """Return the one size and backend of an item, and what is wrong if there are several.
+    """Return the size and the backend of an item, and a problem for each that is not unique.
 
-    Several are left only where pytest could not parametrize: TestCase methods, and markers added
-    after the test was collected.
+    Several values remain only where pytest could not parametrize: for TestCase methods, and for
+    markers added after the test was collected.
     """
     callspec = getattr(item, "callspec", None)
     params: Mapping[str, Any] = callspec.params if callspec is not None else {}

@@ -1,4 +1,4 @@
-"""Read the texts of options: from a command line, the environment, or an ini file."""
+"""Parses the texts of options from a command line, the environment, or an ini file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_count(text: str) -> int:
     """Read a whole number of at least 1.
 
     Raises:
-        SettingError: It is none.
+        SettingError: The text is not such a number.
     """
     if not (text.isdecimal() and int(text) > 0):
         raise SettingError(f"must be a whole number of at least 1, not {text!r}")
@@ -31,7 +31,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """Read "4" or "1,2,4".
 
     Raises:
-        SettingError: A part is no such number.
+        SettingError: A part is not a whole number from 1 to `MAX_RANKS`.
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
@@ -43,7 +43,7 @@ def parse_seed(text: str) -> int:
     """Read a whole number.
 
     Raises:
-        argparse.ArgumentTypeError: It is none, or has too many digits for the name of a file.
+        argparse.ArgumentTypeError: The text is not a number, or too long for the name of a file.
     """
     try:
         seed = int(text)
@@ -71,7 +71,7 @@ def parse_seconds(text: str) -> float:
     """Read a positive number of seconds.
 
     Raises:
-        SettingError: It is none.
+        SettingError: The text is not such a number, or more than 1e9.
     """
     try:
         seconds = float(text)
@@ -84,7 +84,7 @@ def parse_seconds(text: str) -> float:
 
 
 def one_of(*choices: T) -> Callable[[str], T]:
-    """Return a function that reads one of the texts `choices`."""
+    """Return a function that accepts only one of `choices`."""
 
     def parse(text: str) -> T:
         for choice in choices:

@@ -1,4 +1,4 @@
-"""The core's own options, and how all options are declared and read.
+"""Defines the core's own options, and declares and reads the options of all plugins.
 
 Precedence: marker, command line, environment, ini, default.
 """
@@ -50,7 +50,7 @@ RANKS: Option[tuple[int, ...] | None] = Option(
         each_once,
     ),
 )
-"""World sizes; several parametrize."""
+"""World sizes; several parametrize a test."""
 
 BACKENDS: Option[tuple[str, ...]] = Option(
     name="backend",
@@ -60,7 +60,7 @@ BACKENDS: Option[tuple[str, ...]] = Option(
     default=(DEFAULT_BACKEND,),
     key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of names"), each_once),
 )
-"""Names of backends; several parametrize."""
+"""Names of backends; several parametrize a test."""
 
 TIMEOUT: Option[float] = Option(
     name="timeout",
@@ -91,7 +91,7 @@ LOCAL_DEVICES: Option[int] = Option(
 
 
 def hosts_option(kinds: Collection[HostKind]) -> Option[Hosts]:
-    """Return the option that says what hosts are made from, if there are these kinds of them."""
+    """Return the option for the kind of hosts, which accepts these kinds."""
 
     def check(value: object) -> str | None:
         try:
@@ -114,7 +114,7 @@ def hosts_option(kinds: Collection[HostKind]) -> Option[Hosts]:
 
 
 HOSTS = hosts_option(())
-"""Offered before it is known which kinds of hosts there are; see `with_host_kinds`."""
+"""A placeholder until the kinds of hosts are known; see `with_host_kinds`."""
 
 LAUNCH: Option[str] = Option(
     name="launch",
@@ -150,10 +150,10 @@ ARTIFACTS: Option[Path] = Option(
 """Relative to pytest's rootdir; see `artifacts_directory`."""
 
 ACCEPTED_NAME = "multihost-accepted.toml"
-"""The file of what the project accepts, in pytest's rootdir, where no other one is named."""
+"""The default name of the file of accepted weaknesses, in pytest's rootdir."""
 
 ACCEPTED: Option[Path | None] = Option(
-    name="sweep_accept",  # the name is older than other uses of the file
+    name="sweep_accept",  # named before the file had other uses
     metavar="FILE",
     help=f"Weaknesses that are accepted (default: {ACCEPTED_NAME})",
     parse=Path,
@@ -175,7 +175,7 @@ CORE_OPTIONS: tuple[Option[Any], ...] = (
 )
 
 OFFERED = "multihost_offered_options"
-"""Name of the plugin that keeps the options that were offered."""
+"""Name of the plugin that holds all offered options."""
 
 
 def artifacts_directory(config: pytest.Config, settings: Settings) -> Path:
@@ -185,12 +185,7 @@ def artifacts_directory(config: pytest.Config, settings: Settings) -> Path:
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class OfferedOptions:
-    """The options of all plugins; declares each to pytest as soon as it is offered.
-
-    Attributes:
-        parser: Where they are declared.
-        options: All of them.
-    """
+    """The options of all plugins; declares each one to pytest as soon as it is offered."""
 
     parser: pytest.Parser
     options: list[Option[Any]] = field(default_factory=list)
@@ -214,7 +209,7 @@ class OfferedOptions:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare what has other forms than an `Option`."""
+    """Declare the options that an `Option` cannot express, such as flags and repeated options."""
     group = parser.getgroup("multihost", "worlds of ranks")
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
     group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
@@ -241,18 +236,18 @@ def offered_options(config: pytest.Config) -> Sequence[Option[Any]]:
 def with_host_kinds(
     options: Iterable[Option[Any]], kinds: Collection[HostKind]
 ) -> Sequence[Option[Any]]:
-    """Return options of which `HOSTS` knows the kinds of hosts."""
+    """Return the options with `HOSTS` replaced by one that knows the kinds of hosts."""
     return [hosts_option(kinds) if each is HOSTS else each for each in options]
 
 
 def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Settings:
-    """Read the settings of a run.
+    """Return the settings of a run.
 
     Args:
         options: All options that were offered.
 
     Raises:
-        pytest.UsageError: Some cannot be used; names each, and where it was set.
+        pytest.UsageError: Values cannot be used; the error names each one, and where it was set.
     """
     known = tuple(options)
     values: dict[str, object] = {}
@@ -270,7 +265,7 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
 
 
 def _source(config: pytest.Config, option: Option[Any]) -> tuple[str, str]:
-    """Return the first source that has an option, by its name for users, and the text there."""
+    """Return the first source that sets an option, by its name for users, and the text there."""
     sources = {
         option.flag: config.getoption(option.dest),
         option.variable: os.environ.get(option.variable),
@@ -292,12 +287,12 @@ ONE_PROCESS_ALONE: Mapping[str, object] = {
     "usepdb": False,
     "xmlpath": None,
 }
-"""Options of pytest and its neighbours that must act in one process alone, with what switches them
-off in the others."""
+"""Options of pytest and other plugins that must act in only one process, with the values that
+switch them off in the others."""
 
 
 def switch_off(config: pytest.Config, options: Mapping[str, object]) -> None:
-    """Give those of `options` that this pytest knows the values that switch them off."""
+    """Set each of `options` that this pytest knows to the value that switches it off."""
     for name, value in options.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)

@@ -1,6 +1,6 @@
-"""How each multihost test is to run, decided once for the whole run, before any world starts.
+"""Plans how each multihost test runs, once for the whole run and before any world starts.
 
-Its faults are its marker's and the command line's, or those of a replay token.
+A test's faults come from its marker and the command line, or from a replay token.
 """
 
 from __future__ import annotations
@@ -46,21 +46,19 @@ from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
 from pytest_multihost.core.services import ServiceKind, asked_for
 
 MAX_NODEID = 30_000
-"""Characters: the world's spec, and the node id in it, travels to the server in one packet."""
+"""Maximum number of characters: the world's spec, with the node id, goes to the server in one
+packet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one test is to run: its markers, the settings and the fault options, resolved.
+    """How one test runs: its markers, the settings and the fault options, resolved.
 
     Attributes:
-        world: What all attempts of the test have in common.
-        backend: How the ranks form a process group.
-        has_own_timeout: Whether the timeout is that of the test's marker.
-        hosts: What its hosts are made from.
-        requirements: What the test requires of its launcher.
-        expected: How its world must hang; None for an ordinary test.
-        settings: Its settings: the run's, with its marker applied.
+        world: The spec that all attempts of the test share.
+        has_own_timeout: Whether the timeout comes from the test's marker.
+        expected: How the world must hang; None for an ordinary test.
+        settings: The run's settings with the test's marker applied.
     """
 
     world: WorldSpec
@@ -73,7 +71,7 @@ class Plan:
 
     @property
     def symptoms(self) -> Symptoms:
-        """How a failure looks that only follows from another rank's."""
+        """Patterns of failures that follow from another rank's failure."""
         return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
 
 
@@ -83,7 +81,7 @@ def plan_items(
     """Return the plan of each multihost item, by the item's node id.
 
     Raises:
-        pytest.UsageError: With every problem of every item.
+        pytest.UsageError: An item has a problem; the error lists all problems of all items.
     """
     offered = offered_backends(config.hook)
     fault_options = read_fault_options(config)
@@ -109,7 +107,7 @@ def plan_items(
 def _plan_item(
     item: pytest.Item, settings: Settings, offered: Sequence[Backend], fault_options: FaultOptions
 ) -> tuple[Plan | None, list[str]]:
-    """Return the plan of an item, None if its backend is unknown, and every problem with it."""
+    """Return the plan of an item, or None if its backend is unknown, and every problem with it."""
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
     size, name, found = world_axes(item, marked)
     problems += found
@@ -163,13 +161,13 @@ def _plan_item(
 
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
-    """What the command line says about faults.
+    """The command line's options about faults.
 
     Attributes:
         kinds: The kinds of faults that exist, by name.
-        everywhere: Faults for every multihost test: --multihost-fault.
-        seed: The seed of every world: --multihost-seed.
-        replay: What a token says is to be repeated: --multihost-replay.
+        everywhere: Faults for every multihost test, from --multihost-fault.
+        seed: The seed of every world, from --multihost-seed.
+        replay: The world to repeat, from the token of --multihost-replay.
         service_kinds: The kinds of services that each plugin offers.
     """
 
@@ -182,9 +180,9 @@ class FaultOptions:
     def resolve(
         self, nodeid: str, size: int, marked: MarkerSettings
     ) -> tuple[int, tuple[Fault, ...], list[str]]:
-        """Return a test's seed, its faults with numbers for ranks, and every problem with them.
+        """Return a test's seed, its faults with resolved rank numbers, and every problem with them.
 
-        The seed is the same in every run unless an option sets it.
+        Unless an option sets the seed, it depends only on the node id.
         """
         if self.replay is not None and self.replay.is_of(nodeid):
             seed, faults = self.replay.seed, self.replay.faults
@@ -200,7 +198,7 @@ class FaultOptions:
         return seed, resolved, [f"faults: {each}" for each in problems]
 
     def services(self, nodeid: str, marked: MarkerSettings) -> list[ServiceKind]:
-        """Return the services that a test asks for: those of the world that is repeated, if any."""
+        """Return the services that a test asks for, or those of the world that is replayed."""
         if self.replay is not None and self.replay.is_of(nodeid):
             names = self.replay.services
             return [each for group in self.service_kinds for each in group if each.name in names]
@@ -208,7 +206,7 @@ class FaultOptions:
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
-    """Read the options about faults.
+    """Return the options about faults.
 
     Raises:
         pytest.UsageError: An option cannot be read.
@@ -233,12 +231,12 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
     return FaultOptions(kinds, tuple(everywhere), seed, replay, services)
 
 
-# The marker `multihost_expect`: a test that passes only if its world hangs as described.
+# The marker `multihost_expect`: such a test passes only if its world hangs as described.
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a test requires of the diagnosis of its world; None where any value will do."""
+    """The diagnosis that a test requires of its world; None where any value is fine."""
 
     kind: str | None = None
     culprits: tuple[int, ...] | None = None
@@ -247,7 +245,7 @@ class Expectation:
     within: float | None = None
 
     def __str__(self) -> str:
-        """Return it as the marker gives it: "kind=straggler, culprits=[0]"."""
+        """Return the arguments of the marker: "kind=straggler, culprits=[0]"."""
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return ", ".join(
             f"{name}={list(value) if isinstance(value, tuple) else value}"
@@ -257,7 +255,7 @@ class Expectation:
 
 
 def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
-    """Return what a test's marker expects, and every problem with the marker."""
+    """Return the expectation of a test's marker, and every problem with the marker."""
     mark = item.get_closest_marker("multihost_expect")
     if mark is None:
         return None, []
@@ -278,7 +276,7 @@ def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
 
 
 def _are_ranks(value: object) -> bool:
-    """Whether a value is a rank or a list of ranks; an empty one expects that there are none."""
+    """Return whether a value is a rank or a list of ranks; an empty list expects no ranks."""
     return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in as_tuple(value))
 
 
@@ -301,7 +299,7 @@ _EXPECT_CHECKS: Mapping[str, Check] = {
 
 
 def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
-    """Yield how a diagnosis differs from what is expected."""
+    """Yield how a diagnosis differs from the expected one."""
     if diagnosis is None:
         yield "nothing hung"
         return
@@ -325,7 +323,7 @@ def apply_expectation(
 ) -> Finding:
     """Return the finding of a test that must hang as expected: passed if it did, else failed."""
     if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
-        return finding  # skipped: nothing was run
+        return finding  # skipped: nothing ran
     differences = "; ".join(_differences(expected, diagnosis))
     if differences or diagnosis is None:
         got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary

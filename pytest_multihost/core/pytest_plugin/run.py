@@ -1,7 +1,7 @@
-"""One run of pytest that has worlds: what is kept from its start to its end, and its hooks.
+"""One run of pytest that has worlds: its state from start to end, and its hooks.
 
-Imported when the first multihost test is known. Everything heavy hangs on this module, so a run
-without worlds never imports it.
+It is imported when the first multihost test is known. All heavy imports are below this module, so a
+run without worlds never loads them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from pytest_multihost.core.report.text import points_lines, stacks_text
 PLATFORM = sys.platform
 
 RUN = pytest.StashKey["Run"]()
-"""What a run with worlds keeps, for extensions."""
+"""The state of a run with worlds, for extensions."""
 
 _TIMEOUT = pytest.StashKey[float]()
 """The timeout that pytest-timeout would have applied to an item, in seconds."""
 
 
 def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
-    """Plan the multihost items, start the servers that hold them, and make them run in ranks.
+    """Plan the multihost items, start their servers, and convert them to run in ranks.
 
     Raises:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
@@ -87,8 +87,8 @@ def _open_run(
     """Open the run's folder, register its hooks, and start the servers.
 
     Raises:
-        pytest.UsageError: The folder cannot be made, the chosen way of launching is not sound, or a
-            server cannot start.
+        pytest.UsageError: The folder cannot be made, the requested way of launching is not sound,
+            or a server cannot start.
     """
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
@@ -98,7 +98,7 @@ def _open_run(
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     accepted = read_acceptances(config.rootpath, tally.settings)
     run = config.stash[RUN] = Run(config, tally, plans, kinds, launchers, folder, accepted)
-    config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
+    config.pluginmanager.register(run, "multihost_run")  # before the servers, because it ends them
     try:
         for plan in plans.values():
             launchers.get(plan.requirements)
@@ -113,10 +113,10 @@ def _open_run(
 
 
 def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
-    """Open the run's folder of artifacts; where the disk is full, among pytest's temporary files.
+    """Open the run's folder of artifacts; on a full disk, one among pytest's temporary files.
 
     Raises:
-        pytest.UsageError: The artifacts directory cannot be used, or holds files of others.
+        pytest.UsageError: The artifacts directory cannot be used, or has files of something else.
     """
     base = artifacts_directory(config, tally.settings)
     try:
@@ -133,14 +133,12 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Run:
-    """What a run of pytest keeps from its first world to its end; a plugin of that run.
+    """The state of a run of pytest with worlds, and a plugin of that run.
 
     Attributes:
-        tally: What is counted in every run.
-        plans: How each multihost item is to run, by its node id.
+        plans: The plan of each multihost item, by its node id.
         kinds: The kinds of faults, by name.
-        launchers: What starts the worlds.
-        accepted: What the project accepts, with reasons.
+        accepted: The weaknesses that the project accepts, with reasons.
     """
 
     config: pytest.Config
@@ -153,11 +151,11 @@ class Run:
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
-        """Run one item as a world; skip or fail it where this machine cannot hold the world.
+        """Run one item as a world; skip or fail it if this machine cannot run the world.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM, after the ranks have been ended and the verdict
-                has been written.
+            KeyboardInterrupt: Ctrl-C or SIGTERM came; the ranks have been ended and the verdict has
+                been written.
         """
         plan = self.plans[item.nodeid]
         self._check_machine(plan)
@@ -209,7 +207,7 @@ class Run:
         if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
             pytest.skip(reason)
 
-    # Hooks, for a run with worlds alone
+    # Hooks that only a run with worlds needs
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -222,7 +220,7 @@ class Run:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
-        """Let pytest write its summary: another signal would end it with a traceback."""
+        """Ignore further signals, which would end pytest with a traceback before its summary."""
         ignore_further_signals()
 
     def pytest_unconfigure(self) -> None:
@@ -232,7 +230,7 @@ class Run:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401
-        """Make pytest-timeout's timeout the world's: its own would end pytest, not the ranks."""
+        """Use pytest-timeout's timeout for the world: its timer would end pytest, not the ranks."""
         if item.nodeid not in self.plans:
             return None
         item.stash[_TIMEOUT] = float(settings.timeout)
@@ -240,7 +238,7 @@ class Run:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
-        """Return True for our items: no timer was set."""
+        """Return True for a multihost item, which has no timer to cancel."""
         return True if _TIMEOUT in item.stash else None
 
 

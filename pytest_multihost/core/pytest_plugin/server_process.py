@@ -1,10 +1,10 @@
-"""What a server does with pytest's items and configuration, in whichever process it runs.
+"""Sets up pytest's items and configuration in a server, in whichever process the server runs.
 
-It is forked from the controller, or it is a new interpreter (`main`) that gets the controller's own
-command line, so that it has the same configuration, and collects only the files of the selected
-tests. The classes here are plugins of that interpreter's pytest, which serves or runs one rank; a
-controller never has them. What must not happen twice - writing report files, clearing the cache,
-starting more processes - is switched off.
+A server is either a fork of the controller or a new interpreter (`main`). The interpreter gets the
+controller's own command line, so it has the same configuration, and collects only the files of the
+selected tests. The classes here are plugins of that interpreter's pytest, which serves or runs one
+rank; a controller never has them. Actions that must not happen twice are switched off: writing
+report files, clearing the cache, starting more processes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pytest_multihost.core.rank.agent import (
 )
 
 ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None]]()
-"""The class that pytest collected an item with, and the test function where it was replaced."""
+"""The original class of an item, and its test function if that was replaced."""
 
 
 CODE = "from pytest_multihost.core.pytest_plugin.server_process import main; main()"
@@ -64,13 +64,13 @@ _SWITCHED_OFF: Mapping[str, object] = {
     "newfirst": False,
     "stepwise": False,
 }
-"""Options that must not act here, where just what the controller has selected is collected."""
+"""Options that must not act here, because only the controller's selection is collected."""
 
 
 def plain_nodeid(item: pytest.Item) -> str:
-    """Return an item's node id as it was collected.
+    """Return an item's node id without the suffix of xdist.
 
-    xdist's ``--dist loadgroup`` appends the group's name in its workers, and nowhere else.
+    xdist's ``--dist loadgroup`` appends the group's name, but only in its workers.
     """
     group = item.get_closest_marker("xdist_group")
     name = (group.args or (group.kwargs.get("name", "default"),))[0] if group else None
@@ -78,11 +78,11 @@ def plain_nodeid(item: pytest.Item) -> str:
 
 
 def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> FindItem:
-    """Return a function that finds an item by node id, as pytest collected it.
+    """Return a function that finds an item by node id and restores it as pytest collected it.
 
     Args:
-        items: What was collected.
-        problems: The collection errors, for the case that an item is missing.
+        items: The collected items.
+        problems: The collection errors, which are reported if an item is missing.
     """
     found = {plain_nodeid(item): item for item in items}
 
@@ -100,7 +100,7 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
                 ),
             )
         item = found[nodeid]
-        # What `item.convert` has done is undone: in a rank, the item is what pytest collected.
+        # Revert `item.convert`: in a rank, the item is as pytest collected it.
         item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
         if isinstance(item, pytest.Function) and function is not None:
             item.obj = function
@@ -112,15 +112,15 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
 def prepare_server(
     config: pytest.Config, items: Iterable[pytest.Item], backends: Iterable[Backend]
 ) -> None:
-    """Do once, in the server, what every rank that is forked from it would have to do.
+    """Do once in the server what every forked rank would otherwise have to do.
 
-    Each page of memory that is written here is shared by all ranks instead of copied in each one;
-    such copies are most of what a rank costs. Libraries get one thread: a process must have one
-    when it forks, since threads do not exist in the child and their locks stay taken.
+    All ranks share a page of memory that is written here; a page written in a rank is copied, and
+    such copies are most of a rank's cost. Libraries get one thread, because a process must have
+    only one when it forks: the child has no other threads, and locks that they held stay taken.
 
     Args:
-        items: What was collected.
-        backends: Those of the tests to come.
+        items: The collected items.
+        backends: The backends of the tests to run.
     """
     import threadpoolctl
 
@@ -131,18 +131,18 @@ def prepare_server(
     config.hook.pytest_multihost_server_start(config=config)
     prepare_recording()
     prepare_pytest(config)
-    re.sub(r"[\W]", "_", "")  # tmp_path's pattern for the name of a test: compiled
+    re.sub(r"[\W]", "_", "")  # compiles and caches tmp_path's pattern for the name of a test
     for item in items:
-        _ = item.location  # computed once
-    if variables:  # the user has not said otherwise
-        # N ranks with a pool of all cores each would fight for the machine. OMP_NUM_THREADS and its
-        # kin are read when a library is loaded, which for a forked rank was before its fork. So the
-        # server limits the loaded libraries, once, and the ranks inherit it.
+        _ = item.location  # computed and cached
+    if variables:  # the user has not set them
+        # N ranks, each with a pool of all cores, would compete for the machine. A library reads
+        # OMP_NUM_THREADS and similar variables when it is loaded, which for a forked rank was
+        # before its fork. The server therefore limits the loaded libraries, and ranks inherit that.
         threadpoolctl.threadpool_limits(1)
 
 
 def main() -> NoReturn:
-    """Run pytest as the controller was run, as a server or as one rank."""
+    """Run pytest with the controller's command line, as a server or as one rank."""
     job: ServerJob | RankJob = take_job(ServerJob | RankJob)
     run = job.run
     assert isinstance(run, PytestRun)  # noqa: S101 - for the type checker
@@ -157,9 +157,9 @@ def main() -> NoReturn:
 
 
 def _collect_and_run(spec: RankSpec, channel: Channel, *, run: PytestRun) -> NoReturn:
-    """Be a rank that runs pytest anew. Never returns."""
+    """Run a rank in a new pytest. Never returns."""
     collecting = _Collecting(run.files_of(spec.world.nodeid))
-    # Before pytest is configured: from here on this rank answers when asked for its stacks.
+    # Before pytest is configured, so that the rank can already be asked for its stacks.
     start_rank(spec, channel)
     plugin = _Rank(collecting, spec, channel)
     os._exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
@@ -167,10 +167,10 @@ def _collect_and_run(spec: RankSpec, channel: Channel, *, run: PytestRun) -> NoR
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Collecting:
-    """A plugin that has pytest collect what is needed, and do nothing else.
+    """A plugin that makes pytest collect the needed files, and do nothing else.
 
     Attributes:
-        files: What to collect, instead of what the command line says.
+        files: The files to collect, instead of those on the command line.
     """
 
     files: Sequence[str]
@@ -178,7 +178,7 @@ class _Collecting:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
-        """Switch off what must not act twice, before any other plugin reads its options."""
+        """Switch off options that must not act twice, before any other plugin reads them."""
         for options in (_SWITCHED_OFF, *config.hook.pytest_multihost_controller_only()):
             switch_off(config, options)
         if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
@@ -188,14 +188,14 @@ class _Collecting:
         return (yield)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what could not be collected, for the message about a test that is missing."""
+        """Keep collection errors for the message about a missing test."""
         if report.failed:
             self.problems.append(report.longreprtext)
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Server:
-    """A plugin that serves, forking ranks, as soon as the tests are collected."""
+    """A plugin that serves by forking ranks, as soon as the tests are collected."""
 
     collecting: _Collecting
     control: socket.socket
@@ -203,7 +203,7 @@ class _Server:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
-        """Serve. Runs when every other plugin has seen the final list of tests."""
+        """Serve, after every other plugin has seen the final list of tests."""
         config, items = session.config, session.items
         offered = offered_backends(config.hook)
         backends = {name: find_backend(name, offered) for name in self.job.backends}
@@ -215,7 +215,7 @@ class _Server:
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Libraries:
-    """A plugin that imports what the tests' modules will, and serves: the ranks collect."""
+    """A plugin that imports the libraries of the tests' modules, and serves; the ranks collect."""
 
     control: socket.socket
     job: ServerJob
@@ -225,10 +225,10 @@ class _Libraries:
     def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
         """Serve before any of the user's modules is imported, and before other plugins act.
 
-        But after pytest's plugins are imported: it rewrites the assertions in them as it does so.
+        pytest's plugins have been imported by then: pytest rewrites their assertions on import.
         """
         for name in self.job.libraries:
-            with contextlib.suppress(Exception, SystemExit):  # the test will tell
+            with contextlib.suppress(Exception, SystemExit):  # the test will raise it again
                 importlib.import_module(name)
         serve_with_libraries(self.control, partial(_collect_and_run, run=self.run), self.job)
         return (yield)
@@ -248,8 +248,8 @@ class _Rank:
         """Start the backend before any of the user's modules is imported.
 
         jax must be initialised before the first array exists, and a module-level `jnp.ones(3)`
-        makes one during collection. A backend that a conftest offers is not known yet; it is
-        started after the collection.
+        makes one during collection. A conftest's backend is still unknown here, so it is started
+        after the collection.
         """
         offered = {each.name: each for each in offered_backends(early_config.hook)}
         self._started = offered.get(self.spec.world.backend)
@@ -258,7 +258,7 @@ class _Rank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
-        """Run the test, and leave. Runs when every other plugin has seen the final list."""
+        """Run the test and exit, after every other plugin has seen the final list of tests."""
         if self._started is None:
             offered = offered_backends(session.config.hook)
             self._started = find_backend(self.spec.world.backend, offered)
@@ -268,7 +268,7 @@ class _Rank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        """Say that pytest ended before the rank could run its test; `live` does not return."""
+        """Report that pytest ended before the rank could run its test."""
         error = CollectedDifferentlyError(
             "the rank could not collect the test",
             seen="pytest ended before it; the rank's log says why.",

@@ -1,4 +1,4 @@
-"""What is counted in every run, with or without worlds, and said at its end."""
+"""Counts worlds in every run, also one without any, and reports at the end of the run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pytest_multihost.core.option import Settings
 
 
 class PytestMultihostWarning(pytest.PytestWarning):
-    """Worlds were asked for and none ran."""
+    """Worlds were requested and none ran."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one run of pytest amounts to.
+    """The counts and final lines of one run of pytest.
 
     Attributes:
-        settings: What holds where markers say nothing.
+        settings: The run's settings; markers override them.
         run_id: Name of the run; the same in all processes of pytest-xdist.
-        selected: How many multihost items were selected, xdist's workers included.
-        ran: How many worlds were started, xdist's workers included.
-        fatal: Why the run is to fail although no test did.
+        selected: Number of selected multihost items, including those of xdist's workers.
+        ran: Number of started worlds, including those of xdist's workers.
+        fatal: Why the run fails although no test did.
         unwritten: Artifacts that could not be written, and why.
-        points: What is to be shown of the points that ranks have passed.
-        lines: What analyses have to say at the end, a line for each.
+        points: Lines about the points that ranks have passed.
+        lines: The summaries of analyses, one line each.
     """
 
     settings: Settings
@@ -42,10 +42,10 @@ class Tally:
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Note what goes wrong with writing artifacts: it must not hide the verdict."""
+        """Record an error of writing artifacts instead of raising it, so the verdict is shown."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - as said
+        except Exception as error:  # noqa: BLE001 - no error may hide the verdict
             text = " ".join(f"{type(error).__name__}: {error}".split())
             self.unwritten.append(f"{what}: {text}")
 
@@ -54,9 +54,9 @@ TALLY = pytest.StashKey[Tally]()
 
 
 def end_run(tally: Tally, session: pytest.Session) -> None:
-    """Write the run's page; warn, or fail the run, when worlds were asked for and none ran."""
+    """Write the run's page; warn, or fail the run, if worlds were requested and none ran."""
     config = session.config
-    if hasattr(config, "workerinput"):  # the controller adds up what its workers did
+    if hasattr(config, "workerinput"):  # the controller adds up its workers' counts
         worker: Any = config
         summed = ("selected", "ran", "unwritten", "points", "lines")
         worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
@@ -101,7 +101,7 @@ def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
 
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
-    """Write why the run fails although no test did, and which artifacts are missing."""
+    """Write the final lines, which artifacts are missing, and why a run without failures fails."""
     for line in (*tally.points, *tally.lines):
         reporter.write_line(line)
     if tally.unwritten:

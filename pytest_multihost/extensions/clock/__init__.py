@@ -1,9 +1,11 @@
-"""A clock that jumps: over waits that nothing but time can end (`clock="jump"`).
+"""A clock that jumps over waits that only time can end (`clock="jump"`).
 
-`page` is the shared memory through which the processes of a world have one clock, with the
-preloaded library `clock.c`. `jumps` decides when the clock jumps, `open_ends` what could still end
-a wait before a timer does, and `record` is what the report shows. `in_rank` lets a rank follow the
-clock. `option` is the setting `clock`, `service` what the engine asks.
+* `page` is the shared memory with which the processes of a world share one clock; the preloaded
+  library `clock.c` uses it as well.
+* `jumps` decides when the clock jumps. `open_ends` finds what could end a wait before its timer.
+* `record` is the summary for the verdict and the pages.
+* `in_rank` makes a rank follow the clock.
+* `service` is the service of a world, and `option` the setting `clock`.
 """
 
 from __future__ import annotations

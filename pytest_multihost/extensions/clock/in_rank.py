@@ -1,4 +1,4 @@
-"""A rank follows the clock of its world."""
+"""Makes a rank follow the clock of its world."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytest_multihost.extensions.clock.page import ClockPage, attach_clock, cloc
 
 
 def join(spec: RankSpec) -> RankPart:
-    """Let this process follow its world's clock from now on.
+    """Make this process follow its world's clock from now on.
 
     Raises:
-        RuntimeError: This process was started without the library that this takes.
-        OSError: There is no such clock.
+        RuntimeError: This process was started without the preloaded library.
+        OSError: The world has no page of a clock.
     """
     path = clock_page_path(Path(spec.scratch))
     attach_clock(path)

@@ -1,20 +1,20 @@
-"""When the clock of a world jumps, and how far: to the earliest timer, when only timers are left.
+"""Decides when the clock of a world jumps: to the earliest timer, when only timers are left.
 
-A jump is wrong if something could still have happened before that timer: the test would see a
-timeout that no real run has. So a jump needs
+A jump is wrong if something could still have happened before that timer, because the test would
+then see a timeout that no real run has. A jump therefore needs
 
-* a quiescent world (`Quiescence`): no thread can run, and nothing is in flight
-* idle loops that have looked: a runtime's loop (gloo's, every 10 ms) is asleep between two looks,
-  while others wait for what its next look brings about. The clock goes on to the loops' own timers,
-  and only if no other thread runs then, they have found nothing
+* a quiescent world (`Quiescence`): no thread can run, and nothing is in flight.
+* idle loops that have polled: a runtime's loop (gloo's, every 10 ms) sleeps between two polls,
+  while other threads may wait for an effect of its next poll. The clock therefore first jumps to
+  the loops' own timers. Only if no other thread runs then have the loops found nothing.
 * a closed world (`open_ends`): no connection, pipe, lock or device outside can end a wait. Reading
-  that costs milliseconds, so it is done again only when processes or their descriptors have changed
-* no work of the harness: no event is unread, no rank is held, no rank has ended unnoticed
+  that costs milliseconds, so it is repeated only when processes or their descriptors have changed.
+* no pending work of the harness: no event is unread, no rank is held, no rank has ended unnoticed.
 
-In doubt the clock goes on as the machine's does, and the record says since when and why.
+In doubt the clock runs like the machine's, and the record has the reason and the time.
 
-Threads that poll make for many small jumps. After a silent time, in which nobody has done more than
-look again, a short wait may end a little late (`slack_s`), so that several end at once.
+Threads that poll cause many small jumps. After a silent time, in which threads have only polled, a
+short wait may end a little late (`slack_s`), so that several waits end at once.
 """
 
 from __future__ import annotations
@@ -43,41 +43,42 @@ from pytest_multihost.extensions.clock.page import ClockPage, ClockWait
 from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.016
-"""Real time from one look at the world to the next: doubled while it moves."""
+"""Real time between two checks of the world; doubled each time while the world moves."""
 
 BUSY_SHARE = 0.5
-"""Share of a processor above which a process computes, so that its world need not be looked at."""
+"""Share of a CPU above which a process computes, so that its world need not be checked."""
 
 DOUBT_S = 0.05
-"""Real time from one reading of an open world to the next."""
+"""Real time between two readings of an open world."""
 
 TOLD_S = 0.25
-"""How long a doubt must last to be told."""
+"""Minimum duration of a doubt in the record."""
 
 MAX_DOUBTS = 16
-"""How many are told."""
+"""Maximum number of doubts in the record."""
 
 PROOF_S = 2.0
-"""Real time that a quiescent world without a timer before its deadline has for a proof."""
+"""Real time for a proof, if a quiescent world has no timer before its deadline."""
 
 IDLE_ROUNDS = 3
-"""How often in a row a runtime's loop must have found nothing to count as idle."""
+"""A runtime's loop is idle if it has found nothing this often in a row."""
 
 SHORT_S = 1.1
-"""Waits up to this long may be those of a poller."""
+"""Maximum length of a poller's wait."""
 
 _POLLER_SHARE, _POLLER_SLACK_S = 0.01, 0.1
 _RUNTIME_SHARE, _RUNTIME_SLACK_S = 0.05, 1.0
 
 
 def slack_s(wait: ClockWait, silent_s: float) -> float:
-    """Return how much too late a wait may end.
+    """Return how late a wait may end.
 
-    Only one of many short ones: the thread has found nothing for `IDLE_ROUNDS` in a row. The main
-    thread's may count them, or compare the time with a limit of its own.
+    Only a poller's wait may: a short one of a thread that has found nothing for `IDLE_ROUNDS` in a
+    row. The main thread has less slack, because it may count its waits, or compare the time with
+    its own timeout.
 
     Args:
-        silent_s: For how long nobody has done more than look.
+        silent_s: For how long threads have only polled.
     """
     if wait.timeout_s > SHORT_S or wait.rounds < IDLE_ROUNDS:
         return 0.0
@@ -93,10 +94,10 @@ def is_idle_loop(wait: ClockWait) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """A world that is quiescent.
+    """A quiescent world.
 
     Attributes:
-        waits: Its timed waits, by thread.
+        waits: The timed waits, by thread.
         turns: How often each thread has run.
     """
 
@@ -110,16 +111,16 @@ class Still:
 
     @property
     def timers(self) -> Sequence[ClockWait]:
-        """All other timed waits."""
+        """All timed waits except those of idle loops."""
         return [each for each in self.waits.values() if not is_idle_loop(each)]
 
     def next_s(self, silent_s: float) -> float | None:
-        """Return when the earliest of these must have ended, None if there is none."""
+        """Return the latest time for the earliest timer to end; None if there is no timer."""
         return min((each.due_s + slack_s(each, silent_s) for each in self.timers), default=None)
 
 
 def have_looked(before: Still, now: Still) -> bool:
-    """Return whether every idle loop has looked since `before`, and no other thread has run."""
+    """Return whether every idle loop has polled since `before`, and no other thread has run."""
     loops = now.loops
     if loops.keys() != before.loops.keys():
         return False
@@ -130,9 +131,9 @@ def have_looked(before: Still, now: Still) -> bool:
 
 
 def have_only_polled(before: Still, now: Still) -> bool:
-    """Return whether all threads that have run since `before` only looked again.
+    """Return whether all threads that have run since `before` have only polled.
 
-    Each has begun the same wait anew, with the same timeout.
+    Such a thread has begun the same wait again, with the same timeout.
     """
     if before.turns.keys() != now.turns.keys():
         return False
@@ -149,7 +150,7 @@ class ClockJumps:
 
     Attributes:
         observer: Takes snapshots of the world.
-        interval_s: The longest real time from one call of `due_s` to the next.
+        interval_s: Maximum real time between two calls of `due_s`.
     """
 
     page: ClockPage
@@ -170,15 +171,15 @@ class ClockJumps:
     def due_s(
         self, now: float, facts: Sequence[RankFacts], deadline_s: float, *, is_last: bool
     ) -> float | None:
-        """Return the time to which the clock is to jump now, None if it is not to jump.
+        """Return the time to which the clock must jump now; None if it must not jump.
 
-        Provided that no event of a rank is unread.
+        Call it only if no event of a rank is unread.
 
         Args:
-            facts: What the ranks' events have reported.
-            deadline_s: The world's next deadline, beyond which its clock does not jump.
-            is_last: Whether the world is ended there, and nothing but that is left to find out: a
-                proof of a hang, which takes real time, is worth more.
+            facts: The facts from the ranks' events.
+            deadline_s: The world's next deadline; the clock does not jump beyond it.
+            is_last: Whether the world ends at that deadline. A jump there waits `PROOF_S`, because
+                a proof of a hang, which takes real time, is more valuable than an early end.
         """
         still = self._still(now, facts)
         if still is None:
@@ -207,7 +208,7 @@ class ClockJumps:
         return loops_s if self._is_looking else to_s
 
     def due(self, turn: Turn) -> Sequence[Action]:
-        """Return the jump that is due; ranks that were stopped until then are continued."""
+        """Return the jump that is due; it also resumes ranks whose pause ends by then."""
         to_s = self.due_s(turn.now, turn.facts, turn.deadline_s, is_last=turn.is_last)
         if to_s is None:
             return ()
@@ -221,26 +222,26 @@ class ClockJumps:
         ]
 
     def jump(self, to_s: float) -> None:
-        """Let the clock jump, and wake the threads whose timers have expired then."""
+        """Make the clock jump, and wake the threads whose timers have expired by then."""
         self._jumped_s += max(0.0, to_s - self.page.now())
         self.page.jump(to_s)
         self._still_since_s = None
 
     def in_world_time(self, event: Event) -> Event:
-        """Return an event with the world's time, if its server has made it."""
+        """Return an event in the world's time; events of the server have the machine's."""
         is_of_server = isinstance(event.body, Exited | Forked | FaultAnswered)
         return replace(event, at_s=event.at_s + self.page.offset_s) if is_of_server else event
 
     def on_request(self, request: FaultRequest) -> FaultRequest:
-        """Return a request with the machine's time, as its server needs it."""
+        """Return a request in the machine's time, which the server uses."""
         if isinstance(request, PauseRank) and request.pause is not None:
             return replace(request, pause=self.in_machine_time(request.pause))
         return request
 
     def in_machine_time(self, pause: Pause) -> Pause | None:
-        """Return a pause as its server is to perform it.
+        """Return a pause as the server must perform it.
 
-        The end of one without turns comes from here: the clock jumps to it.
+        A pause without turns gets no end, because this object ends it when the clock jumps there.
         """
         if pause.until_s is None:
             return pause
@@ -249,29 +250,29 @@ class ClockJumps:
         return replace(pause, until_s=pause.until_s - self.page.offset_s)
 
     def service_record(self, started_s: float, ended_s: float) -> ServiceRecord:
-        """Return what the clock has done in a world that has ended."""
+        """Return the record of a world that has ended."""
         return self.record().of_world(started_s, ended_s)
 
     def record(self) -> ClockRecord:
-        """Return what the clock has done so far."""
+        """Return the clock's record so far."""
         doubts = (ClockDoubt(why, *times) for why, times in self._doubts.items())
         told = [each for each in doubts if each.for_s >= TOLD_S]
         told.sort(key=lambda each: -each.for_s)
         return ClockRecord(self.page.jumps, self._jumped_s, tuple(told[:MAX_DOUBTS]))
 
     def _still(self, now: float, facts: Sequence[RankFacts]) -> Still | None:
-        """Return the world if it is quiescent, and no timer of it has expired."""
+        """Return the world if it is quiescent and none of its timers has expired."""
         if any(each.pid is None for each in facts) or _acts_in_real_time(facts):
             return None
         if self._quiescence is None:
             self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
         if self.interval_s >= LAST_LOOK_S and self._quiescence.busiest_share() > BUSY_SHARE:
-            return None  # a look would cost a world that computes a thousand times more
+            return None  # a check would cost a computing world a thousand times more
         frozen = frozen_ranks(facts)
         may_run = {e.tid for e in self.page.waits() if is_idle_loop(e) or e.is_idle}
         found = self._quiescence.ask(may_run | self.page.helpers(), frozen)
         family = self._quiescence.family
-        # One that has ended unnoticed: its server is about to say so.
+        # A process that has ended unnoticed: its server is about to report it.
         if not found.is_quiescent or any(e.pid not in family for e in facts if not e.is_gone):
             return None
         waits = {
@@ -290,7 +291,7 @@ class ClockJumps:
         )
 
     def _is_closed(self, now: float, facts: Sequence[RankFacts], still: Still) -> bool:
-        """Return whether only timers and threads of the world can end its waits."""
+        """Return whether only the world's own timers and threads can end its waits."""
         if self._quiescence is None or (self._open and real_clock() < self._read_s + DOUBT_S):
             return False
         doubts = self.page.doubts()
@@ -308,13 +309,13 @@ class ClockJumps:
         return not self._open
 
     def _note_doubts(self, now: float, found: tuple[str, ...]) -> None:
-        """Take note of why the clock may not jump."""
+        """Record why the clock may not jump."""
         self._count_doubts(now)
         self._open = found
         self.page.set_jumping(not found)
 
     def _count_doubts(self, now: float) -> None:
-        """Take note of for how long it could not jump; a world that moves could not anyway."""
+        """Add the time for which the clock could not jump, up to now."""
         for why in self._open:
             since_s, _, for_s = self._doubts.get(why, (self._open_s, 0.0, 0.0))
             self._doubts[why] = since_s, now, for_s + now - self._open_s
@@ -322,12 +323,12 @@ class ClockJumps:
 
 
 def frozen_ranks(facts: Sequence[RankFacts]) -> frozenset[int]:
-    """Return the ranks that a fault stops, and nobody continues before its end."""
+    """Return the ranks that a fault has stopped without turns to run."""
     return frozenset(rank for rank, pause in _pauses(facts) if not pause.takes_turns)
 
 
 def overdue_pauses(facts: Sequence[RankFacts], now: float) -> frozenset[int]:
-    """Return the ranks that a fault has stopped until a time that is over."""
+    """Return the ranks that a fault has stopped until a time in the past."""
     return frozenset(
         rank
         for rank, pause in _pauses(facts)
@@ -336,13 +337,13 @@ def overdue_pauses(facts: Sequence[RankFacts], now: float) -> frozenset[int]:
 
 
 def _continued_s(facts: Sequence[RankFacts]) -> float:
-    """Return when the first of the stopped ranks goes on."""
+    """Return when the first of the stopped ranks continues."""
     ends_s = (pause.until_s for _, pause in _pauses(facts) if not pause.takes_turns)
     return min((each for each in ends_s if each is not None), default=math.inf)
 
 
 def _acts_in_real_time(facts: Sequence[RankFacts]) -> bool:
-    """Return whether a fault acts in real time: in turns, or outside of its rank."""
+    """Return whether a fault acts in real time: in turns, or outside its rank."""
     changes = _changes(facts)
     return any(
         (each.pause is not None and each.pause.takes_turns)

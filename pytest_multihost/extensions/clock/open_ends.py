@@ -1,8 +1,8 @@
-"""What may end a wait of a world beside its own threads and the timers that its clock has.
+"""Finds what may end a wait of a world besides its own threads and the timers of its clock.
 
-A clock may jump to the earliest timer only if nothing else can come before it. So the rules are
-those of a proof (`blockers`), for a world whose known timers never expire. What is left acts in
-real time, and then the clock must not run ahead of it.
+A clock may jump to the earliest timer only if nothing else can happen before. The rules are
+therefore those of a proof (`blockers`), for a world whose known timers never expire. Whatever still
+blocks the proof acts in real time, and the clock must not run ahead of it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def open_ends(
     """Return everything outside a quiescent world that may end one of its waits, as sentences.
 
     Args:
-        timed: The threads whose timers its clock has.
-        timerfds: The descriptors of timers that it has: process and number.
+        timed: The threads whose timers the clock has.
+        timerfds: The timer descriptors that the clock has, as process and number.
         frozen: Ranks that are stopped and will not be continued.
     """
     found = []
@@ -41,7 +41,7 @@ def open_ends(
 
 
 def _with_timers(process: Process, timerfds: Collection[tuple[int, int]]) -> Process:
-    """Return a process whose timers never expire if its clock has them, and else at any time."""
+    """Return a process whose timers never expire if the clock has them, else at any time."""
     timers = {
         fd: replace(each, ends_s=NEVER if (process.pid, fd) in timerfds else None)
         for fd, each in process.descriptors.items()
@@ -53,7 +53,7 @@ def _with_timers(process: Process, timerfds: Collection[tuple[int, int]]) -> Pro
 def _open_ends(now: Snapshot, process: Process, timed: Collection[int]) -> Iterator[str]:
     """Yield the rest of a sentence about a process for each of its open ends.
 
-    Its timers of setitimer(2) and timer_create(2) are in the clock's page as its waits are.
+    The clock's page has the timers of setitimer(2) and timer_create(2) as well as the waits.
     """
     threads = tuple(
         replace(each, ends_s=NEVER) if each.tid in timed else each for each in process.threads

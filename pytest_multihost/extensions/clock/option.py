@@ -1,4 +1,4 @@
-"""The option that says how time passes in a world."""
+"""The option `clock`: how time passes in a world."""
 
 from __future__ import annotations
 

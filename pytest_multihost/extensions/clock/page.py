@@ -1,12 +1,8 @@
-"""A clock that jumps, shared by the processes of one world.
-
-`clock.c` is a library that is preloaded into ranks: it adds an offset to every clock that they
-read, and says until when each of their threads waits. The page of a world's
-clock is shared memory with how far it is ahead, and what waits for it.
+"""The page of a world's clock: shared memory with the clock's offset and the threads' timed waits.
 
 Every process of the world maps the file. The preloaded library (clock.c) adds the offset to every
-clock that a process reads, and notes in the slot of each thread until when it waits. The controller
-alone makes the clock jump. The layout is that of `struct page` in clock.c.
+clock that a process reads, and stores in the slot of each thread until when it waits. Only the
+controller makes the clock jump. The layout is that of `struct page` in clock.c.
 """
 
 from __future__ import annotations
@@ -38,33 +34,33 @@ __all__ = [
 LIBRARY = PreloadedLibrary(Path(__file__).with_name("clock.c"))
 
 PAGE_VARIABLE = "PYTEST_MULTIHOST_CLOCK_PAGE"
-"""Names the page that a process lives by from its exec on."""
+"""Environment variable with the path of the page that a process uses from its exec on."""
 
 THREAD_NAME = "multihost-clock"
-"""A thread of each process: it wakes those that wait for condition variables, and nothing else."""
+"""A thread in each process that only wakes threads waiting for condition variables."""
 
 find_clock_library = LIBRARY.find
-"""Returns the library, compiled now if it must be; None if there is no way."""
+"""Returns the path of the library, compiled now if necessary; None if that is impossible."""
 
 why_clock_missing = LIBRARY.why_missing
-"""Returns why there is no library; empty if there is one."""
+"""Returns why the library is missing; empty if it is not."""
 
 
 def clock_page_path(scratch: Path) -> Path:
-    """Return where the page of a world's clock is, in the world's own directory."""
+    """Return the path of the page of a world's clock, in the world's own directory."""
     return scratch / "service-clock"
 
 
 def attach_clock(path: Path) -> None:
-    """Live by the clock in the page at `path` from now on; so do processes that this one execs.
+    """Make this process, and those that it execs, use the clock in the page at `path` from now on.
 
     Raises:
-        RuntimeError: The library is not loaded: this process was exec'd without it.
+        RuntimeError: The library is not loaded, because this process was exec'd without it.
         OSError: There is no such page.
     """
     try:
         attach = ctypes.CDLL(None).multihost_clock_attach
-    except (AttributeError, OSError, TypeError):  # absent; Windows has no program to look in
+    except (AttributeError, OSError, TypeError):  # absent; OSError and TypeError are for Windows
         reason = why_clock_missing() or "it must be preloaded when the process is exec'd"
         raise RuntimeError(f"This process has no clock that jumps: {reason}.") from None
     attach.argtypes, attach.restype = [ctypes.c_char_p], ctypes.c_int
@@ -85,11 +81,11 @@ WaitKind = Literal[
     "socket",
     "timer",
 ]
-"""What a thread waits in until a time."""
+"""The kind of a timed wait."""
 
 MAX_SLOTS = 8192
 SIGNAL = getattr(signal, "SIGRTMAX", 64) - 5
-"""Interrupts a wait that is due. No runtime uses it; faulthandler's are at the other end."""
+"""The signal that interrupts a due wait. No runtime uses it; faulthandler uses the lowest ones."""
 
 _KINDS: tuple[WaitKind, ...] = WaitKind.__args__  # type: ignore[attr-defined]
 _MAGIC = b"MHCLOCK1"
@@ -126,17 +122,16 @@ class _Header(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ClockWait:
-    """A thread that waits until a time, or a timer of the kernel (kind ``timer``).
+    """A timed wait of a thread, or a timer of the kernel (kind ``timer``).
 
     Attributes:
-        tid: Its id; of a timer, which belongs to no thread, a negative number of its own.
+        tid: The thread's id; a unique negative number for a timer, which has no thread.
         due_s: When the wait ends by itself, in the world's monotonic time.
-        timeout_s: How long it was to last.
-        kind: In what it waits.
-        serial: How many timed waits it has begun.
-        rounds: How many like this one have timed out in a row, with none of another kind between.
-        is_loop: Whether a runtime's loop waits, which looks again in a moment.
-        is_idle: Whether a worker waits for work, which wakes it; at its timeout it does nothing.
+        timeout_s: The requested length of the wait.
+        serial: How many timed waits the thread has begun.
+        rounds: How many waits like this one have timed out in a row, without any other between.
+        is_loop: Whether a runtime's loop waits, which polls again soon.
+        is_idle: Whether a worker waits for work, which would wake it; it ignores its timeout.
     """
 
     pid: int
@@ -152,7 +147,7 @@ class ClockWait:
 
 @dataclass(slots=True)
 class ClockPage:
-    """The page of one world's clock, see `create` and `open`."""
+    """The page of one world's clock; see `create` and `open`."""
 
     _map: mmap.mmap
     _header: _Header
@@ -173,8 +168,8 @@ class ClockPage:
         """Map the page at `path`.
 
         Raises:
-            OSError: There is none.
-            ValueError: The file is no page of a clock.
+            OSError: There is no such file.
+            ValueError: The file is not a page of a clock.
         """
         with path.open("r+b") as file:
             if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
@@ -189,25 +184,25 @@ class ClockPage:
 
     @property
     def jumps(self) -> int:
-        """How often it has jumped."""
+        """How often the clock has jumped."""
         return int(self._header.jumps)
 
     @property
     def is_jumping(self) -> bool:
-        """Whether it may jump now."""
+        """Whether the clock may jump now."""
         return bool(self._header.is_jumping)
 
     def set_jumping(self, value: bool) -> None:  # noqa: FBT001 - a setter
-        """Note whether it may jump, for `world.clock` in the ranks."""
+        """Store whether the clock may jump, for `world.clock` in the ranks."""
         self._header.is_jumping = int(value)
 
     def now(self) -> float:
-        """Return the world's monotonic time in seconds, in a process that is not of the world."""
+        """Return the world's monotonic time in seconds; call it only outside the world."""
         return (clock_gettime_ns(CLOCK_MONOTONIC) + int(self._header.offset_ns)) / 1e9
 
     def waits(self) -> tuple[ClockWait, ...]:
-        """Return the threads that wait until a time; of processes that have ended, too."""
-        # One loop, and no keywords: the controller looks every millisecond.
+        """Return all timed waits, including those of processes that have ended."""
+        # One loop without keywords, because the controller calls this every millisecond.
         return tuple(
             [
                 ClockWait(
@@ -230,12 +225,12 @@ class ClockPage:
         return frozenset(each[0] for each in self._slots() if each[4] == _HELPER)
 
     def timerfds(self) -> frozenset[tuple[int, int]]:
-        """Return the descriptors of timers that are set: by which process, and their numbers."""
+        """Return the descriptors of armed timers, as process and number."""
         timers = (each for each in self._slots() if each[4] == _TIMER and each[2])
         return frozenset((each[1], each[10] - 1) for each in timers if each[10])
 
     def _waits(self) -> Iterator[tuple[int, ...]]:
-        """Yield how the slots of those that wait begin, behind their numbers from 1."""
+        """Yield each slot in use by a wait: its number, from 1, and its first fields."""
         for number, each in enumerate(self._slots(), start=1):
             if each[2] and each[0] and 0 < each[4] < _HELPER:
                 yield number, *each[:8]
@@ -245,9 +240,9 @@ class ClockPage:
         return _SLOT.iter_unpack(self._map[_HEADER_SIZE : _HEADER_SIZE + size])
 
     def jump(self, to_s: float) -> None:
-        """Let the clock jump to a time, and wake the threads whose waits are due then.
+        """Make the clock jump to a time, and wake the threads whose waits are due then.
 
-        It never goes back.
+        The clock never goes back.
         """
         ahead_ns = round(to_s * 1e9) - clock_gettime_ns(CLOCK_MONOTONIC)
         self._header.offset_ns = max(self._header.offset_ns, ahead_ns)
@@ -255,9 +250,9 @@ class ClockPage:
         self.wake()
 
     def wake(self) -> int:
-        """Wake the threads whose waits are due, and return how many there are.
+        """Wake the threads whose waits are due, and return their number.
 
-        A thread that has just been about to fall asleep must be woken once more.
+        Call it again if a thread stays due: it may have fallen asleep only after the signal.
         """
         word = ctypes.addressof(self._header) + _Header.jumps.offset
         self._libc.syscall(
@@ -271,10 +266,10 @@ class ClockPage:
         return len(due)
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what processes have done that the page cannot follow, one sentence each."""
+        """Return what processes have done that the page cannot represent, one sentence each."""
         return tuple(each for bit, each in enumerate(_DOUBTS) if self._header.doubts >> bit & 1)
 
     def close(self) -> None:
-        """Unmap it here."""
+        """Unmap the page in this process."""
         del self._header
         self._map.close()

@@ -1,4 +1,4 @@
-"""What a clock that jumps has done in a world, for its verdict and its pages."""
+"""The record of a world's jumping clock, for the verdict and the pages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_multihost.core.model.result import ServiceRecord
 
 @dataclass(frozen=True, slots=True)
 class ClockDoubt:
-    """A reason for which the clock of a world went on as the machine's does for a while.
+    """A reason why the clock of a world ran like the machine's for a while.
 
     Attributes:
         why: What could have ended a wait of the world before its next timer, as a sentence.
-        since_s: When that was first so, in the world's time.
-        until_s: When it was last so.
-        for_s: For how long in sum, in seconds.
+        since_s: When the reason first applied, in the world's time.
+        until_s: When it last applied.
+        for_s: Its total duration.
     """
 
     why: str
@@ -27,12 +27,12 @@ class ClockDoubt:
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """What a clock that jumps has done.
+    """The jumps and doubts of a clock.
 
     Attributes:
-        jumps: How often it has jumped.
-        jumped_s: How far in sum, in seconds.
-        doubts: Why it could not jump at times, those that lasted longest first.
+        jumps: Number of jumps.
+        jumped_s: Total length of the jumps.
+        doubts: Why the clock could not jump at times, the longest doubt first.
     """
 
     jumps: int
@@ -40,7 +40,7 @@ class ClockRecord:
     doubts: tuple[ClockDoubt, ...] = ()
 
     def of_world(self, started_s: float, ended_s: float) -> ServiceRecord:
-        """Return it as the record of a world, from when that started to when it ended."""
+        """Return the service record of a world with these times of start and end."""
         real_s = ended_s - started_s - self.jumped_s
         jumps = f"{self.jumps} jump{'s' if self.jumps != 1 else ''}"
         doubts: list[Json] = [

@@ -1,10 +1,11 @@
-"""Runs whose ranks others start: torchrun, mpirun, Slurm.
+"""Runs in which torchrun, mpirun or Slurm starts the processes that start the ranks.
 
-`attach` connects the processes that a launcher has started, and starts ranks through all of them;
-`pytest_plugin` does that for tests, `joined_script` for ``multihost run``. `peer_server` is what a
-process does that is not rank 0's, `remote_ranks` shows ranks on other machines to the watchdog.
-`meeting` connects processes for other commands, as ``multihost attach``. `hookspecs` has a hook for
-other extensions.
+* `attach` connects the processes of a launcher, and starts ranks through all of them.
+* `pytest_plugin` uses it for tests, `joined_script` for ``multihost run``.
+* `peer_server` is the work of every process except rank 0's.
+* `remote_ranks` shows ranks on other machines to the watchdog.
+* `meeting` connects processes for other commands, such as ``multihost attach``.
+* `hookspecs` has a hook for other extensions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Find out which process of an attached run this is, before plugins act on their options."""
+    """Find out which process of an attached run this is, before plugins read their options."""
     from pytest_multihost.extensions.engines.pytest_plugin import read_role
 
     read_role(config)
@@ -50,7 +51,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @hookimpl(trylast=True)  # the core has read the settings
 def pytest_configure(config: pytest.Config) -> None:
-    """Attach to the other processes if asked to."""
+    """Attach to the other processes if this is an attached run."""
     from pytest_multihost.extensions.engines.pytest_plugin import attach
 
     attach(config)
@@ -62,9 +63,9 @@ def pytest_multihost_controller_only() -> Mapping[str, object]:
     return {"multihost_attach": False}
 
 
-@hookimpl(tryfirst=True)  # before anything is started: all but rank 0's process do not return
+@hookimpl(tryfirst=True)  # before anything starts, because only rank 0's process returns
 def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
-    """Take part in an attached run; returns in the process of rank 0 alone."""
+    """Take part in an attached run; returns only in rank 0's process."""
     from pytest_multihost.extensions.engines.pytest_plugin import take_part
 
     take_part(session, items)
@@ -72,7 +73,7 @@ def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.I
 
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
-    """Put the ranks on the machines of the attached run, if there are several."""
+    """Assign the ranks to the machines of the attached run, if there are several."""
     from pytest_multihost.extensions.engines.pytest_plugin import peers_of
 
     spec, peers = (yield), peers_of(item.config)
@@ -108,7 +109,7 @@ def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:
 
 @hookimpl
 def pytest_multihost_run_joined(script: JoinedScript) -> int:
-    """Run a script in ranks of the processes that a launcher has started."""
+    """Run a script in the processes that a launcher has started."""
     from pytest_multihost.extensions.engines.joined_script import run_joined
 
     return run_joined(script)
@@ -116,7 +117,7 @@ def pytest_multihost_run_joined(script: JoinedScript) -> int:
 
 @hookimpl
 def pytest_multihost_meeting(folder: Path) -> Meeting:
-    """Return the meeting of this process with the others of its launcher."""
+    """Return this process's meeting with the others of its launcher."""
     from pytest_multihost.extensions.engines.meeting import LauncherMeeting
 
     return LauncherMeeting.at(folder, os.environ)

@@ -1,6 +1,7 @@
-"""A run whose ranks are started by processes that a launcher has started: torchrun, srun, mpirun.
+"""Runs a script in the processes that torchrun, srun or mpirun has started.
 
-Each of them runs the same command. Rank 0's is the controller, the others start ranks for it.
+Each process runs the same command. Rank 0's process is the controller; the others start ranks for
+it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _REMEDY = "Every process must run the same command, and reach rank 0."
 
 
 def run_joined(script: JoinedScript) -> int:
-    """Run a script in ranks of the processes that a launcher has started, this one among them.
+    """Run a script in the processes that a launcher has started, including this one.
 
     Raises:
         SettingError: No launcher has started this process as one of several.
@@ -68,14 +69,14 @@ def run_joined(script: JoinedScript) -> int:
 
 
 def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
-    """Wait for the other processes as rank 0's; return them by rank.
+    """Wait for the other processes in rank 0's process; return them by rank.
 
     Args:
-        rendezvous: Where they find this one.
-        spec: The world, which theirs must be as well.
+        spec: The world; all processes must have the same one.
+        folder: A folder for a file that tells whether a peer shares this machine's files.
 
     Raises:
-        MultihostError: One did not come, or cannot take part.
+        MultihostError: A process did not connect, or cannot take part.
     """
     listener = Listener(rendezvous)
     try:
@@ -95,10 +96,10 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
 
 
 def check_peers(peers: Mapping[int, Peer]) -> None:
-    """Raise what a process has told that has received a signal.
+    """Check whether a process has received a signal that ends the run.
 
     Raises:
-        KeyboardInterrupt: One has.
+        KeyboardInterrupt: A process has; the text names the signal and the process.
     """
     for peer in peers.values():
         if why := peer.interruption:
@@ -106,7 +107,7 @@ def check_peers(peers: Mapping[int, Peer]) -> None:
 
 
 def part(peers: Mapping[int, Peer], code: int) -> None:
-    """Tell the other processes the exit code of the run."""
+    """Send the other processes the exit code of the run, and close the connections."""
     for peer in peers.values():
         peer.send_quit(code)
         peer.stream.close()
@@ -116,9 +117,8 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
     """Start ranks for rank 0's process until the run ends; return its exit code.
 
     Args:
-        rendezvous: Where to find it.
         home: A private directory of this process.
-        launcher: Starts its ranks.
+        launcher: Starts this process's ranks.
     """
     process = PeerProcess(rendezvous, JOIN_S)
     process.take_signals()

@@ -21,18 +21,18 @@ _AGAIN_S = 60.0
 
 @dataclass(slots=True)
 class LauncherMeeting:
-    """The meeting of this process with the others of its launcher."""
+    """This process's meeting with the others of its launcher."""
 
     rendezvous: Rendezvous
     _listener: Listener | None = None
 
     @classmethod
     def at(cls, folder: Path, environment: Mapping[str, str]) -> LauncherMeeting:
-        """Return the meeting by the launcher's variables.
+        """Return the meeting that the launcher's variables describe.
 
         Args:
-            folder: Where the processes find each other if they share a secret of rank 0's.
-            environment: The variables.
+            folder: The folder of the rendezvous file, which is used if rank 0 makes the secret.
+            environment: The launcher's variables.
 
         Raises:
             SettingError: No launcher has started this process, or the secret cannot be used.
@@ -43,14 +43,14 @@ class LauncherMeeting:
 
     @property
     def membership(self) -> Membership:
-        """This process's rank, and how many there are."""
+        """This process's rank, and the number of processes."""
         return self.rendezvous.membership
 
     def await_companions(self, within_s: float, *, remedy: str) -> Sequence[Peer]:
-        """Return the other processes, in rank 0's.
+        """Return the other processes; call it in rank 0's process.
 
         Raises:
-            MultihostError: One has not come within `within_s` seconds.
+            MultihostError: A process has not connected within `within_s` seconds.
         """
         self._listener = Listener(self.rendezvous)
         try:
@@ -60,7 +60,7 @@ class LauncherMeeting:
         return tuple(self._listener.peers.values())
 
     def part(self, code: int) -> None:
-        """Send the exit code to those that have come, in rank 0's process."""
+        """Send the exit code to the connected processes; call it in rank 0's process."""
         if self._listener is not None:
             part(self._listener.peers, code)
 
@@ -71,10 +71,10 @@ class LauncherMeeting:
         *,
         problems: tuple[str, ...] = (),
     ) -> int:
-        """Answer what rank 0's process asks until it parts; return its exit code.
+        """Answer the requests of rank 0's process until it parts; return its exit code.
 
         Raises:
-            MultihostError: It was not found within `within_s` seconds, or is gone.
+            MultihostError: Rank 0's process was not found within `within_s` seconds, or is gone.
         """
         stream = Connector(self.rendezvous).connect(within_s, tests=(), problems=problems)
         try:
@@ -84,7 +84,7 @@ class LauncherMeeting:
 
 
 def _answer_until_end(stream: FrameStream[ToPeer], answer: Callable[[ToPeer], FromPeer]) -> int:
-    """Answer requests until the exit code comes, and return that.
+    """Answer requests until the exit code arrives, and return it.
 
     Raises:
         LaunchError: Rank 0's process is gone.

@@ -1,7 +1,7 @@
-"""How a peer serves the controller: as a server does, but over TCP and on its own machine.
+"""Serves the controller in a peer: like a server, but over TCP and on the peer's own machine.
 
-It has a server that forks ranks, as the controller has, and forwards requests to it. It has one
-thread, which waits only for its connection and its ranks.
+Like the controller, a peer has a server that forks ranks, and forwards requests to it. The peer has
+one thread, which waits only for its connection and its ranks.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class _LocalRanks:
     """This process's ranks of the running world.
 
     Attributes:
-        logs: Where logs and stacks go.
-        scratch: For everything else.
-        private: The directory above both; None where rank 0's machine sees the files.
-        proc: Takes snapshots of them.
+        logs: The folder for logs and stacks.
+        scratch: The folder for everything else.
+        private: The directory above both; None if rank 0 sees the files itself.
+        faults: The events of faults, for the cleanup.
     """
 
     world: ServerWorld
@@ -122,7 +122,7 @@ class PeerServer:
         return self._status
 
     def _unless_lost(self, act: Callable[[], None]) -> None:
-        """Do something with this process's ranks; if their server is gone, tell rank 0."""
+        """Call a function that uses this process's ranks; inform rank 0 if their server is gone."""
         try:
             act()
         except LaunchError as error:
@@ -147,14 +147,14 @@ class PeerServer:
         elif frame.number:
             try:
                 message, payload = self._answer(frame.message)
-            except LaunchError as error:  # the next look at the ranks tells that they are lost
+            except LaunchError as error:  # the next poll of the ranks reports that they are lost
                 message, payload = Failed(str(error)), b""
             self.stream.send(Frame(message, payload, frame.number))
         elif self._local is not None:
             self._unless_lost(partial(self._pass_on, frame, self._local.world))
 
     def _pass_on(self, frame: Frame[ToPeer], world: ServerWorld) -> None:
-        """Pass a message without an answer on to this process's ranks."""
+        """Forward a message without an answer to this process's ranks."""
         match frame.message:
             case SendToRank(rank, passed_on):
                 world.send(rank, Frame(passed_on, frame.payload))
@@ -193,7 +193,7 @@ class PeerServer:
     def _fork(self, request: Fork) -> FromPeer:
         private = None
         try:
-            if request.directory is None or request.scratch is None:  # rank 0 sees no files here
+            if request.directory is None or request.scratch is None:  # rank 0 cannot see files here
                 private = Path(tempfile.mkdtemp(prefix="world-", dir=self.home))
                 logs, scratch = private / "logs", private / "scratch"
                 (scratch / "shared").mkdir(parents=True)
@@ -215,7 +215,7 @@ class PeerServer:
         return world.forked
 
     def _end(self, local: _LocalRanks, grace_s: float) -> Answer:
-        """End all remaining processes, and send what only files of this machine record."""
+        """End all remaining processes, and send events and logs that only this machine has."""
         self._local = None
         ending = Ending()
         with contextlib.suppress(LaunchError):  # the server is gone, and the ranks with it
@@ -231,11 +231,10 @@ class PeerServer:
 
 @dataclass(slots=True)
 class PeerProcess:
-    """A process that starts ranks for rank 0's, from its first signal to its end.
+    """A process that starts ranks for rank 0, from its signal handlers to its end.
 
     Attributes:
-        rendezvous: Where to find rank 0.
-        timeout_s: Timeout of the search for it.
+        timeout_s: Timeout of the search for rank 0.
     """
 
     rendezvous: Rendezvous
@@ -244,16 +243,16 @@ class PeerProcess:
     _told: FrameStream[ToPeer] | None = None
 
     def take_signals(self) -> None:
-        """Let rank 0 decide what Ctrl-C means, and tell it of other signals that end runs."""
+        """Ignore Ctrl-C, which rank 0 handles, and forward other ending signals to rank 0."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+            if signal.getsignal(number) is signal.SIG_DFL:  # not SIGHUP under nohup
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _: object) -> None:
-        """Let rank 0 end the run, which then reports where the ranks were; at once the next time.
+        """Ask rank 0 to end the run, which then reports where the ranks were.
 
-        Before there is a connection, this process just ends.
+        Without a connection, and at the second signal, this process exits at once.
         """
         stream, self._told = self._told, None
         if stream is None:
@@ -264,7 +263,7 @@ class PeerProcess:
         """Connect to rank 0.
 
         Args:
-            tests: The worlds that this process can start ranks of.
+            tests: The worlds for which this process can start ranks.
             problems: Why this process cannot take part.
 
         Raises:
@@ -297,7 +296,7 @@ class PeerProcess:
 
 
 def await_end(stream: FrameStream[ToPeer]) -> None:
-    """Wait until the other end of a connection has been closed, and a moment longer."""
+    """Wait until the other end has closed a connection, and `_AFTER_S` longer."""
     deadline_s = time.monotonic() + _FAREWELL_S
     while stream.ended is None and time.monotonic() < deadline_s:
         stream.await_frames(deadline_s)

@@ -1,6 +1,6 @@
-"""How the watchdog sees ranks on other machines: the peers there take snapshots and send them.
+"""Shows ranks on other machines to the watchdog: the peers there take snapshots and send them.
 
-Slot pages are copied beside those of local ranks, with times converted to the controller's clock.
+Slot pages are copied next to those of local ranks, with times converted to the controller's clock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class RemotePart:
     """Ranks of a world on another machine, observed through the peer that has started them.
 
     Attributes:
-        ranks: Which ranks.
-        clock: Offset in seconds from its clock to the controller's, and the error bound of that.
-        begin_snapshot: Has the peer take a snapshot. Returns what waits for it, and returns it with
-            the ranks' slot pages by file name; LaunchError if the peer does not answer.
+        clock: Offset in seconds from the peer's clock to the controller's, and its error bound.
+        begin_snapshot: Makes the peer take a snapshot. Returns a function that waits for the
+            snapshot and returns it with the ranks' slot pages by file name; the function raises
+            LaunchError if the peer does not answer.
     """
 
     ranks: Sequence[int]
@@ -42,7 +42,7 @@ class PeersRanks:
 
     Attributes:
         parts: The ranks of each peer.
-        scratch: The world's directory, where copies of slot pages go.
+        scratch: The world's directory, which gets copies of the slot pages.
         shallow: The last shallow snapshots.
     """
 
@@ -52,12 +52,12 @@ class PeersRanks:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """Their indices. Their process ids mean nothing on this machine."""
+        """The ranks' numbers; their process ids mean nothing on this machine."""
         return frozenset(rank for each in self.parts for rank in each.ranks)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Caveats for the report: who observed them, and by which clock."""
+        """Caveats for the report: which process observed the ranks, and by which clock."""
         notes = []
         for host, parts in group_by_value((each.host, each) for each in self.parts).items():
             error_s = max(part.clock[1] for part in parts)
@@ -69,7 +69,7 @@ class PeersRanks:
         return tuple(notes)
 
     def refresh(self) -> None:
-        """Fetch their slot pages and their part of a shallow snapshot.
+        """Fetch the ranks' slot pages and their part of a shallow snapshot.
 
         Raises:
             LaunchError: A peer is gone, or does not answer.
@@ -97,5 +97,5 @@ class PeersRanks:
         return merge_snapshots(local, self.shallow)
 
     def deep_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:
-        """Return a snapshot of all threads and descriptors."""
+        """Return a snapshot of all threads and file descriptors."""
         return merge_snapshots(local, self.take(is_deep=True))

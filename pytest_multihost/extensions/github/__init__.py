@@ -1,6 +1,6 @@
-"""What GitHub Actions shows of a run: errors at lines, and a page in the summary of the step.
+"""Reports a run to GitHub Actions: errors at lines, and a page in the summary of the step.
 
-`report` makes both, `workflow` writes them at the end of a run.
+`report` makes both, and `workflow` writes them at the end of a run of pytest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-@hookimpl(trylast=True)  # below what the core writes
+@hookimpl(trylast=True)  # below the core's output
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Annotate the workflow, and add the run to the summary of the step."""
     is_worker = hasattr(

@@ -1,15 +1,16 @@
 """Output for GitHub Actions: an error at the culprit's line, and the verdicts as a page.
 
-What other extensions say, as annotations and Markdown, comes from their renderers.
+The annotations and Markdown of other extensions come from their renderers.
 
-Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
-processes write it and only the controller reports.
+All data come from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several processes
+write it and only the controller reports.
 
-Two formats of GitHub's are written here, and in both a test's own text must stay text:
+GitHub has two formats, and in both a test's own text must stay literal:
 
 * Workflow commands, ``::error file=F,line=N,title=T::MESSAGE``, one per line of output. ``%``, CR
-  and LF are written as ``%25``, ``%0D`` and ``%0A``. A property ends at a comma and the list of
-  them at a colon, so there these are ``%2C`` and ``%3A``. There is no other escaping.
+  and LF are written as ``%25``, ``%0D`` and ``%0A``. A comma ends a property and a colon ends the
+  list of properties, so within properties these are ``%2C`` and ``%3A``. There is no other
+  escaping.
 * The summary of a step: GitHub Flavored Markdown, in which HTML is allowed. Punctuation is written
   as character references; see `escaped`.
 """
@@ -31,10 +32,10 @@ from pytest_multihost.core.report.markdown import CONTROLS, escaped, fitted
 from pytest_multihost.core.report.renderer import Renderer
 
 MAX_SUMMARY = 1024 * 1024
-"""Maximum bytes of one step's summary; GitHub drops a larger file as a whole."""
+"""Maximum bytes of one step's summary; GitHub drops a larger file entirely."""
 
 MAX_ERRORS = 10
-"""Maximum number of errors that GitHub shows of one step."""
+"""Maximum number of errors that GitHub shows for one step."""
 
 _MAX_MESSAGE = 4000
 _MAX_CLAIMS = 8
@@ -54,14 +55,14 @@ class Checkout:
     workspace: str
 
     def relative(self, file: str) -> str | None:
-        """Return a verdict's path relative to the repository, None if it is outside."""
+        """Return a verdict's path relative to the repository; None if it is outside."""
         path = os.path.normpath(os.path.join(self.root, file))  # noqa: PTH118 - nothing is read
         inside = PurePosixPath(path).is_relative_to(self.workspace)
         return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
 
 
 def has_failed(verdict: JsonVerdict) -> bool:
-    """Whether pytest counts the test as failed."""
+    """Return whether pytest counts the test as failed."""
     return verdict["status"] in ("failed", "error")
 
 
@@ -73,7 +74,7 @@ def headline(verdict: JsonVerdict) -> str:
 
 
 def _raised(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
-    """Yield what ranks other than the culprits raised by themselves."""
+    """Yield the own exceptions of ranks other than the culprits."""
     for each in verdict["rank_results"]:
         is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
         if each["error"] is not None and is_own:
@@ -86,9 +87,9 @@ def _raised(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]
 
 
 def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[str]:
-    """Return GitHub's workflow commands that put an error at the line of each culprit.
+    """Return the workflow commands that put an error at the line of each failed test's culprit.
 
-    Where no culprit has a line, the error is at the line of one rank, and a notice at each other's.
+    If no culprit has a line, the error is at the line of one rank, and a notice at each other's.
     """
     failed = [each for each in last_attempts(verdicts) if has_failed(each)]
     return [command for each in failed[:MAX_ERRORS] for command in _commands(each, checkout)]
@@ -108,7 +109,7 @@ def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
 def workflow_command(
     kind: str, file: str | None, line: int | None, title: str, message: str
 ) -> str:
-    """Return one command: an ``error`` or ``notice`` at a line, which need not be known."""
+    """Return one command: an ``error`` or ``notice``, at a line if that is known."""
     given = {"file": file, "line": str(line or ""), "title": title}
     data = {name: _command_data(value) for name, value in given.items() if value}
     properties = [
@@ -118,7 +119,7 @@ def workflow_command(
 
 
 def _sides(diagnosis: JsonVerdict) -> dict[tuple[str, int], list[int]]:
-    """Return the lines of all ranks with these ranks, if there is no line of a culprit."""
+    """Return the ranks by line; empty if a culprit has a line."""
     places = () if diagnosis.get("where") else diagnosis.get("places", ())
     return group_by_value(((each["file"], each["line"]), each["rank"]) for each in places)
 
@@ -131,7 +132,7 @@ def _error_message(verdict: JsonVerdict) -> str:
         if diagnosis["waiting"]:
             lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
         lines += _divergence(diagnosis)
-        if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
+        if verdict["expected"] is False:  # the hang may be as expected, and another rank has failed
             lines += _raised(verdict, diagnosis["culprits"])
         sides = list(_sides(diagnosis).items())[:_MAX_SIDES]
         lines += [f"{rank_set(ranks)} at {file}:{line}" for (file, line), ranks in sides]
@@ -140,7 +141,7 @@ def _error_message(verdict: JsonVerdict) -> str:
 
 
 def _divergence(diagnosis: JsonVerdict) -> list[str]:
-    """Return where the ranks parted, if they did; older verdicts do not say it."""
+    """Return where the ranks diverged, if they did; older verdicts lack it."""
     divergence = diagnosis.get("divergence")
     return [f"diverged {divergence['summary']}"] if divergence else []
 
@@ -167,11 +168,11 @@ def _command_data(text: str) -> str:
 
 
 def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) -> str:
-    """Return the run's verdicts as Markdown; the empty text where no world ran.
+    """Return the run's verdicts as Markdown; an empty text if no world ran.
 
     Args:
-        verdicts: Of all attempts.
-        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
+        verdicts: The verdicts of all attempts.
+        max_bytes: Maximum size; parts that do not fit are skipped, with a note.
     """
     last = last_attempts(verdicts)
     if not last:
@@ -239,7 +240,7 @@ def _details(verdict: JsonVerdict) -> str:
 
 
 def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
-    """Return equal pieces of evidence once, with their ranks."""
+    """Return each distinct piece of evidence with its ranks, and its source."""
     alike = group_by_value(
         ((each["fact"], each["source"]), each["rank"]) for each in diagnosis["evidence"]
     )
@@ -247,11 +248,11 @@ def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
     return claims[:_MAX_CLAIMS]
 
 
-# What other extensions say
+# Annotations of other extensions
 
 
 def annotation_commands(annotations: Sequence[Annotation], checkout: Checkout) -> list[str]:
-    """Return GitHub's workflow commands for annotations, as many as GitHub shows."""
+    """Return the workflow commands for annotations, as many as GitHub shows."""
     return [_annotation(each, checkout) for each in annotations[:MAX_ERRORS]]
 
 
@@ -264,12 +265,10 @@ def _annotation(annotation: Annotation, checkout: Checkout) -> str:
 def all_commands(
     run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer], checkout: Checkout
 ) -> list[str]:
-    """Return the workflow commands of a run.
+    """Return the workflow commands of a run, including those for extensions' annotations.
 
     Args:
-        verdicts: Of all attempts.
-        renderers: What extensions show.
-        checkout: The directories of the code.
+        verdicts: The verdicts of all attempts.
     """
     of_extensions = [each.annotations for each in renderers if each.annotations is not None]
     groups = [annotation_commands(each(run, verdicts), checkout) for each in of_extensions]
@@ -282,12 +281,12 @@ def all_commands(
 def append_summaries(
     path: Path, run: Path, verdicts: Sequence[JsonVerdict], renderers: Sequence[Renderer]
 ) -> None:
-    """Append the run to a step's summary; other programs write to that as well.
+    """Append the run to a step's summary, which may already have other programs' text.
 
     Args:
+        path: The file of the summary.
         run: The folder of the run.
-        verdicts: Of all attempts.
-        renderers: What extensions show.
+        verdicts: The verdicts of all attempts.
 
     Raises:
         OSError: The file cannot be written.
@@ -302,7 +301,7 @@ def append_page(path: Path, page: Callable[[int], str]) -> None:
     """Append a page to a step's summary.
 
     Args:
-        page: Returns the page, given its maximum size in bytes.
+        page: Takes the maximum size in bytes and returns the page.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Annotate a workflow of GitHub Actions at the end of a run of pytest."""
+"""Annotates a workflow of GitHub Actions at the end of a run of pytest."""
 
 from __future__ import annotations
 

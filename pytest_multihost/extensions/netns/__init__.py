@@ -1,9 +1,9 @@
 """Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
 
-`hosts` is the kind of hosts, `kinds` are the faults and `effects` what these do. `service` is what
-the controller does while a world runs, `server_part` what the server does: `network` builds a
-world's hosts and holds them, with the `links` between them; `network_faults` performs faults in the
-netfault daemon, with `relay` for what the kernel cannot do.
+* `hosts` defines the kind of hosts, `kinds` the faults, and `effects` what each fault does.
+* `service` is the controller's part while a world runs, `server_part` the server's.
+* `network` builds and holds a world's hosts; `links` configures the links between them.
+* `network_faults` performs faults in the netfault daemon; `relay` does what the kernel cannot do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_multihost_hosts() -> Sequence[HostKind]:
 
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the network between them."""
+    """Offer the network between these hosts."""
     from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
 
     return [NETWORK_SERVICE]
@@ -37,7 +37,7 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 
 @hookimpl
 def pytest_multihost_faults() -> Sequence[FaultKind]:
-    """Offer the faults of that."""
+    """Offer the faults of that network."""
     from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS
 
     return NETWORK_FAULTS

@@ -1,7 +1,7 @@
-"""What faults of the network do: cuts, delay, loss and rate between the hosts of a world.
+"""The effects of network faults: cuts, delay, loss and rate between the hosts of a world.
 
-All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay, loss
-and rate belong to the sending host.
+All values refer to hosts, by index, not to ranks, because the ranks of a host share its link.
+Delay, loss and rate apply to what a host sends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Shape:
     """Delay, loss and rate of the frames that a host sends.
 
     Attributes:
-        loss: The fraction that is lost, 0 to 1.
-        bytes_per_s: The maximum rate at which they leave; None: unlimited.
+        loss: The fraction of lost frames, 0 to 1.
+        bytes_per_s: The maximum rate at which frames leave; None for no limit.
     """
 
     delay_s: float = 0.0
@@ -46,7 +46,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What one fault does to the network.
+    """The effect of one fault on the network.
 
     Attributes:
         cuts: Pairs of hosts between which no frame arrives.
@@ -75,11 +75,11 @@ def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
 
 
 def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
-    """Return what a fault does when it happens to a rank.
+    """Return the effect of a fault that happens to a rank.
 
     Args:
-        fault: One of `NETWORK_KINDS`.
-        rank: The rank that has passed its point.
+        fault: A fault of one of `NETWORK_KINDS`.
+        rank: The rank that has passed the fault's point.
     """
     host = spec.host_of(rank).index
     given = fault.params
@@ -107,7 +107,7 @@ def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
 
 
 def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
-    """Return the groups of hosts that can share a bridge, where the kernel forwards all frames.
+    """Return the groups of hosts that can share a bridge, on which the kernel forwards all frames.
 
     The hosts of a group are cut off from the same hosts, in the same directions, and have no other
     disturbance. The largest group comes first.
@@ -126,9 +126,9 @@ def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
 def relay_routes(
     segments: Sequence[Sequence[int]], wanted: Disturbance
 ) -> dict[int, frozenset[int]]:
-    """Return, for each host, to which hosts its frames must be relayed in userspace.
+    """Return, for each host, the hosts to which its frames must be relayed in userspace.
 
-    These are the hosts on other bridges that are not cut off.
+    These are the hosts on other bridges that are not cut off from it.
 
     Args:
         segments: As `bridge_segments` returns them.
@@ -152,14 +152,14 @@ _WORDS = {
 
 
 def effect_of(fault: Fault, spec: WorldSpec) -> Effect:
-    """Return the effect of a fault of the network, as the history of its world has it."""
+    """Return the effect of a network fault, for the history of its world."""
     if fault.kind == "partition":
         return Effect(describe_cut(fault), tuple(sorted(cuts_of(fault, spec))))
     return Effect(_WORDS[fault.kind])
 
 
 def describe_cut(fault: Fault) -> str:
-    """Return as words between which ranks a partition cuts the network."""
+    """Return in words between which ranks a partition cuts the network."""
     groups = fault.params["groups"]
     names = [rank_set(group) for group in groups]
     if fault.params.get("one_way"):

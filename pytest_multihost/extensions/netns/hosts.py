@@ -1,4 +1,4 @@
-"""The kind of hosts "netns": made from Linux namespaces, with a network of their own."""
+"""The kind of hosts "netns": made from Linux namespaces, with their own network."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pytest_multihost.core.host_kind import HostKind
 from pytest_multihost.core.model.spec import Host, ServicePart
 
 NAME = "netns"
-"""Of the kind of hosts, and of the service that makes them."""
+"""The name of the kind of hosts, and of the service that makes them."""
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
-"""Addresses of hosts made from namespaces; unreachable from outside their world."""
+"""The addresses of these hosts; unreachable from outside their world."""
 
 BRIDGE_ADDRESS = str(NETWORK[-2])
-"""The address of the bridge that connects them."""
+"""The address of the bridge that connects the hosts."""
 
 
 @cache
 def hosts_of(size: int, ranks_each: int) -> tuple[Host, ...]:
-    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks."""
+    """Return the hosts of a world of `size` ranks, in order; the last one may have fewer ranks."""
     found: list[Host] = []
     for first in range(0, size, ranks_each):
         index = len(found)

@@ -1,7 +1,8 @@
-"""Faults of the network between hosts: their parameters, and what is wrong with those.
+"""The kinds of network faults between hosts: their parameters, and checks of these.
 
-Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
-`network_faults`) when a rank has passed the point; the rank waits at the point until that is done.
+This module performs nothing. When a rank has passed the point, the server that holds the hosts'
+network namespaces performs the fault (see `network_faults`); the rank waits at the point until
+then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TWO = 2
 
 
 def _announce(params: FaultParams, now_s: float) -> Announcement:
-    """Ask the server to perform it."""
+    """Return the request to the server to perform the fault."""
     if "heals_after" in params:
         return {"service": NAME, "until_s": now_s + params["heals_after"]}
     return {"service": NAME}
@@ -56,11 +57,11 @@ def disturbs_network(faults: Sequence[Fault]) -> bool:
 
 
 def network_problems(faults: Sequence[Fault], hosts: Sequence[Host], size: int) -> list[str]:
-    """Return why the hosts of a test cannot have its faults of the network.
+    """Return why the hosts of a test cannot have its network faults.
 
     Args:
-        faults: Of the test, without other problems; ranks are numbers.
-        hosts: Its hosts; empty: its ranks are on this machine.
+        faults: The test's faults, without other problems; their ranks are numbers.
+        hosts: The test's hosts; empty if its ranks are on this machine.
     """
     of_network = [each for each in faults if each.kind in NETWORK_KINDS]
     kind = hosts[0].kind if hosts else ONE
@@ -68,7 +69,7 @@ def network_problems(faults: Sequence[Fault], hosts: Sequence[Host], size: int) 
         needs = 'disturbs the network between hosts, which needs hosts="netns"'
         return [f"{each!r} {needs}; the test has hosts={kind!r}" for each in of_network]
     found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
-    for one, two in combinations(of_network, 2):  # a host has one of each kind
+    for one, two in combinations(of_network, 2):  # a host can have only one of each kind
         if one.kind != two.kind or one.kind in ("partition", "reset"):
             continue
         first, second = (_hosts_of(each.ranks, hosts) for each in (one, two))
@@ -81,7 +82,7 @@ def network_problems(faults: Sequence[Fault], hosts: Sequence[Host], size: int) 
 
 
 def _hosts_of(ranks: Iterable[int | str], hosts: Sequence[Host]) -> set[int]:
-    """Return the hosts, by index, that any of some ranks is on."""
+    """Return the hosts, by index, of some ranks."""
     return {each.index for each in hosts for rank in ranks if rank in each.ranks}
 
 

@@ -1,7 +1,7 @@
-"""Links, addresses and connections of network namespaces, changed by netlink requests.
+"""Changes links, addresses and connections of network namespaces by netlink requests.
 
-A process that holds the sockets of a host configures its links and resets its connections from
-anywhere, without entering its namespace; see `netlink`.
+A process that holds the sockets of a host can configure its links and reset its connections without
+entering its namespace; see `netlink`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LOOPBACK = 1
 """Index of the loopback interface, in every network namespace."""
 
 ETHERNET = 100
-"""Index of a host's interface, and of the bridge; kernels put tunnels of their own at 2, 3, ..."""
+"""Index of a host's interface, and of the bridge; kernels use 2, 3, ... for their own tunnels."""
 
-_CREATE, _EXCLUSIVE, _REPLACE = 0x400, 0x200, 0x100  # NLM_F_*: what to do about an object
+_CREATE, _EXCLUSIVE, _REPLACE = 0x400, 0x200, 0x100  # NLM_F_*: flags for new objects
 _TIMEOUT_S = 5.0
 
 # rtnetlink(7): requests (RTM_*), structures, attributes of links (IFLA_*) and neighbours (NDA_*)
@@ -41,7 +41,7 @@ _DESTINATION, _ETHERNET_ADDRESS, _PERMANENT = 1, 2, 0x80
 
 _BY_FAMILY, _DESTROY = 20, 21
 _TCP = 6
-_STATES = 0xFFFFFFFF & ~(1 << 10) & ~(1 << 7)  # all but those that listen or are closed
+_STATES = 0xFFFFFFFF & ~(1 << 10) & ~(1 << 7)  # all except listening and closed sockets
 _ID = slice(4, 52)  # struct inet_diag_sockid in an entry: addresses, ports, cookie
 _REMOTE_AT = 24
 _ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
@@ -51,7 +51,7 @@ _ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 class Links:
     """The links of the network namespace in which this was created.
 
-    Every method waits until the kernel has done what is asked, and raises OSError if it refuses.
+    Every method waits until the kernel is done, and raises OSError if it refuses.
     """
 
     _socket: socket.socket = field(
@@ -62,21 +62,21 @@ class Links:
         self._socket.settimeout(_TIMEOUT_S)
 
     def add_bridge(self, name: str, index: int) -> None:
-        """Add a bridge, without multicast snooping: it would send queries of its own."""
+        """Add a bridge without multicast snooping, which would send its own queries."""
         data = attribute(_DATA, attribute(_SNOOPING, b"\0"))
         info = attribute(_INFO, attribute(_KIND, b"bridge\0") + data)
         body = _link(index) + _text(_NAME, name) + info
         netlink_request(self._socket, _NEW_LINK, body, _CREATE | _EXCLUSIVE)
 
     def add_cable(self, name: str, index: int, *, bridge: int, peer: str, namespace: int) -> None:
-        """Add a veth(4) pair, a cable: one end in a bridge, its peer in another namespace.
+        """Add a cable, which is a veth(4) pair: one end in a bridge, its peer in another namespace.
 
         Args:
-            name: Of the end in the bridge.
-            index: Of the end in the bridge.
+            name: Name of the end in the bridge.
+            index: Index of the end in the bridge.
             bridge: Index of the bridge.
             peer: Name of the peer; its index is `ETHERNET`.
-            namespace: Descriptor of the network namespace of the peer.
+            namespace: File descriptor of the peer's network namespace.
         """
         inside = attribute(_NAMESPACE_FD, struct.pack("=I", namespace))
         pair = attribute(_PEER, _link(ETHERNET) + _text(_NAME, peer) + inside)
@@ -86,7 +86,7 @@ class Links:
         netlink_request(self._socket, _NEW_LINK, body, _CREATE | _EXCLUSIVE)
 
     def disable_ipv6(self, index: int) -> None:
-        """Have an interface take no IPv6 address; it would look for routers for seconds."""
+        """Give an interface no IPv6 address, because it would look for routers for seconds."""
         mode = attribute(_ADDRESS_MODE, bytes([_NO_ADDRESS]))
         families = attribute(_FAMILIES, attribute(socket.AF_INET6, mode))
         with suppress(OSError):  # a kernel without IPv6
@@ -99,12 +99,12 @@ class Links:
         netlink_request(self._socket, _NEW_ADDRESS, body, _CREATE | _EXCLUSIVE)
 
     def plug(self, index: int, bridge: int) -> None:
-        """Plug an interface into a bridge, out of the one where it was; 0 is none."""
+        """Move an interface into a bridge; 0 is no bridge."""
         body = _link(index) + attribute(_MASTER, struct.pack("=I", bridge))
         netlink_request(self._socket, _SET_LINK, body)
 
     def send_single_packets(self, index: int) -> None:
-        """Have an interface split large packets itself, into packets of the size of its link."""
+        """Make an interface split large packets itself, into packets of its link's size."""
         body = _link(index) + attribute(_MAX_SEGMENTS, struct.pack("=I", 1))
         netlink_request(self._socket, _SET_LINK, body)
 
@@ -135,14 +135,14 @@ def _text(kind: int, text: str) -> bytes:
 def reset_connections(table: socket.socket, remote: Container[str]) -> None:
     """Reset all TCP connections to some addresses, as ``ss -K`` does.
 
-    Each socket fails with ECONNABORTED, and its peer is sent a reset.
+    Each socket fails with ECONNABORTED, and its peer gets a reset.
 
     Args:
-        table: Made by `netlink.open_sock_diag` in the namespace.
+        table: A socket from `netlink.open_sock_diag` in the namespace.
         remote: The addresses.
 
     Raises:
-        OSError: The kernel cannot do that: it needs CONFIG_INET_DIAG_DESTROY.
+        OSError: The kernel lacks CONFIG_INET_DIAG_DESTROY.
     """
     table.settimeout(_TIMEOUT_S)
     for family, size in _ADDRESS_BYTES.items():
@@ -151,5 +151,5 @@ def reset_connections(table: socket.socket, remote: Container[str]) -> None:
             found = ipaddress.ip_address(entry[_REMOTE_AT : _REMOTE_AT + size])
             mapped = getattr(found, "ipv4_mapped", None) or found
             if str(mapped) in remote:
-                with suppress(FileNotFoundError):  # it has closed meanwhile
+                with suppress(FileNotFoundError):  # closed meanwhile
                     netlink_request(table, _DESTROY, request + entry[_ID])

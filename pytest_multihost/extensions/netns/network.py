@@ -1,12 +1,19 @@
-"""Hosts made from Linux namespaces: the network of one world, and a rank's entry to its host.
+"""Builds one world's network of hosts from Linux namespaces, and moves a rank onto its host.
 
-The server builds it before it forks the ranks. Each host is a network namespace with an address of
-its own; cables lead to a bridge in one more namespace, so nothing of the machine's own network is
+The server builds the network before it forks the ranks. Each host is a network namespace with its
+own address. Cables lead to a bridge in one more namespace, so the machine's own network is not
 touched, and nothing outside can be reached. A rank enters the network namespace of its host, and
 creates its own host name and its own view of /etc/hosts and /etc/resolv.conf.
 
-No namespace has a name in the file system: descriptors of the server and the processes inside keep
-it alive, so it disappears with them, however they end.
+No namespace has a name in the file system. File descriptors of the server and the processes inside
+keep a namespace alive, so it disappears with them, however they end.
+
+A child of the server builds the network. A process that enters a user namespace cannot return:
+setns(2) and unshare(2) with CLONE_NEWUSER give it every capability inside and take all capabilities
+outside, including those for the way back (user_namespaces(7)). The server must keep its own, so the
+child enters the namespaces, sends back file descriptors and results, and ends. The child performs
+every step that a rank performs when it enters its host. If the kernel refuses a step, it does so
+here, where the refusal can be reported.
 """
 
 from __future__ import annotations
@@ -33,18 +40,6 @@ from pytest_multihost.core.netlink import open_sock_diag
 from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETWORK
 from pytest_multihost.extensions.netns.links import ETHERNET, LOOPBACK, Links
 
-# Build the namespaces, links and files of a world's hosts, in a child of the server.
-#
-# A process that enters a user namespace cannot return: setns(2) and unshare(2) with CLONE_NEWUSER
-# give it every capability inside and take all that it has outside, also those that it would need to
-# come back (user_namespaces(7)). The server must keep its own. So a child of it enters the
-# namespaces, and sends back descriptors and results.
-#
-# The child that builds them ends as soon as it has sent their descriptors. It goes through every
-# step that a rank will go through when it enters its host: a kernel that refuses a step does so
-# here, where it can be reported.
-
-
 BRIDGE = "lan"
 """Name of the bridge; "br" would be a keyword of ip(8)."""
 
@@ -61,7 +56,7 @@ options timeout:1 attempts:1
 
 @message
 class Built:
-    """A part of the network is built; sent with its descriptors."""
+    """A part of the network is built; sent with its file descriptors."""
 
 
 @message
@@ -70,8 +65,8 @@ class ChildFailed:
 
     Attributes:
         error: The error's text.
-        step: The step that the kernel has refused, as in "make a network namespace"; empty if the
-            child has failed otherwise.
+        step: The step that the kernel has refused, such as "make a network namespace"; empty for
+            another kind of failure.
         errno: The number of the kernel's error.
     """
 
@@ -103,15 +98,14 @@ class _Namespace:
 
 
 def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> None:
-    """Build the hosts and send their descriptors.
+    """Build the hosts and send their file descriptors.
 
-    Sends `ChildFailed`; or a `Built` with the bridge's network namespace, and the user namespace if
-    one was created; then one for each host in order, with its network namespace and a socket that
-    reads its tables; then one with sockets that are bound to ports on the primary's host.
+    Sends `ChildFailed`, or these `Built`: one with the bridge's network namespace, and the user
+    namespace if one was created; one for each host in order, with its network namespace and a
+    socket that reads its tables; one with sockets that are bound to ports on the primary's host.
 
     Args:
-        hosts: All hosts.
-        folder: Holds the files that replace those in /etc on the hosts.
+        folder: Has the files that replace those in /etc on the hosts.
         connection: Where the packets are sent.
     """
     try:
@@ -134,7 +128,7 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
 
 
 def _gain_privileges() -> list[int]:
-    """Become able to create namespaces; return the new user namespace, if one was needed."""
+    """Gain the right to create namespaces; return the new user namespace, if one was needed."""
     with _step(_CREATE_NETWORK), contextlib.suppress(PermissionError):
         libc.unshare(libc.NEW_NETWORK)
         return []
@@ -153,9 +147,8 @@ def _enter_new_namespace() -> _Namespace:
 def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[Host]) -> None:
     """Plug all hosts into the bridge, and set all interfaces up.
 
-    A veth pair for each host, as for containers. The bridge has a namespace of its own, so that
-    nothing of the machine's network is touched; and cables can be unplugged there by the netfault
-    daemon, which is not on any host.
+    Each host has a veth pair, as containers do. The bridge has its own namespace, so the machine's
+    network is not touched, and the netfault daemon can unplug cables there without being on a host.
     """
     bridge.links.add_bridge(BRIDGE, ETHERNET)
     bridge.links.disable_ipv6(ETHERNET)
@@ -175,7 +168,7 @@ def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[H
 
 
 def write_files(folder: Path, hosts: Sequence[Host]) -> None:
-    """Write the files of all hosts, those of each host into a folder with its name."""
+    """Write the files of each host into a folder with its name."""
     table = _hosts_table(hosts)
     for host in hosts:
         own = folder / host.name
@@ -185,11 +178,11 @@ def write_files(folder: Path, hosts: Sequence[Host]) -> None:
 
 
 def set_names_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known: bool) -> None:
-    """Make a host resolve the names of all others, or none; takes effect at once."""
+    """Make a host resolve the names of all others, or of none; takes effect at once."""
     wanted = _hosts_table(hosts if is_known else [host])
     path = folder / host.name / _HOSTS
     if path.read_text(encoding="utf-8") != wanted:
-        # In place: a bind mount keeps showing the inode, even if the path is replaced.
+        # In place, because a bind mount keeps showing the old inode if the path is replaced.
         path.write_text(wanted, encoding="utf-8")
 
 
@@ -202,9 +195,9 @@ def _hosts_table(hosts: Sequence[Host]) -> str:
 def mount_own_files(folder: Path, name: str) -> None:
     """Give this process a host's name, and the host's files in place of the machine's.
 
-    In new mount and UTS namespaces, so no other process sees it. On a machine without
-    /etc/resolv.conf there is nothing to mount it over; names are not resolved there anyway.
-    /etc/hosts is needed: gloo and jax resolve the host's own name.
+    Uses new mount and UTS namespaces, so no other process is affected. On a machine without
+    /etc/resolv.conf there is nothing to mount the host's file over, and names are not resolved
+    there anyway. /etc/hosts is required, because gloo and jax resolve the host's own name.
 
     Raises:
         OSError: The kernel refuses.
@@ -221,7 +214,7 @@ def mount_own_files(folder: Path, name: str) -> None:
 def start_child(work: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
     """Start a child; return its process id, and the connection to it.
 
-    Fork without exec is sound here: the server has one thread (see `launch.server.serve`).
+    Fork without exec is sound here, because the server has one thread (see `launch.server.serve`).
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -244,7 +237,7 @@ BUILD_S = 30.0
 """Timeout for the kernel to build a network; normally it takes milliseconds."""
 
 HOSTS_FOLDER = "service-hosts"
-"""Folder of a world's scratch directory with the hosts' replacements for files in /etc."""
+"""The folder in a world's scratch directory with the hosts' replacements for files in /etc."""
 
 _APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
@@ -254,18 +247,17 @@ _AS_ROOT = "run pytest as root"
 
 @dataclass(slots=True)
 class HostNetwork:
-    """The hosts of one world and what connects them, as the server holds them.
+    """The hosts of one world and the network between them; the server holds it.
 
     Attributes:
-        hosts: The hosts in order, each with its `name`, `address` and `interface`.
-        bridge: Descriptor of the bridge's network namespace.
-        namespaces: Descriptors of the hosts' network namespaces.
-        user: Descriptor of the user namespace that owns all of these; None where the server has
+        bridge: File descriptor of the bridge's network namespace.
+        namespaces: File descriptors of the hosts' network namespaces.
+        user: File descriptor of the user namespace that owns all of these; None if the server has
             the privileges itself.
-        ports: Bound sockets on the primary's host; they keep ports free for the world.
+        ports: Bound sockets on the primary's host, which reserve ports for the world.
         tables: Sockets through which any process can read the hosts' socket tables.
-        folder: Holds a folder for each host, with its name, for the host's replacements of files
-            in /etc. The host sees changes of these files at once.
+        folder: Has a folder for each host, with the host's replacements for files in /etc. The host
+            sees changes of these files at once.
     """
 
     hosts: tuple[Host, ...]
@@ -278,27 +270,27 @@ class HostNetwork:
 
     @property
     def descriptors(self) -> list[int]:
-        """All descriptors of the network that the server holds."""
+        """All file descriptors of the network that the server holds."""
         user = [] if self.user is None else [self.user]
         own = [self.bridge, *self.namespaces, *self.tables, *user]
         return [*own, *(port.fileno() for port in self.ports)]
 
     @property
     def names(self) -> list[str]:
-        """The kernel's names of the hosts' network namespaces, as in "net:[4026532840]"."""
+        """The kernel's names of the hosts' network namespaces, such as "net:[4026532840]"."""
         return [os.readlink(f"/proc/self/fd/{each}") for each in self.namespaces]
 
     def enter(self, rank: int) -> None:
-        """Move this process, a rank that was just forked, onto its host.
+        """Move this process, a newly forked rank, onto its host.
 
         Raises:
-            OSError: The kernel refuses, although it let the network be built.
+            OSError: The kernel refuses, although it allowed building the network.
         """
         host = next(each for each in self.hosts if rank in each.ranks)
         self.become_owner()
         libc.join(self.namespaces[host.index], libc.NEW_NETWORK)
         mount_own_files(self.folder / host.name, host.name)
-        # In a user namespace even an ordinary user's process has every capability so far.
+        # Up to here, a process in a user namespace has every capability, even an ordinary user's.
         if self.user is not None and os.geteuid() != 0:
             libc.drop_capabilities()
 
@@ -308,7 +300,7 @@ class HostNetwork:
             libc.join(self.user, libc.NEW_USERS)
 
     def close(self) -> None:
-        """Close all descriptors; the network ends with the last process inside."""
+        """Close all file descriptors; the network disappears with the last process inside."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         for port in self.ports:
@@ -319,12 +311,11 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
     """Build the hosts of a world.
 
     Args:
-        hosts: All of them.
-        folder: For their replacements of files in /etc; it is created.
+        folder: For the hosts' replacements of files in /etc; it is created.
 
     Raises:
-        LaunchError: They cannot be built on this machine; says why, and what would help.
-        OSError: Their files cannot be written.
+        LaunchError: The hosts cannot be built on this machine; the error has reason and remedy.
+        OSError: The hosts' files cannot be written.
     """
     write_files(folder, hosts)
     pid, connection = start_child(partial(build, hosts, folder))
@@ -356,7 +347,7 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
 
 
 def refusal(reason: ChildFailed) -> LaunchError:
-    """Return the error that says why hosts cannot be made here."""
+    """Return the error for a failed child, with the reason and the remedy."""
     happened = "hosts cannot be made from namespaces here"
     if not reason.step:
         return LaunchError(happened, seen=f"The process that builds them failed: {reason.error}.")
@@ -365,7 +356,7 @@ def refusal(reason: ChildFailed) -> LaunchError:
 
 
 def remedy(number: int, read: Callable[[str], str]) -> str:
-    """Return what helps against an error of the kernel.
+    """Return the remedy for an error of the kernel.
 
     Args:
         number: The error's number.

@@ -1,6 +1,16 @@
-"""The faults of a world's network: as the server performs them, and the netfault daemon.
+"""Performs the faults of a world's network: the server's part, and the netfault daemon.
 
-A fault heals when its own time is up, or with all others when the test's body is over on all ranks.
+A fault heals when its own time has expired, or with all others when the test's body is over on all
+ranks.
+
+The netfault daemon is the process that disturbs the network. It runs in the bridge's network
+namespace. Only a world with network faults has one. Each request of the server describes the whole
+network from now on. Hosts that are cut off in both directions are plugged into unconnected bridges,
+and the kernel does the rest. All other disturbed traffic is relayed in userspace (`relay`).
+
+Healing is the same request with one disturbance less. Without any disturbance, all cables are
+plugged into one bridge again and nothing is relayed. The daemon ends with the server, and the
+namespaces end with it, so no trace remains.
 """
 
 from __future__ import annotations
@@ -46,22 +56,10 @@ from pytest_multihost.extensions.netns.network import (
 )
 from pytest_multihost.extensions.netns.relay import Relay, Uplink
 
-# The netfault daemon: the process that disturbs the network of a world's hosts.
-#
-# It runs in the bridge's network namespace. Only a world with faults of the network has one. Each
-# request of the server describes the whole network as it is to be from now on. Hosts that are cut
-# off in both directions are plugged into unconnected bridges, and the kernel does the rest. All
-# other disturbed traffic is relayed in userspace (`relay`).
-#
-# Healing is the same request with one disturbance less: without any, all cables are plugged into
-# one bridge again and nothing is relayed. The daemon ends with the server, and the namespaces with
-# it, so nothing is left of what it has done.
-
-
 _ORPHAN_RETRIES = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)
 _MORE_BRIDGES = 20_000
-"""Index of the first bridge beside the one that always exists."""
+"""Index of the first additional bridge."""
 
 
 @message
@@ -73,7 +71,7 @@ class SetDisturbance:
 
 @message
 class DisturbanceSet:
-    """From the daemon: done, or what went wrong. The first one says that it is ready."""
+    """From the daemon: done, or what went wrong. The first one means that it is ready."""
 
     error: str = ""
 
@@ -83,12 +81,12 @@ FromDaemon = DisturbanceSet | ChildFailed
 
 @dataclass(slots=True)
 class _HostAccess:
-    """Access to one host from outside of its namespace.
+    """Access to one host from outside its namespace.
 
     Attributes:
-        ethernet: Its Ethernet address.
-        table: A socket that reads its socket tables.
-        orphan_retries: A descriptor of its sysctl tcp_orphan_retries, see tcp(7).
+        ethernet: The host's Ethernet address.
+        table: A socket that reads the host's socket tables.
+        orphan_retries: A file descriptor of the host's sysctl tcp_orphan_retries, see tcp(7).
     """
 
     host: Host
@@ -100,12 +98,12 @@ class _HostAccess:
 
 @dataclass(slots=True)
 class _Network:
-    """The network as it is now.
+    """The present state of the network.
 
     Attributes:
         relay: Relays frames between bridges.
         plugged: The bridge that each host's cable is plugged into; 0 is none.
-        bridges: The bridges that exist.
+        bridges: The indices of existing bridges.
     """
 
     hosts: Sequence[_HostAccess]
@@ -132,7 +130,7 @@ class _Network:
         self.relay.tap(routes)
         self.relay.routes = routes
         for number, segment in enumerate(segments):
-            # The cables of each segment go into a bridge of its own; a lone cable into none.
+            # The cables of each segment go into their own bridge; a single cable into none.
             bridge = self._bridge(number) if len(segment) > 1 else 0
             for host in segment:
                 if self.plugged[host] != bridge:
@@ -144,7 +142,7 @@ class _Network:
             reset_connections(self.hosts[index].table, others)
 
     def _bridge(self, number: int) -> int:
-        """Return the index of a bridge, which is added if there is none of that number."""
+        """Return the index of a bridge by its number; adds the bridge if it is the next one."""
         if number == len(self.bridges):
             index = _MORE_BRIDGES + number
             self.links.add_bridge(f"{BRIDGE}-{number}", index)
@@ -154,27 +152,27 @@ class _Network:
         return self.bridges[number]
 
     def abandon_unsent(self) -> None:
-        """Have the kernel drop data that dead ranks could not send over the cut network.
+        """Make the kernel drop data that dead ranks could not send over the cut network.
 
-        It would retry for two minutes, and keep the namespaces for so long.
+        Otherwise the kernel would retry for two minutes, and keep the namespaces that long.
         """
         for each in self.hosts:
             os.write(each.orphan_retries, b"1")
 
 
 def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.socket) -> None:
-    """Serve the server's requests until it ends.
+    """Serve the server's requests until the server ends.
 
     Args:
-        seed: Decides which frames are lost.
-        connection: To the server; all other descriptors are closed.
+        seed: Selects the frames that are lost.
+        connection: The connection to the server; all other inherited descriptors are closed.
     """
     network.become_owner()
     signal.signal(signal.SIGTERM, _leave)
     libc.die_with_parent(os.getppid(), signal.SIGTERM)
     hosts = [_visit(*each) for each in zip(network.hosts, network.namespaces, strict=True)]
     libc.join(network.bridge, libc.NEW_NETWORK)
-    for one, other in permutations(hosts, 2):  # ARP would not get through a cut
+    for one, other in permutations(hosts, 2):  # because ARP does not get through a cut
         one.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
     uplinks = [Uplink(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
     cables = [host.name for host in network.hosts]
@@ -200,7 +198,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _serve_once(network: _Network, connection: socket.socket) -> bool:
-    """Relay frames and serve a request; return whether to go on."""
+    """Relay frames and serve a request; return False when the server has ended."""
     relay = network.relay
     relay.deliver(time.monotonic())
     timeout_s = relay.wait_s(time.monotonic())
@@ -249,16 +247,16 @@ class NetworkFaults:
     spec: WorldSpec
     pid: int
     connection: socket.socket
-    # By the fault's index among the world's faults and the rank that triggered it: with the time at
-    # which it heals by itself.
+    # Keys: the fault's index among the world's faults, and the rank that triggered it. The time in
+    # the value is when the fault heals by itself.
     _ongoing: dict[tuple[int, int], tuple[Disturbance, float]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, network: HostNetwork, spec: WorldSpec) -> Self | None:
-        """Start the netfault daemon of a world with faults of the network; None if it has none.
+        """Start the netfault daemon; return None if the world has no network faults.
 
         Raises:
-            LaunchError: The kernel lacks what it needs.
+            LaunchError: The kernel lacks a feature that the daemon needs.
         """
         if not disturbs_network(spec.faults):
             return None
@@ -272,10 +270,10 @@ class NetworkFaults:
         return faults
 
     def begin(self, index: int, rank: int, now_s: float) -> str:
-        """Perform a fault; return what went wrong, empty if nothing did.
+        """Perform a fault; return what went wrong, or an empty text.
 
         Args:
-            index: Its index among the world's faults.
+            index: The fault's index among the world's faults.
             rank: The rank that has passed the fault's point.
         """
         fault = self.spec.faults[index]
@@ -285,10 +283,10 @@ class NetworkFaults:
         return self._apply(disturbance.resets)
 
     def begin_before_rendezvous(self, now_s: float) -> None:
-        """Perform the faults that are in force before the ranks start their backends.
+        """Perform the faults that begin before the ranks start their backends.
 
         Raises:
-            LaunchError: One could not be performed.
+            LaunchError: A fault could not be performed.
         """
         for index, fault in enumerate(self.spec.faults):
             for rank in fault.ranks if fault.at.point == "rendezvous" else ():
@@ -296,12 +294,12 @@ class NetworkFaults:
                     raise LaunchError(f"{fault!r} could not be performed", seen=error)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds a fault heals by itself, None if none does."""
+        """Return the seconds until a fault heals by itself; None if none does."""
         until_s = min((until_s for _, until_s in self._ongoing.values()), default=math.inf)
         return None if math.isinf(until_s) else max(0.0, until_s - now_s)
 
     def heal_due(self, now_s: float) -> None:
-        """Heal the faults whose time is up."""
+        """Heal the faults whose time has expired."""
         over = [key for key, (_, until_s) in self._ongoing.items() if until_s <= now_s]
         for key in over:
             del self._ongoing[key]
@@ -309,13 +307,13 @@ class NetworkFaults:
             self._apply()
 
     def heal_all(self) -> str:
-        """Heal all faults; return what went wrong, empty if nothing did."""
+        """Heal all faults; return what went wrong, or an empty text."""
         is_disturbed = bool(self._ongoing)
         self._ongoing.clear()
         return self._apply() if is_disturbed else ""
 
     def close(self) -> None:
-        """End the daemon: it exits when its connection is closed."""
+        """End the daemon, which exits when its connection is closed."""
         self.connection.close()
         deadline_s = time.monotonic() + _END_S
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
@@ -332,7 +330,7 @@ class NetworkFaults:
         return self._await_daemon(SetDisturbance(replace(wanted, resets=resets)))
 
     def _await_daemon(self, request: SetDisturbance | None = None) -> str:
-        """Send a request, if there is one, and await the answer; return what went wrong, if any."""
+        """Send a request, if given, and await the answer; return what went wrong, if anything."""
         try:
             if request is not None:
                 send_packet(self.connection, request)

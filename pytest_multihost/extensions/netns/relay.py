@@ -1,10 +1,10 @@
 """A userspace relay of Ethernet frames between hosts: delayed, slowed, lossy, or unchanged.
 
-The kernel's own means for that, netem (tc-netem(8)) and packet filters, are modules that a kernel
-may lack and that cannot be loaded from inside a container. A packet socket (packet(7)) on each
-cable needs nothing optional: it reads the frames that a host sends, and writes frames that the host
-receives. With PACKET_VNET_HDR a frame comes with its segmentation and checksum metadata, so 64 kB
-that TCP sends at once are relayed as one frame.
+The kernel's own tools for this, netem (tc-netem(8)) and packet filters, are modules that a kernel
+may lack and that a container cannot load. A packet socket (packet(7)) on each cable needs nothing
+optional: it reads the frames that a host sends, and writes frames that the host receives. With
+PACKET_VNET_HDR a frame has its segmentation and checksum metadata, so 64 kB that TCP sends at once
+are relayed as one frame.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pytest_multihost.extensions.netns.effects import Shape
 
 MAX_QUEUE_S = 1.0
-"""How long frames may queue for a host's uplink; later ones are dropped, as by a switch."""
+"""How long frames may queue for a host's uplink; later ones are dropped, as in a switch."""
 
 MAX_QUEUED_BYTES = 1 << 28
-"""Size of all frames that are delayed at a time; beyond that they are dropped."""
+"""Maximum size of all frames that are delayed at a time; further ones are dropped."""
 
 _ALL_PROTOCOLS, _NO_PROTOCOL = 0x0003, 0  # ETH_P_ALL
 _SOL_PACKET, _IGNORE_OUTGOING, _VIRTUAL_HEADER = 263, 23, 15
@@ -40,8 +40,8 @@ class Uplink:
     """The uplink of one host.
 
     Attributes:
-        shape: What happens to its frames.
-        chance: Decides which frames are lost.
+        shape: Delay, loss and rate of its frames.
+        chance: Selects the frames that are lost.
         free_s: When the last frame will have left, if there is a data rate.
     """
 
@@ -50,7 +50,7 @@ class Uplink:
     free_s: float = 0.0
 
     def arrival_s(self, now_s: float, size: int) -> float | None:
-        """Return when a frame that is sent now is to arrive, None if it is dropped."""
+        """Return the arrival time of a frame that is sent now; None if it is dropped."""
         if self.shape.loss and self.chance.random() < self.shape.loss:
             return None
         leaves_s = now_s
@@ -64,13 +64,13 @@ class Uplink:
 
 @dataclass(slots=True)
 class Relay:
-    """Relays frames from host to host; hosts are known by their index.
+    """Relays frames from host to host; a host is named by its index.
 
     Attributes:
         cables: The names of the hosts' cables in the bridge's namespace, in order.
-        hosts: Which host has which Ethernet address.
+        hosts: The hosts by Ethernet address.
         uplinks: The hosts' uplinks, in order.
-        routes: For each sender, to which hosts its frames are relayed.
+        routes: For each sender, the hosts to which its frames are relayed.
     """
 
     cables: Sequence[str]
@@ -84,11 +84,11 @@ class Relay:
     _queued_bytes: int = 0
 
     def sockets(self) -> list[socket.socket]:
-        """Return the sockets to wait for; `read` those that are readable."""
+        """Return the sockets to wait for; call `read` for each readable one."""
         return list(self._taps)
 
     def tap(self, hosts: Iterable[int]) -> None:
-        """Receive these hosts' frames from now on, besides those of hosts tapped before.
+        """Also receive these hosts' frames from now on.
 
         Raises:
             OSError: The kernel refuses.
@@ -97,7 +97,7 @@ class Relay:
             self._taps[_packet_socket(self.cables[host], _ALL_PROTOCOLS)] = host
 
     def set_routes(self, routes: Mapping[int, frozenset[int]], now_s: float) -> None:
-        """Relay frames on these routes and on no others; frames that are delayed still arrive."""
+        """Relay frames only on these routes from now on; frames already delayed still arrive."""
         self.routes = routes
         for tap, host in list(self._taps.items()):
             if host not in routes:
@@ -106,7 +106,7 @@ class Relay:
                 tap.close()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds the next frame is to be delivered, None if none is queued."""
+        """Return the seconds until the next delivery; None if no frame is queued."""
         return max(0.0, self._queue[0][0] - now_s) if self._queue else None
 
     def read(self, tap: socket.socket, now_s: float) -> None:
@@ -136,7 +136,7 @@ class Relay:
                 heapq.heappush(self._queue, (arrives_s, self._count, to, data))
 
     def deliver(self, now_s: float) -> None:
-        """Deliver the frames that are to have arrived by now."""
+        """Deliver the frames whose arrival time has come."""
         while self._queue and self._queue[0][0] <= now_s:
             _, _, to, data = heapq.heappop(self._queue)
             self._queued_bytes -= len(data)
@@ -153,7 +153,7 @@ def _packet_socket(interface: str, protocol: int) -> socket.socket:
     """Return a packet socket that sends into a cable, and receives frames that come out of it.
 
     Args:
-        protocol: Of the frames to receive.
+        protocol: The protocol of the frames to receive.
 
     Raises:
         OSError: The kernel refuses.

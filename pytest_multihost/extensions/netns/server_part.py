@@ -1,4 +1,4 @@
-"""The part of the service "netns" in the server: it holds the hosts, and performs their faults."""
+"""The server's part of the service "netns": it holds the hosts, and performs their faults."""
 
 from __future__ import annotations
 
@@ -16,23 +16,19 @@ from pytest_multihost.extensions.netns.network_faults import NetworkFaults
 
 @dataclass(slots=True)
 class NetnsPart:
-    """The hosts of one world, see `ServerPart`.
-
-    Attributes:
-        faults: The faults of the network between them, if there are any.
-    """
+    """The hosts of one world and their network faults, if any; see `ServerPart`."""
 
     network: HostNetwork
     faults: NetworkFaults | None = None
 
     @property
     def ports(self) -> Sequence[socket.socket]:
-        """Two sockets that hold the world's ports on the primary's host."""
+        """Two sockets that reserve the world's ports on the primary's host."""
         return self.network.ports
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """Descriptors of the network, and of the connection to the netfault daemon."""
+        """File descriptors of the network, and of the connection to the netfault daemon."""
         daemon = [self.faults.connection.fileno()] if self.faults is not None else []
         return [*self.network.descriptors, *daemon]
 
@@ -48,11 +44,11 @@ class NetnsPart:
         return found
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds a fault heals by itself; None: none does."""
+        """Return the seconds until a fault heals by itself; None if none does."""
         return self.faults.wait_s(now_s) if self.faults is not None else None
 
     def act(self, now_s: float) -> None:
-        """Heal the faults whose time is up."""
+        """Heal the faults whose time has expired."""
         if self.faults is not None:
             self.faults.heal_due(now_s)
 
@@ -61,13 +57,13 @@ class NetnsPart:
         self.network.enter(rank)
 
     def perform(self, rank: int, index: int) -> str:
-        """Perform a fault of the network."""
+        """Perform a network fault; return what went wrong, or an empty text."""
         if self.faults is None:
             return "the world has no faults of the network"
         return self.faults.begin(index, rank, time.monotonic())
 
     def undo(self) -> str:
-        """Heal all faults."""
+        """Heal all faults; return what went wrong, or an empty text."""
         return self.faults.heal_all() if self.faults is not None else ""
 
     def begin_end(self) -> None:
@@ -77,17 +73,17 @@ class NetnsPart:
             self.faults = None
 
     def close(self) -> None:
-        """Close the network, which ends with the last process inside."""
+        """Close the network, which disappears with the last process inside."""
         self.begin_end()
         self.network.close()
 
 
 def start(spec: WorldSpec, scratch: Path) -> NetnsPart:
-    """Make the hosts of a world, and perform the faults that come before the rendezvous.
+    """Make the hosts of a world, and perform the faults that precede the rendezvous.
 
     Raises:
-        LaunchError: They cannot be made on this machine; says why, and what would help.
-        OSError: Their files cannot be written.
+        LaunchError: The hosts cannot be made on this machine; the error has the reason and remedy.
+        OSError: The hosts' files cannot be written.
     """
     part = NetnsPart(make_network(spec.all_hosts, scratch / HOSTS_FOLDER))
     try:
@@ -104,7 +100,7 @@ def probe(scratch: Path) -> None:
     """Make a network of one host and close it, to find out whether that is possible.
 
     Raises:
-        LaunchError: It is not; says why, and what would help.
-        OSError: Its files cannot be written.
+        LaunchError: It is not possible; the error has the reason and the remedy.
+        OSError: The host's files cannot be written.
     """
     make_network(hosts_of(1, 1), scratch).close()

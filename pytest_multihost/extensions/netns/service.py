@@ -1,4 +1,4 @@
-"""The service "netns" of a world: the network between its hosts, and the faults of that."""
+"""The service "netns" of a world: the network between its hosts, and that network's faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_multihost.extensions.netns.kinds import NETWORK_KINDS, disturbs_netw
 
 @dataclass(slots=True)
 class NetworkOfWorld:
-    """The network of one world, as the controller knows it.
+    """The controller's state of one world's network.
 
     Attributes:
         is_asked: Whether the server has been asked to undo all faults.
@@ -29,7 +29,7 @@ class NetworkOfWorld:
     is_restored: bool = False
 
     def on_event(self, event: Event) -> Event:
-        """Return an event with the effect of the fault that it is about, if that is one of ours."""
+        """Return an event with the effect of its fault, if that is a fault of the network."""
         body = event.body
         if not (isinstance(body, FaultChanged) and body.fault in NETWORK_KINDS):
             return event
@@ -37,7 +37,7 @@ class NetworkOfWorld:
         return replace(event, body=replace(body, service=NAME, effect=effect))
 
     def after(self, event: Event, facts: Sequence[RankFacts]) -> Sequence[Action]:
-        """Undo all faults once the test bodies are over: none must fail the teardown."""
+        """Undo all faults once the test bodies are over, because none may disturb the teardown."""
         match event.body:
             case FaultAnswered(service=service, index=None) if service == NAME:
                 self.is_restored = True

@@ -1,6 +1,7 @@
-"""An S3 endpoint that can be made slow, and a fixture for it.
+"""An S3 endpoint that tests can make slow or failing, and a fixture for it.
 
-`fixture` has the fixture, `store` is what a test uses, `server` runs in a process of its own.
+`fixture` has the fixture, `store` is the client that a test uses, and `server` is the store's own
+process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Offer the fixture."""
+    """Register the fixture."""
     from pytest_multihost.extensions.object_store import fixture
 
     config.pluginmanager.register(fixture, "multihost_object_store_fixture")

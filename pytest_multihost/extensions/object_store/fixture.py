@@ -1,7 +1,7 @@
 """The fixture `object_store`, and the start of the store behind it.
 
-One S3 store serves the run, or an xdist worker. Pytest's own process starts it when a selected
-test requests it; ranks find it by an environment variable.
+One S3 store serves the run, or an xdist worker. pytest's own process starts it if a selected test
+requests it; ranks find it by an environment variable.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from pytest_multihost.extensions.object_store.store import ObjectStore
 
 _ENDPOINT = "PYTEST_MULTIHOST_OBJECT_STORE"
-"""Environment variable with the store's URL, for ranks and whatever they start."""
+"""Environment variable with the store's URL, for ranks and their children."""
 
 
 @pytest.fixture
 def object_store() -> Iterator[ObjectStore]:
-    """An S3 store with an empty bucket of the test's own, the same for all ranks of a world.
+    """An S3 store with an empty bucket for this test, shared by all ranks of a world.
 
-    What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
+    A rule that one rank sets with `slow`, `throttle` or `fail` applies to all ranks until the test
+    is over.
     """
     from pytest_multihost.core.rank import current_world
     from pytest_multihost.extensions.object_store.store import ObjectStore, why_no_store
@@ -38,7 +39,7 @@ def object_store() -> Iterator[ObjectStore]:
     if _ENDPOINT not in os.environ:
         pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
     url = urllib.parse.urlsplit(os.environ[_ENDPOINT])
-    with socket.socket() as probe:  # the kernel accepts, however busy the store's process is
+    with socket.socket() as probe:  # the kernel accepts even if the store's process is busy
         is_reachable = probe.connect_ex((url.hostname, url.port)) == 0
     if not is_reachable:
         why = "its store listens on the machine's loopback, which a host of its own cannot reach"
@@ -60,13 +61,13 @@ def object_store() -> Iterator[ObjectStore]:
 
 
 def requests_object_store(item: pytest.Item) -> bool:
-    """Whether a test requests this `object_store`, and not one of its project's own."""
+    """Return whether a test requests this `object_store`, not a fixture of its own project."""
     found = fixture_definitions(item, "object_store")
     return any(each.func.__module__ == __name__ for each in found[-1:])
 
 
 def start_object_store(config: pytest.Config) -> None:
-    """Start the store before the first world, unless an enclosing run of pytest has one."""
+    """Start the store before the first world, unless an enclosing run of pytest has started one."""
     from pytest_multihost.extensions.object_store.store import serving, why_no_store
 
     if config.option.collectonly or _ENDPOINT in os.environ or why_no_store():

@@ -24,18 +24,18 @@ from werkzeug.serving import make_server
 from pytest_multihost.extensions.object_store.store import CONTROL, StoreCount, StoreRule
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, Signature=0"
-"""Moto demands a signature of requests, and does not check it."""
+"""A signature for requests, because moto requires one but does not check it."""
 
 _CHUNK = 1 << 16
-_CREDIT_S = 0.002  # sleeps end late; so much may be caught up on, or the rate is too low
+_CREDIT_S = 0.002  # sleeps end late; without this credit the rate would be too low
 _POLL_S = 0.5
 _CODES = {403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
-"""Amazon's error code for a status; clients decide by it whether to try again."""
+"""Amazon's error code for a status; clients use it to decide whether to retry."""
 
 
 @dataclass(slots=True)
 class ActiveRule:
-    """A rule in force, with its counters. Its methods are called from many threads."""
+    """An active rule with its counters. Many threads may call its methods."""
 
     rule: StoreRule
     healed: threading.Event = field(default_factory=threading.Event)
@@ -44,7 +44,7 @@ class ActiveRule:
     _busy_until: float = 0.0
 
     def applies(self, method: str, path: str) -> bool:
-        """Count the request if it matches; return whether the rule is applied to it."""
+        """Count the request if it matches; return whether the rule applies to it."""
         rule = self.rule
         if not fnmatch.fnmatchcase(path, rule.key) or method not in (rule.methods or (method,)):
             return False
@@ -99,13 +99,13 @@ class Body:
 
 @dataclass(slots=True)
 class FaultProxy:
-    """A WSGI application around the store's that applies the rules."""
+    """A WSGI application that applies the rules and forwards to the store's application."""
 
     store: WSGIApplication
     rules: list[ActiveRule] = field(default_factory=list)
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        """Answer a request to the store, or one that changes the rules."""
+        """Answer a request to the store, or one that reads or changes the rules."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == CONTROL:
             return self._control(method, environ)(environ, start)
@@ -138,7 +138,7 @@ def _failure(status: int | str, environ: WSGIEnvironment) -> WSGIApplication:
         # connect(2) with the address family AF_UNSPEC resets a TCP connection.
         ctypes.CDLL(None).connect(environ["werkzeug.socket"].fileno(), bytes(16), 16)
         raise ConnectionResetError
-    # The rest of the request must be read, or it would be parsed as the connection's next one.
+    # The rest of the request must be read, else it would be parsed as the next request.
     Body(environ["wsgi.input"], []).read(int(environ.get("CONTENT_LENGTH") or 0))
     code = _CODES.get(int(status), "InternalError" if int(status) > 500 else "InvalidRequest")  # noqa: PLR2004 - as in HTTP
     body = f"<Error><Code>{code}</Code><Message>A rule of the test.</Message></Error>"
@@ -162,8 +162,8 @@ def _paced(answer: Iterable[bytes], rules: list[ActiveRule]) -> Iterator[bytes]:
 def serve(listening: int, parent: int) -> None:
     """Serve on a listening socket until the process `parent` has ended.
 
-    Its end is polled for. The end of a stream would not show it: ranks are forked from the parent
-    and inherit its descriptors.
+    The parent is polled. The end of a stream would not show its end, because ranks are forked from
+    the parent and inherit its descriptors.
     """
     server = make_server(
         "127.0.0.1",

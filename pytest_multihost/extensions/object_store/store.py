@@ -1,7 +1,8 @@
-"""An object store that can be made slow, narrow or failing: S3 as moto's server emulates it.
+"""An object store that tests can make slow, narrow or failing: S3 as moto's server emulates it.
 
-The store is a process of its own, a child of pytest's process and never of a rank: a real one does
-not die with a rank. Any process that knows its endpoint can use it, and change how it answers::
+The store runs in its own process, a child of pytest's process and never of a rank, because a real
+store does not die with a rank. Any process that knows the endpoint can use the store, and change
+how it answers::
 
     with serving() as endpoint:
         store = ObjectStore(endpoint, bucket="ckpt")
@@ -36,17 +37,17 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRule:
-    """What happens to requests that match. Rules add up; of several failures the first counts.
+    """What happens to matching requests. Rules add up; the first failure wins.
 
     Attributes:
-        key: A glob for the path, which is ``/bucket/key``; ``*`` matches slashes, too.
-        methods: Which requests, say ``("GET",)``; empty: all.
+        key: A glob for the path, which is ``/bucket/key``; ``*`` also matches slashes.
+        methods: HTTP methods to match, such as ``("GET",)``; empty for all.
         seconds: Delay of each answer.
-        bytes_per_s: Data rate of bodies, in and out, that all clients share; None: unlimited.
-        status: Instead of the answer: an HTTP status of 400 to 599, or "reset", which resets the
-            connection. None: the answer.
-        nth: The first matching request that the rule is applied to; 1 is the first.
-        count: To how many from there on; None: all.
+        bytes_per_s: Data rate of bodies, in and out, that all clients share; None for no limit.
+        status: An HTTP status of 400 to 599 instead of the answer, or "reset", which resets the
+            connection. None for the answer itself.
+        nth: The first matching request to which the rule applies; 1 is the first.
+        count: The number of requests from there on; None for all.
     """
 
     key: str = "*"
@@ -58,7 +59,7 @@ class StoreRule:
     count: int | None = None
 
     def problems(self) -> list[str]:
-        """Return what is wrong with it."""
+        """Return what is wrong with the rule; empty if it is valid."""
         is_error = self.status in {None, "reset"} or self.status in range(400, 600)
         bounds = (
             (self.seconds >= 0, "seconds must be 0 or more"),
@@ -73,12 +74,13 @@ class StoreRule:
 
 @dataclass(frozen=True, slots=True)
 class StoreCount:
-    """What a rule has done.
+    """The counters of a rule.
 
     Attributes:
-        matched: Requests that match.
-        struck: How many of these the rule was applied to.
-        first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0: not yet.
+        matched: Number of requests that match.
+        struck: Number of requests to which the rule was applied.
+        bytes: Number of bytes in the bodies of these.
+        first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0 if it was not yet.
     """
 
     matched: int = 0
@@ -89,10 +91,10 @@ class StoreCount:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A client of the store. Its methods can be called from any process.
+    """A client of the store. Any process can call its methods.
 
     Attributes:
-        endpoint: As S3 clients want it, ``http://127.0.0.1:1234``.
+        endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234``.
     """
 
     endpoint: str
@@ -100,12 +102,12 @@ class ObjectStore:
 
     @property
     def url(self) -> str:
-        """The bucket, as fsspec and others write it: ``s3://bucket``."""
+        """The bucket's URL for fsspec and others: ``s3://bucket``."""
         return f"s3://{self.bucket}"
 
     @property
     def s3fs_options(self) -> dict[str, Any]:
-        """What `fsspec.filesystem("s3", ...)` takes for this store."""
+        """The arguments of `fsspec.filesystem("s3", ...)` for this store."""
         return {
             "anon": True,
             "endpoint_url": self.endpoint,
@@ -124,7 +126,7 @@ class ObjectStore:
         }
 
     def create_bucket(self) -> None:
-        """Create the bucket; it may exist."""
+        """Create the bucket unless it exists."""
         self._ask("PUT", f"/{self.bucket}")
 
     def slow(self, *, seconds: float, **where: Any) -> int:  # noqa: ANN401 - as of StoreRule
@@ -140,7 +142,7 @@ class ObjectStore:
         return self.add(StoreRule(status=status, **where))
 
     def add(self, rule: StoreRule) -> int:
-        """Put a rule into force beside the others, and return its number, from 0.
+        """Add a rule to the others, and return its number, from 0.
 
         Raises:
             ValueError: The rule is invalid.
@@ -150,7 +152,7 @@ class ObjectStore:
         return int(self._ask("POST", CONTROL, asdict(rule)))
 
     def heal(self) -> None:
-        """Remove all rules; requests that wait for one go on."""
+        """Remove all rules; requests that they delay continue at once."""
         self._ask("DELETE", CONTROL)
 
     def fired(self) -> tuple[StoreCount, ...]:
@@ -177,9 +179,9 @@ def why_no_store() -> str:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """Run a store, and yield its endpoint at once: connections wait until it is up (about 1 s).
+    """Run a store, and yield its endpoint at once; connections wait until it is up (about 1 s).
 
-    It ends with the block, or with the process that has started it, however that ends.
+    The store ends with the block, or with the process that has started it, however that ends.
 
     Raises:
         RuntimeError: moto's server is not installed.
@@ -191,7 +193,7 @@ def serving() -> Iterator[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
             pass_fds=[listening.fileno()],
-            # The store is no part of the test: no I/O shim, no measuring of coverage.
+            # The store is not part of the test, so it gets no I/O shim and no coverage.
             env={
                 name: value
                 for name, value in os.environ.items()
@@ -205,5 +207,5 @@ def serving() -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.kill()  # there is nothing to save: its objects are in its memory
+        process.kill()  # its objects are only in its memory, so there is nothing to save
         process.wait()

@@ -1,16 +1,16 @@
-"""`trace.json`: what each rank did and when, in the Trace Event format that Perfetto opens.
+"""Writes `trace.json`: the activities of each rank over time, in the Trace Event format.
 
-The world is one process of the format and each rank one thread. Concurrent work of a rank gets a
-track of its own below the rank's. All times are whole microseconds from the world's start: readers
-drop slices that exceed the enclosing ones, even if only by rounding.
+Perfetto opens this format. The world is one process of the format and each rank one thread.
+Concurrent work of a rank gets its own track below the rank's. All times are whole microseconds from
+the world's start, because readers drop slices that exceed the enclosing ones, even by rounding.
 
 The format is described in "Trace Event Format" (Google, 2016) and at
-https://perfetto.dev/docs/getting-started/other-formats. The fields of an event that are used here:
+https://perfetto.dev/docs/getting-started/other-formats. This module uses these fields of an event:
 
 * ``ph``, its phase: ``M`` metadata, ``X`` a complete slice, ``i`` an instant, ``s`` and ``f`` the
   start and the finish of a flow, which readers draw as an arrow.
-* ``pid`` and ``tid``: the process and the thread whose track it is on.
-* ``ts`` and ``dur``: when it began and how long it took, in microseconds.
+* ``pid`` and ``tid``: the process and the thread of its track.
+* ``ts`` and ``dur``: its begin and its duration, in microseconds.
 * ``cat``: categories to filter by; ``args``: details for the reader.
 * ``s`` of an instant, its scope: ``t`` its thread, ``g`` global, a line across all tracks.
 * ``id`` of a flow connects its ends. ``bp: e`` binds its finish to the enclosing slice instead of
@@ -58,7 +58,7 @@ _WORLD = 1
 _MAX_TRACKS = 1000
 """Maximum tracks of a rank: one for each thread that waited concurrently with the others."""
 
-# A world has few groups and files, and many operations.
+# Cached, because a world has few groups and files, and many operations.
 _members = lru_cache(rank_set)
 _relative = lru_cache(relative_to)
 
@@ -69,10 +69,9 @@ class _Interval:
 
     Attributes:
         category: ``phase``, ``operation``, ``open operation``, ``culprit`` or ``awaited``.
-        start_us: When it began.
-        end_us: When it ended; for an open operation, when its rank ended.
+        end_us: The end; for an open operation, the end of its rank.
         args: Details for the reader.
-        operation: The operation, if it is one.
+        operation: The operation, if the interval is one.
     """
 
     name: str
@@ -87,7 +86,7 @@ _Intervals = Mapping[int, Sequence[_Interval]]
 """The intervals of each rank."""
 
 _Tracks = Mapping[int, Sequence[Sequence[_Interval]]]
-"""The tracks of each rank, and on each of them its intervals."""
+"""For each rank its tracks, and for each track its intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class _World:
         return self.result.us(at_s)
 
     def gone_us(self, facts: RankFacts) -> int:
-        """Return when a rank exited, or when its world ended if it did not."""
+        """Return when a rank exited; if it did not, when its world ended."""
         return self.us(self.result.ended_s if facts.exited_s is None else facts.exited_s)
 
     def last_seen(self, rank: int) -> Json:
@@ -127,8 +126,7 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
     """Return the trace of a world as a JSON object.
 
     Args:
-        result: What was observed.
-        diagnosis: Has the wait-for relation, if known.
+        diagnosis: Has the waits between ranks, if known.
         root: pytest's rootdir; files below it are named relative to it.
     """
     spec, world = result.spec, _World(result, diagnosis, root)
@@ -164,9 +162,6 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
     }
 
 
-# Each rank's intervals: its phases, its operations, its state at the end
-
-
 def _intervals(facts: RankFacts, world: _World) -> list[_Interval]:
     begun = sorted(_phase_starts(facts.rank, world))
     ends = [*(start_us for start_us, _ in begun[1:]), world.gone_us(facts)]
@@ -193,7 +188,7 @@ def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
         match event.body:
             case PhaseEntered(phase) if phase != "shutdown":
                 yield world.us(event.at_s), phase
-            case Done():  # the rank exits when released, later than its own "shutdown"
+            case Done():  # the rank exits only when released, later than its own "shutdown"
                 yield world.us(event.at_s), "shutdown"
 
 
@@ -225,7 +220,7 @@ def _operation_interval(operation: Operation, facts: RankFacts, world: _World) -
 
 
 def _how_left(facts: RankFacts, found: Sequence[_Interval], world: _World) -> Iterator[_Interval]:
-    """Yield a rank's final state: it is gone, or others wait for it and it is in no operation."""
+    """Yield a rank's final state if it is gone, or a culprit that is in no operation."""
     gone_us, end_us = world.gone_us(facts), world.us(world.result.ended_s)
     diagnosis = world.diagnosis
     if facts.exit is not None and gone_us < end_us and not facts.was_ended:
@@ -345,9 +340,9 @@ class _Flow(NamedTuple):
 
 
 def _flows(waits: Iterable[WaitsFor], intervals: _Intervals) -> list[_Flow]:
-    """Return a flow for each rank that is waited for.
+    """Return a flow for each wait of a rank for another one.
 
-    It leaves from the interval of the wait's operation; without one, from the one that ended last.
+    It begins at the interval of the wait's operation, else at the waiting rank's last interval.
     """
     flows = []
     for wait in waits:
@@ -367,8 +362,8 @@ def _flows(waits: Iterable[WaitsFor], intervals: _Intervals) -> list[_Flow]:
 def _awaited(flows: Iterable[_Flow], intervals: _Intervals) -> dict[int, _Interval]:
     """Return for each awaited rank the interval in which all its waiters wait for it.
 
-    Flows end there: Perfetto draws them from the slice that began first to the later one, and most
-    culprits began their slice before the others waited for it.
+    Flows end there. Perfetto draws a flow from the slice that began first to the later one, and
+    most culprits began their slice before the others waited for them.
     """
     awaited = {}
     for rank, waits in group_by_value((flow.to, flow) for flow in flows).items():

@@ -1,8 +1,8 @@
-"""Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
+"""Worlds whose ranks are started by several processes of torchrun, srun or mpirun.
 
-`rendezvous` says where the processes meet and how they authenticate each other, `connect` connects
-them. `peer` is another process of the run as the controller sees it, `world` starts ranks through
-all of them.
+`rendezvous` finds the meeting point of the processes and authenticates them; `connect` connects
+them. `peer` is another process of the run from the controller's view, and `world` starts ranks
+through all processes.
 """
 
 from pytest_multihost.extensions.engines.attach.connect import Connector, Listener

@@ -1,7 +1,7 @@
-"""How rank 0 admits the other processes of its run, and how these connect to it.
+"""Connects the processes of a run to rank 0, which admits no other process.
 
-Rank 0 admits no other process. An unauthenticated connection costs little: a hundred bytes are read
-from it, for at most ten seconds, and of too many such connections the oldest is closed.
+An unauthenticated connection costs little: rank 0 reads a hundred bytes from it, for at most ten
+seconds. If there are too many such connections, rank 0 closes the oldest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
 )
 
 _PROVE_S = 10.0
-"""How long a process that connects may take to authenticate itself."""
+"""How long a connected process may take to authenticate itself."""
 
 _MAX_PENDING = 256
 _MAX_SHOWN = 3
@@ -49,7 +49,7 @@ _MAX_SHOWN = 3
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A connection from a process that is not authenticated yet."""
+    """A connection from a process that has not authenticated itself yet."""
 
     connection: socket.socket
     address: str
@@ -59,19 +59,16 @@ class _Pending:
 
 
 class Listener:
-    """Accepts the peers.
-
-    Args:
-        rendezvous: Where they find rank 0, and the secret.
+    """Accepts the peers, in rank 0's process.
 
     Attributes:
         peers: The authenticated peers, by rank.
-        membership: Rank 0's, with the number of processes.
+        membership: Rank 0's membership, with the number of processes.
 
     Raises:
         SettingError: A secret is given, but no address for rank 0; or another user has made the
             rendezvous file.
-        LaunchError: It cannot listen there.
+        LaunchError: No address can be listened at.
     """
 
     def __init__(self, rendezvous: Rendezvous) -> None:
@@ -91,8 +88,7 @@ class Listener:
         """Wait until all peers have connected and sent their hello.
 
         Args:
-            timeout_s: How long.
-            remedy: What the reader can do where one does not come.
+            remedy: Advice for the error about a missing peer.
 
         Raises:
             LaunchError: Timeout; the error names the missing peers.
@@ -125,12 +121,12 @@ class Listener:
             probe.unlink()
 
     def require_one_machine(self, spec: WorldSpec) -> None:
-        """Check that all peers share this machine's processes and files, if a world's services do.
+        """Check that all peers share this machine's processes and files, if a service needs that.
 
-        To be called after `detect_local_peers`.
+        Call it after `detect_local_peers`.
 
         Raises:
-            LaunchError: One does not.
+            LaunchError: A peer does not share them.
         """
         needs = [each.one_machine for each in spec.services.values() if each.one_machine]
         far = [peer for peer in self.peers.values() if not peer.is_local]
@@ -203,10 +199,10 @@ class Listener:
             self._drop(pending, str(error))
 
     def _admit(self, pending: _Pending, answer: bytes, rank: int, size: int, proof: bytes) -> None:
-        """Make a process a peer if its proof is valid.
+        """Make a process a peer if its proof is valid; refuse it if its rank is wrong.
 
         Raises:
-            RefusedError: It is not.
+            RefusedError: The proof is not valid.
         """
         handshake = Handshake(pending.challenge, answer, rank, size)
         if not handshake.proves(self._secret, proof):
@@ -229,7 +225,7 @@ class Listener:
         stream.close()
 
     def _drop(self, pending: _Pending, why: str = "") -> None:
-        """Close a connection; without a reason it may be a port probe, or a peer that retries."""
+        """Close a connection; one without a reason may be a port probe or a retrying peer."""
         if why:
             self._note_refusal(pending, why)
         self._forget(pending)
@@ -249,7 +245,7 @@ _TRY_S = 5.0
 """Timeout for connecting to one address."""
 
 _COLLECT_S = 600.0
-"""How long rank 0 may take to answer once its port is listening: it may be collecting."""
+"""How long rank 0 may take to answer once its port is listening; it may still be collecting."""
 
 
 @dataclass(slots=True)
@@ -257,14 +253,13 @@ class Connector:
     """Finds rank 0 and connects to it.
 
     Attributes:
-        rendezvous: Where to find it, and the secret.
         seen: The last error at each address.
     """
 
     rendezvous: Rendezvous
     seen: dict[Address, str] = field(default_factory=dict)
     _patience_s: float = 0.0
-    """Deadline until which a silent listener is taken for a rank 0 that is collecting."""
+    """Deadline until which a silent listener is assumed to be rank 0 while it collects."""
 
     def connect(
         self, timeout_s: float, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]
@@ -272,12 +267,12 @@ class Connector:
         """Return the connection to rank 0, after sending it this process's hello.
 
         Args:
-            timeout_s: How long rank 0 is looked for.
+            timeout_s: Timeout of the search for rank 0.
             tests: The collected tests, see `PeerHello`.
             problems: Why this process cannot take part.
 
         Raises:
-            LaunchError: It was not found before the timeout, or refused this process.
+            LaunchError: Rank 0 was not found before the timeout, or refused this process.
             SettingError: Other users may read the rendezvous file.
         """
         started_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Another process of an attached run, as the controller sees it: requests and answers."""
+"""Another process of an attached run from the controller's view: requests and answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Answer = tuple[A, bytes]
 
 
 def interface_of_address(address: str) -> str:
-    """Return the network interface that has an address, "lo" where none is found."""
+    """Return the network interface with an address; "lo" if there is none."""
     for name, found in psutil.net_if_addrs().items():
         if any(each.address == address for each in found):
             return name
@@ -51,7 +51,7 @@ PING_S = 30.0
 """How long an idle peer may take to answer."""
 
 _HELLO_S = 60.0
-"""How long a peer may take to send its hello: it may be collecting."""
+"""How long a peer may take to send its hello; it may still be collecting."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,10 +59,10 @@ class Peer:
     """Another process of the run.
 
     Attributes:
-        offset_s: Offset from its clock to the controller's.
+        offset_s: Offset from the peer's clock to the controller's.
         uncertainty_s: Error bound of `offset_s`.
-        is_local: Whether it shares the controller's kernel, process ids and files, so that the
-            controller sees its ranks.
+        is_local: Whether the peer shares the controller's kernel, process ids and files, so that
+            the controller sees its ranks.
         backlog: Frames that arrived during a wait for an answer.
     """
 
@@ -78,23 +78,23 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
         return f"rank {self.rank}'s process (pid {self.hello.pid} on {self.hello.host})"
 
     @property
     def our_address(self) -> tuple[str, str, str]:
-        """The controller's machine as the peer sees it: name, address, network interface."""
+        """The controller's machine from the peer's view: name, address, network interface."""
         address = str(self.stream.socket.getsockname()[0])
         return socket.gethostname(), address, interface_of_address(address)
 
     @property
     def its_address(self) -> tuple[str, str, str]:
-        """Its machine: name, address, network interface."""
+        """The peer's machine: name, address, network interface."""
         return self.hello.host, self.hello.address, self.hello.interface
 
     @property
     def interruption(self) -> str:
-        """The signal that it has received and that is to end the run; empty if there is none."""
+        """The received signal that must end the run, with the peer's name; empty if none."""
         found = [each.message for each in self.backlog if isinstance(each.message, Signalled)]
         return f"{found[0].signal} to {self.name}" if found else ""
 
@@ -103,17 +103,17 @@ class Peer:
         self.stream.send(Frame(message, payload))
 
     def send_quit(self, code: int) -> None:
-        """Tell the process that the run has ended, and with which exit code."""
+        """Send the exit code of the run, which has ended."""
         self.send(Quit(code))
         self.stream.drain(time.monotonic() + _FAREWELL_S)
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float
     ) -> Callable[[], Answer[A]]:
-        """Send a request; return what waits for the answer and returns it with its payload.
+        """Send a request; return a function that waits for the answer and returns it.
 
-        Meanwhile other frames go into `backlog`. Where the peer is gone, does not answer within
-        `within_s` or could not do it, LaunchError is raised.
+        Other frames that arrive during the wait go into `backlog`. The function raises LaunchError
+        if the peer is gone, does not answer within `within_s`, or could not do what was asked.
         """
         self._requests += 1
         self.stream.send(Frame(message, number=self._requests))
@@ -138,11 +138,11 @@ class Peer:
             self.backlog += frames
 
     def welcome(self) -> None:
-        """Tell the peer that it is admitted: the first request, answered after collection."""
+        """Admit the peer: send the first request, which it answers after its collection."""
         self._await_hello = self.request(Welcome(), PeerHello, within_s=_HELLO_S)
 
     def await_hello(self) -> None:
-        """Wait for its hello.
+        """Wait for the peer's hello.
 
         Raises:
             LaunchError: The peer is gone, or does not answer.
@@ -151,7 +151,7 @@ class Peer:
             self.hello, _ = self._await_hello()
 
     def detect_locality(self, path: str, content: str) -> None:
-        """Find out whether it sees the same processes and files as the controller.
+        """Find out whether the peer sees the same processes and files as the controller.
 
         Args:
             path: A file on the controller's machine.
@@ -164,9 +164,9 @@ class Peer:
         self.is_local = self.hello.kernel == kernel_identity() and answer.text == content
 
     def measure_clock(self) -> None:
-        """Measure the offset of its clock to the controller's by round trips, for each world.
+        """Measure the offset of the peer's clock to the controller's; called for each world.
 
-        The shortest round trip gives the tightest bound: the answer was written within it.
+        The answer is written within the round trip, so the shortest one gives the tightest bound.
 
         Raises:
             LaunchError: The peer is gone.
@@ -182,18 +182,18 @@ class Peer:
         self.uncertainty_s, self.offset_s = min(found)
 
     def take_arrived(self) -> list[Frame[FromPeer]]:
-        """Return the frames that have arrived and answer no request; `interruption` stays."""
+        """Return the arrived frames that answer no request; signals stay for `interruption`."""
         self.stream.flush()
         frames = [*self.backlog, *self.stream.receive()]
         self.backlog = [each for each in frames if isinstance(each.message, Signalled)]
         return frames
 
     def note_arrived(self) -> None:
-        """Read what has arrived into the backlog, which also detects the connection's end."""
+        """Read arrived frames into the backlog, which also detects the connection's end."""
         self.backlog += self.stream.receive()
 
     def lost(self, seen: str) -> LaunchError:
-        """Drop the connection, and return the error that says so."""
+        """Drop the connection, and return the error for that."""
         self.stream.give_up(seen)
         return LaunchError(
             f"{self.name} is gone",

@@ -1,9 +1,23 @@
-"""Where the processes of an attached run find each other, and the secret that they share.
+"""Finds the meeting point of the processes of an attached run, and authenticates them.
 
-Either both are given: a secret in the environment or in a file, and rank 0's address by the
-launcher. Or rank 0 makes a secret, listens on any free port, and writes both into the rendezvous
-file, which only its user may read. The others look for it in the artifacts directory, under the
-run's name.
+Meeting: either the secret is given in the environment or in a file, and the launcher gives rank 0's
+address; or rank 0 makes a secret, listens on any free port, and writes both into the rendezvous
+file, which only its user may read. The others look for the file in the artifacts directory, under
+the run's name.
+
+Authentication: both ends of a connection know the secret, and neither sends it. The controller
+sends a challenge, which is a random number that is used once. The peer answers with its own random
+number, its rank, the number of processes and a proof: an HMAC of all of these, keyed with the
+secret. Only a process that knows the secret can compute the proof, and a recorded proof does not
+match another challenge.
+
+From the same values both derive two keys, one for each direction. Every later frame carries tags
+made with the key of its direction; see `launch.frames.Authenticator`. Therefore the controller's
+first frame proves that it also knows the secret, no frame can be reflected as an answer, and frames
+of other connections are rejected. Nothing is encrypted: an eavesdropper can read everything.
+
+Challenge and proof have a fixed size and layout, so data from an unauthenticated process is never
+parsed. All tags are HMAC-SHA256 (RFC 2104), compared in constant time.
 """
 
 from __future__ import annotations
@@ -40,12 +54,12 @@ _VARIABLES = (
     SECRET_FILE,
 )
 MIN_SECRET = 16
-"""Characters of the shortest secret accepted: a recorded greeting allows guessing offline."""
+"""Minimum length of a secret, because a recorded greeting allows guessing it offline."""
 
 _BACKLOG = 256
 _MAX_FILE = 1 << 16
 _ENV_START = 50 - 3
-"""Index of the field env_start of /proc/PID/stat, see proc_pid_stat(5), behind the name."""
+"""Index of the field env_start in /proc/PID/stat, counted after the name; see proc_pid_stat(5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +67,8 @@ class Rendezvous:
     """How this process finds the others.
 
     Attributes:
-        membership: Its membership, and rank 0's addresses where its launcher names them.
-        secret: The secret given by the user; None where rank 0 makes one.
+        membership: This process's membership, with rank 0's addresses if the launcher gives them.
+        secret: The user's secret; None if rank 0 makes one.
         file: The rendezvous file, for a secret that rank 0 has made.
     """
 
@@ -67,8 +81,8 @@ class Rendezvous:
         """Read this process's membership, and the secret if the user has given one.
 
         Args:
-            environment: The variables.
-            folder: Where the rendezvous file goes.
+            environment: The launcher's and the user's variables.
+            folder: The folder of the rendezvous file.
 
         Raises:
             SettingError: There is no membership, the secret is too short, or other users may read
@@ -94,10 +108,10 @@ class Rendezvous:
 
     @staticmethod
     def forget_variables() -> None:
-        """Remove this process's own variables: ranks must not know the secret, nor attach.
+        """Remove this process's variables, so that ranks neither know the secret nor attach.
 
-        unsetenv(3) only makes the C library forget where a text is. It stays in the memory that
-        /proc/PID/environ shows, see proc(5), and ranks, of the same user, can read that.
+        unsetenv(3) only removes the C library's pointer to a text. The text stays in the memory
+        that /proc/PID/environ shows, see proc(5), and ranks of the same user can read that.
         """
         for name in _VARIABLES:
             os.environ.pop(name, None)
@@ -105,11 +119,11 @@ class Rendezvous:
         start = int(fields[_ENV_START])
         block = Path("/proc/self/environ").read_bytes()
         for found in re.finditer(rb"(?:^|\0)" + SECRET.encode() + rb"=([^\0]*)", block):
-            if start:  # 0 where the kernel does not say
+            if start:  # 0 if the kernel hides it
                 ctypes.memset(start + found.start(1), ord("x"), len(found[1]))
 
     def find(self) -> tuple[Sequence[Address], bytes] | None:
-        """Return rank 0's addresses and the secret; None while they are not known.
+        """Return rank 0's addresses and the secret; None while they are unknown.
 
         Raises:
             SettingError: Other users may read the rendezvous file.
@@ -129,7 +143,7 @@ class Rendezvous:
         Raises:
             SettingError: A secret is given, but no address for rank 0; or another user has made
                 the rendezvous file.
-            LaunchError: It cannot listen there.
+            LaunchError: No address can be listened at.
         """
         membership = self.membership
         self.check_file()
@@ -152,12 +166,12 @@ class Rendezvous:
         return stream, secret
 
     def check_file(self) -> None:
-        """Check that no other user has put a file where rank 0's is, or will be.
+        """Check that no other user has made the rendezvous file.
 
         The other processes refuse such a file and end, so rank 0 must not wait for them.
 
         Raises:
-            SettingError: Another user has.
+            SettingError: Another user has made the file, or may read or write it.
         """
         if self.secret is None:
             with contextlib.suppress(OSError):
@@ -168,15 +182,15 @@ def _read_private(path: Path, *, follows: bool) -> bytes:
     """Return the content of a file that holds a secret.
 
     Args:
-        follows: Whether it may be a symbolic link, as files of a mounted Kubernetes secret are.
+        follows: Whether the file may be a symbolic link, as in a mounted Kubernetes secret.
 
     Raises:
-        SettingError: Other users may read or write it.
-        OSError: It cannot be read.
+        SettingError: Other users may read or write the file.
+        OSError: The file cannot be read.
     """
     if not follows:
         _check_private(path, path.lstat())
-    # Without O_NONBLOCK a FIFO with this name would keep this process waiting.
+    # O_NONBLOCK, because opening a FIFO with this name would block.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
     with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - what is checked is what is read
         _check_private(path, os.fstat(file.fileno()))
@@ -184,10 +198,10 @@ def _read_private(path: Path, *, follows: bool) -> bytes:
 
 
 def _check_private(path: Path, found: os.stat_result) -> None:
-    """Check that only its user, or root, may read and write a file that holds a secret.
+    """Check that only this user, or root, may read and write a file that holds a secret.
 
     Raises:
-        SettingError: Others may.
+        SettingError: Other users may.
     """
     remedy = f"Remove it: rm {path}"
     if not stat.S_ISREG(found.st_mode):
@@ -223,7 +237,7 @@ def _listen_at(addresses: Sequence[Address]) -> socket.socket:
 
 
 def _bindable(address: Address) -> Iterator[tuple[socket.AddressFamily, Address]]:
-    """Yield what to bind for an address: itself, or the wildcard where it is only an alias."""
+    """Yield the addresses to bind: the given one, then the wildcard in case it is only an alias."""
     host, port = address
     with contextlib.suppress(OSError):
         for family, _, _, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -233,7 +247,7 @@ def _bindable(address: Address) -> Iterator[tuple[socket.AddressFamily, Address]
 
 
 def _reachable(stream: socket.socket) -> list[Address]:
-    """Return the addresses under which others may reach a listening socket."""
+    """Return the addresses at which others may reach a listening socket."""
     host, port = stream.getsockname()[:2]
     if host not in ("0.0.0.0", "::"):  # noqa: S104 - only compared
         return [(host, port)]
@@ -242,21 +256,7 @@ def _reachable(stream: socket.socket) -> list[Address]:
     return [(each, port) for each in sorted(hosts, key=lambda each: each.startswith("127."))]
 
 
-# How two processes of an attached run authenticate each other, and every frame after that.
-#
-# Both know a secret; neither sends it. The controller sends a challenge: a number that is used
-# once. The peer answers with a number of its own, its rank, the number of processes and a proof: an
-# HMAC of all of these, keyed with the secret. Only a process that knows the secret can compute the
-# proof, and a recorded proof does not fit another challenge.
-#
-# From the same values both derive two keys, one for each direction, and every later frame carries
-# tags made with its direction's key; see `launch.frames.Authenticator`. So the first frame
-# from the controller proves that it knows the secret as well, no frame can be reflected as an
-# answer, and frames of other connections are rejected. Nothing is encrypted: an eavesdropper can
-# read it all.
-#
-# Challenge and proof have a fixed size and layout, so nothing that an unauthenticated process sends
-# is ever parsed. HMAC-SHA256 (RFC 2104) throughout, compared in constant time.
+# Authentication of two processes and of their frames
 
 
 Role = Literal["controller", "peer"]
@@ -265,10 +265,10 @@ VERSION = 3
 MAGIC = f"pytest-multihost-hangs/{VERSION}\n".encode()
 _NONCE = 32
 CHALLENGE = struct.Struct(f"!{len(MAGIC)}s{_NONCE}s")
-"""`MAGIC`, and a number that is used once."""
+"""`MAGIC`, and the controller's random number."""
 
 PROOF = struct.Struct(f"!{len(MAGIC)}s{_NONCE}sII32s")
-"""`MAGIC`, another number that is used once, rank, number of processes, and the proof."""
+"""`MAGIC`, the peer's random number, its rank, the number of processes, and the proof."""
 
 _VALUES = struct.Struct(f"!{_NONCE}s{_NONCE}sII")
 
@@ -281,15 +281,15 @@ class RefusedError(Exception):
 
 
 def new_nonce() -> bytes:
-    """Return a number that is used once."""
+    """Return a random number that is used once."""
     return secrets.token_bytes(_NONCE)
 
 
 class Greeting:
-    """Receives the one message that precedes all frames, and not a byte beyond it.
+    """Receives the one message that precedes all frames, and not a byte more.
 
     Args:
-        layout: The message: `MAGIC` and what follows it.
+        layout: The layout of the message, which begins with `MAGIC`.
     """
 
     def __init__(self, layout: struct.Struct) -> None:
@@ -297,10 +297,10 @@ class Greeting:
         self._received = b""
 
     def receive(self, connection: socket.socket) -> tuple[Any, ...] | None:
-        """Read once; return the message's fields, None while it is incomplete.
+        """Read once; return the message's fields, or None while it is incomplete.
 
         Raises:
-            RefusedError: It is no such message.
+            RefusedError: The data are not such a message.
             OSError: The connection is broken, or nothing has arrived.
         """
         data = connection.recv(self._layout.size - len(self._received))
@@ -322,7 +322,7 @@ class Handshake:
         challenge: The controller's number.
         answer: The peer's number.
         rank: The rank that the peer claims.
-        size: Number of processes, according to the peer's launcher.
+        size: The number of processes according to the peer's launcher.
     """
 
     challenge: bytes
@@ -353,10 +353,10 @@ class Handshake:
 
 
 def _enable_keepalive(connection: socket.socket) -> None:
-    """Have the kernel end a connection to a machine that has disappeared (tcp(7)).
+    """Make the kernel end a connection to a machine that has disappeared (tcp(7)).
 
-    TCP_KEEPIDLE and the like cover an idle connection, TCP_USER_TIMEOUT one whose data is not
-    acknowledged. With the defaults that takes hours and a quarter of an hour, respectively.
+    TCP_KEEPIDLE and similar options apply to an idle connection, TCP_USER_TIMEOUT to unacknowledged
+    data. With the defaults, the end would take hours and a quarter of an hour, respectively.
     """
     options = (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -375,7 +375,7 @@ _OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def close_in_children(connection: socket.socket) -> None:
-    """Have a forked child close its copy: while one is open, the other side sees no EOF."""
+    """Make forked children close their copy, because the peer gets no EOF while one is open."""
     _OPEN.add(connection)
 
 
@@ -384,4 +384,4 @@ def _close_all() -> None:
         connection.close()
 
 
-os.register_at_fork(after_in_child=_close_all)  # once: what is registered is never released
+os.register_at_fork(after_in_child=_close_all)  # only once, because it cannot be unregistered

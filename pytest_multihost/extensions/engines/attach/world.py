@@ -1,4 +1,4 @@
-"""Start the ranks of one world through all processes of an attached run."""
+"""Starts the ranks of one world through all processes of an attached run."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _DUMP_S = 20.0
 """How long a process on another machine may take to have its ranks write their stacks."""
 
 _SNAPSHOT_S = 10.0
-"""How long a process may take to take a snapshot. One that is stopped never answers."""
+"""How long a process may take to take a snapshot. A stopped process never answers."""
 
 
 def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
-    """Return which ranks each process starts.
+    """Return the ranks that each process starts.
 
-    A smaller world uses the first processes; in a larger one each has several in a row.
+    A smaller world uses only the first processes; in a larger one, each has consecutive ranks.
     """
     used = min(size, processes)
     return group_by_value((rank * used // size, rank) for rank in range(size))
@@ -88,7 +88,7 @@ class AttachLauncher:
 
     Attributes:
         local: Starts the controller's own share of a world.
-        peers: The other processes by rank.
+        peers: The other processes, by rank.
     """
 
     local: ServerLauncher
@@ -96,14 +96,14 @@ class AttachLauncher:
 
     @property
     def name(self) -> str:
-        """The way of launching, as the verdict calls it."""
+        """The way of launching, for the verdict."""
         return "attach"
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
-        """Start the ranks of a world, the primary first: its process holds the world's ports.
+        """Start the ranks of a world, the primary first, because its process holds the ports.
 
         Raises:
-            LaunchError: They could not be started; none is left.
+            LaunchError: The ranks could not be started; none is left.
         """
         shares = assign_ranks(spec.size, len(self.peers) + 1)
         for process in shares.keys() & self.peers.keys():
@@ -127,13 +127,10 @@ class AttachLauncher:
 class PeerWorld:
     """The ranks of one world that a peer has started; see `WorldPart`.
 
-    Requests are sent first and their answers awaited later, so that several peers work at the same
-    time.
+    Requests are sent first and their answers awaited later, so several peers work concurrently.
 
     Attributes:
-        peer: The process that has started them.
-        ranks: Which ranks.
-        directory: Where logs and stacks go.
+        directory: The folder for logs and stacks.
     """
 
     peer: Peer
@@ -145,7 +142,7 @@ class PeerWorld:
     def begin_fork(
         self, spec: WorldSpec, ports: tuple[int, int], scratch: Path
     ) -> Callable[[], object]:
-        """Have the peer start the ranks; return what waits until they have been started."""
+        """Make the peer start the ranks; return a function that waits until they have started."""
         is_local = self.peer.is_local
         request = Fork(
             spec=spec,
@@ -158,12 +155,12 @@ class PeerWorld:
 
     @property
     def processes(self) -> WorldProcesses:
-        """The harness's own processes around these ranks: none that is the watchdog's concern."""
+        """The harness's own processes around these ranks; none concerns the watchdog."""
         return WorldProcesses()
 
     @property
     def remote(self) -> RemotePart:
-        """The ranks, where the peer is on another machine."""
+        """The ranks for the watchdog; used if the peer is on another machine."""
         peer = self.peer
         clock = peer.offset_s, peer.uncertainty_s
         return RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
@@ -179,7 +176,7 @@ class PeerWorld:
 
     @property
     def moved_bytes(self) -> int:
-        """How much has been sent to and received from the peer."""
+        """Number of bytes sent to and received from the peer."""
         return self.peer.stream.moved_bytes
 
     @property
@@ -197,11 +194,11 @@ class PeerWorld:
         return self.peer.stream.fileno()
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened by now; does not wait: the composite world does.
+        """Return the events that have arrived; does not wait, because the composite world does.
 
         Raises:
             LaunchError: The peer is gone, or its ranks are.
-            KeyboardInterrupt: It has received a signal that ends the run.
+            KeyboardInterrupt: The peer has received a signal that ends the run.
         """
         del timeout_s
         self.peer.note_arrived()
@@ -227,11 +224,11 @@ class PeerWorld:
         ]
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; a rank that is gone is no error here."""
+        """Send a frame to a rank; it is not an error if the rank is gone."""
         self.peer.send(SendToRank(rank, frame.message), frame.payload)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have ranks write a dump."""
+        """Make ranks write a dump."""
         request = RequestDumps(tuple(ranks), kind)
         if self.peer.is_local:
             self.peer.send(request)
@@ -239,22 +236,22 @@ class PeerWorld:
             self._dumps = self.peer.request(request, DumpsWritten, within_s=_DUMP_S)
 
     def collect_dumps(self) -> None:
-        """Wait for the files from another machine, and write them beside the local ones."""
+        """Wait for the files of another machine, and write them next to the local ones."""
         if self._dumps is not None:
             _, payload = self._dumps()
             write_files(payload, self.directory)
 
     def request(self, message: FaultRequest) -> None:
-        """Have a rank paused; `CompositeWorld` passes on no other request."""
+        """Make the peer pause a rank; `CompositeWorld` forwards no other request."""
         if isinstance(message, PauseRank):
             self.peer.send(message)
 
     def begin_end(self, *, grace_s: float) -> None:
-        """Have the peer start ending the ranks."""
+        """Make the peer start ending the ranks."""
         self._end = self.peer.request(EndWorld(grace_s), WorldEnded, within_s=_END_S)
 
     def finish_end(self) -> Ending:
-        """Wait until the peer has ended all ranks, and return what it found."""
+        """Wait until the peer has ended all ranks; return their last events and leftovers."""
         if self._end is None:
             return Ending()
         answer, payload = self._end()
@@ -267,7 +264,7 @@ class PeerWorld:
 
 
 MAX_FILE = 64 << 20
-"""Bytes of a file that are sent; of a longer one, the end."""
+"""Maximum number of bytes sent of a file; a longer file loses its beginning."""
 
 
 def pack(paths: Iterable[Path]) -> bytes:
@@ -282,7 +279,7 @@ def pack(paths: Iterable[Path]) -> bytes:
 
 
 def unpack(payload: bytes) -> Files:
-    """Return the contents of an archive's files, by their bare names."""
+    """Return the contents of an archive's files, by name without folder."""
     if not payload:
         return {}
     with zipfile.ZipFile(io.BytesIO(payload)) as files:
@@ -290,7 +287,7 @@ def unpack(payload: bytes) -> Files:
 
 
 def write_files(payload: bytes, directory: Path) -> None:
-    """Write an archive's files into a directory; a full disk costs them alone."""
+    """Write an archive's files into a directory; a file that cannot be written is skipped."""
     for name, data in unpack(payload).items():
         with contextlib.suppress(OSError):
             (directory / name).write_bytes(data)

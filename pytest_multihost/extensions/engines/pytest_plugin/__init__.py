@@ -1,9 +1,8 @@
 """Runs of pytest over several processes that a launcher has started.
 
-Here is found out whether this is such a run, and this process's part in it. This module is imported
-in every run of pytest, so it imports nothing heavy. `controller`, which is imported only where it
-is needed, has the additions to an ordinary run in rank 0's process, and the work of every other
-process.
+This module finds out whether this is such a run, and the role of this process. Every run of pytest
+imports it, so it imports nothing heavy. `controller` is imported only when it is needed. It has the
+additions to an ordinary run in rank 0's process, and the work of every other process.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ENV = "PYTEST_MULTIHOST_ATTACH"
 _NO = ("", "0", "false", "no", "off")
 
 ATTACHED_PLUGIN = "multihost_attached"
-"""Name of the plugin that is registered in attached runs."""
+"""Name of the plugin that attached runs register."""
 
 
 def add_attach_option(parser: pytest.Parser) -> None:
@@ -60,7 +59,7 @@ def _is_attached(config: pytest.Config) -> bool:
 
 
 def read_role(config: pytest.Config) -> None:
-    """Find out this process's rank in an attached run, and switch off its output if it is no 0.
+    """Find out this process's rank in an attached run; unless it is 0, switch off report files.
 
     Raises:
         pytest.UsageError: The environment gives no rank, or the process cannot be attached.
@@ -81,7 +80,7 @@ def read_role(config: pytest.Config) -> None:
 
 
 def attach(config: pytest.Config) -> None:
-    """In an attached run listen for the peers as controller, or prepare to be a peer.
+    """In an attached run, listen for the peers as controller, or prepare to be a peer.
 
     Raises:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
@@ -112,7 +111,7 @@ def attach(config: pytest.Config) -> None:
 
 
 def peers_of(config: pytest.Config) -> Mapping[int, Peer]:
-    """Return the other processes of an attached run by rank, in its controller; none elsewhere."""
+    """Return the other processes of an attached run by rank; none except in its controller."""
     attached = config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
     return attached.peers if attached is not None else {}
 

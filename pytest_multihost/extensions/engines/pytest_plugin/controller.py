@@ -1,7 +1,8 @@
-"""An attached run in rank 0's process, which is the controller and works as in any other run.
+"""The two kinds of processes in an attached run of pytest: `Controller` and `Agent`.
 
-The other processes run the same command: they collect the same tests, connect to this one, start
-ranks for it and print nothing; see `agent`.
+Rank 0's process is the controller, and works as in any other run. The other processes run the same
+command: they collect the same tests, connect to the controller, start ranks for it and print
+nothing.
 """
 
 from __future__ import annotations
@@ -31,24 +32,20 @@ from pytest_multihost.core.pytest_private import base_temp, redirect_terminal
 from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
-# A process of an attached run that starts ranks for the controller.
-#
-# It holds the same collected tests, so its server forks ranks as the controller's does. It has one
-# thread, waits only for its connection and its ranks, and ends with them when rank 0 ends.
-
-
 _LOST = 1
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Agent:
-    """What a process does that is not the controller of its attached run; a plugin.
+    """The plugin of a process that starts ranks for the controller of its attached run.
+
+    It has the same collected tests, so its server forks ranks like the controller's. It has one
+    thread, waits only for its connection and its ranks, and ends when rank 0 ends.
 
     Attributes:
-        rendezvous: Where to find the controller.
-        timeout_s: Timeout of the search for it.
+        timeout_s: Timeout of the search for the controller.
         problems: Errors of the collection.
-        peers: None: only the controller has peers.
+        peers: Always empty, because only the controller has peers.
     """
 
     rendezvous: Rendezvous
@@ -58,7 +55,7 @@ class Agent:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Print nothing from now on: the controller prints everything once."""
+        """Print nothing from now on, because the controller prints everything once."""
         redirect_terminal(session.config, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for good
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -69,10 +66,7 @@ class Agent:
     def take_part(self, session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoReturn:
         """Start ranks for rank 0 until it ends the run, then exit with the same status.
 
-        Skips pytest's own end: no plugin of this process may write files that rank 0's writes.
-
-        Args:
-            session: The session, after its collection.
+        Skips pytest's own end, because plugins must not write the files that rank 0 writes.
         """
         config = session.config
         settings = config.stash[TALLY].settings
@@ -89,7 +83,7 @@ class Agent:
             status = int(error.code or 0)
         except MultihostError as error:
             sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
-        except BaseException:  # noqa: BLE001 - pytest's own end, which must not run, would report it
+        except BaseException:  # noqa: BLE001 - pytest, which would report it, is not returned to
             traceback.print_exc()
         finally:
             launchers.close()
@@ -126,10 +120,10 @@ _REMEDY = (
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Controller:
-    """What the controller of an attached run does more than that of any other; a plugin.
+    """The plugin with the controller's additional work in an attached run.
 
     Attributes:
-        timeout_s: Timeout of the wait for them.
+        timeout_s: Timeout of the wait for the peers.
         lost: Descriptions of the peers that are gone.
     """
 
@@ -146,12 +140,12 @@ class Controller:
         """Wait for the peers, and check that they have collected the same tests.
 
         Raises:
-            pytest.UsageError: One did not connect, or has collected other tests.
+            pytest.UsageError: A peer did not connect, or has collected other tests.
         """
         for number in ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._interrupt)
-        atexit.register(self._hang_up)  # peers take the connection's end for this process's
+        atexit.register(self._hang_up)  # peers take the connection's end for this process's end
         try:
             self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
@@ -176,9 +170,9 @@ class Controller:
             )
 
     def _interrupt(self, number: int, _: object) -> None:
-        """Interrupt the run, which then reports what it was doing.
+        """Interrupt the run, which then reports where the ranks were.
 
-        Does nothing where a process is lost: that is being reported already.
+        Does nothing if a process is lost, because that is being reported already.
         """
         if not self._note_losses():
             raise KeyboardInterrupt(signal.Signals(number).name)
@@ -200,7 +194,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """End the run when a process is lost, or told to end: it can start no more ranks."""
+        """End the run if a process is lost or was interrupted, because it starts no more ranks."""
         if call.when != "teardown":
             return
         if lost := self._note_losses():
@@ -230,7 +224,7 @@ def _refuse(
     """Refuse tests with requirements that only one machine can meet.
 
     Raises:
-        LaunchError: There are such tests; names the first.
+        LaunchError: There are such tests; the error names the first.
     """
     made = "hosts are made on one machine, and an attached run has its own"
     found = [(plan.world.nodeid, made) for plan in plans.values() if plan.world.hosts]
@@ -246,7 +240,7 @@ def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
     """Check that a peer has collected the tests that this process has.
 
     Raises:
-        LaunchError: It has not, or cannot take part.
+        LaunchError: The peer has collected other tests, or cannot take part.
     """
     if peer.hello.problems:
         seen = "\n".join(peer.hello.problems)
@@ -270,9 +264,9 @@ def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
 
 
 def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
-    """Return one sentence on the first difference of two collections, None if they are equal.
+    """Return one sentence on the first difference of two collections; None if they are equal.
 
-    The order is ignored: rank 0 decides which test is next.
+    The order is ignored, because rank 0 decides which test is next.
     """
     here, there = ({each[0]: each for each in tests} for tests in (ours, theirs))
     for nodeid in [*here, *there]:
