@@ -19,7 +19,8 @@ from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec, read_token, token
+from pytest_multihost.core.model.replay import read_token, token
+from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     kinds_by_name,

@@ -16,7 +16,8 @@ from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import Event, Pause
 from pytest_multihost.core.model.fault import BUILT_IN, Fault, hash_seed_of, resolve
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import ServicePart, WorldSpec, read_token, token
+from pytest_multihost.core.model.replay import read_token, token
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.process_faults import descriptor_limit

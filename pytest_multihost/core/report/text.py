@@ -17,8 +17,9 @@ from pathlib import PurePath
 from pytest_multihost.core.blame import BlockingRanks, Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
 from pytest_multihost.core.model.recorded_point import RecordedPoint
+from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Subject, phase_name, token
+from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.verdict import Divergence
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding
