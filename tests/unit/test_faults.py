@@ -20,7 +20,7 @@ from pytest_multihost.core.model.replay import read_token, token
 from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.nemesis.interpose import matcher
-from pytest_multihost.core.nemesis.process_faults import descriptor_limit
+from pytest_multihost.core.nemesis.pressure import descriptor_limit
 from pytest_multihost.core.nemesis.targets import load_target, target_problem
 from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,

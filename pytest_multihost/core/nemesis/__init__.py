@@ -1,8 +1,8 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
-`kind` defines a kind of fault; `process_faults`, `slow_io` and `views` are the built-in kinds. A
-rank performs most of its faults itself, in the thread that passes the fault's point; a service of
-the world performs the others.
+`kind` defines a kind of fault; `process_faults`, `pressure`, `slow_io` and `views` are the built-in
+kinds. A rank performs most of its faults itself, in the thread that passes the fault's point; a
+service of the world performs the others.
 
 `validation` also reads faults from text, and checks them; `slow_io` cleans up what ranks leave.
 `interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the

@@ -43,7 +43,7 @@ from pytest_multihost.core.nemesis.kind import (
     text,
     truth,
 )
-from pytest_multihost.core.nemesis.process_faults import MEMORY_PRESSURE, remove_cgroup
+from pytest_multihost.core.nemesis.pressure import MEMORY_PRESSURE, remove_cgroup
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors that only a write can end in."""

@@ -26,11 +26,8 @@ from pytest_multihost.core.nemesis.kind import (
     FaultKind,
     known_names,
 )
-from pytest_multihost.core.nemesis.process_faults import (
-    FD_PRESSURE,
-    MEMORY_PRESSURE,
-    PROCESS_FAULTS,
-)
+from pytest_multihost.core.nemesis.pressure import FD_PRESSURE, MEMORY_PRESSURE
+from pytest_multihost.core.nemesis.process_faults import PROCESS_FAULTS
 from pytest_multihost.core.nemesis.slow_io import SLOW_IO
 from pytest_multihost.core.nemesis.targets import target_problem
 from pytest_multihost.core.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
