@@ -19,6 +19,7 @@ from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.replay import read_token, token
 from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.core.nemesis.fault_text import parse_fault
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.pressure import descriptor_limit
 from pytest_multihost.core.nemesis.targets import load_target, target_problem
@@ -26,7 +27,6 @@ from pytest_multihost.core.nemesis.validation import (
     BUILT_IN_KINDS,
     fault_problems,
     kinds_by_name,
-    parse_fault,
     resolved_problems,
 )
 from pytest_multihost.core.outcome.active_faults import continued_by_plan, has_pending_actions
