@@ -1,42 +1,18 @@
-"""The validation of faults, and the built-in kinds.
+"""The validation of faults.
 
 All problems are reported at once. Nothing that a fault names is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.fault import Fault, Point, resolve, size_problems
 from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.nemesis.kind import FaultKind, known_names
-from pytest_multihost.core.nemesis.pressure import FD_PRESSURE, MEMORY_PRESSURE
-from pytest_multihost.core.nemesis.process_faults import PROCESS_FAULTS
-from pytest_multihost.core.nemesis.slow_io import SLOW_IO
 from pytest_multihost.core.nemesis.targets import target_problem
-from pytest_multihost.core.nemesis.views import CLOCK_SKEW, FILE_VIEWS, VALUE_FAULTS
-
-BUILT_IN_KINDS: tuple[FaultKind, ...] = (
-    *PROCESS_FAULTS,
-    SLOW_IO,
-    MEMORY_PRESSURE,
-    FD_PRESSURE,
-    *VALUE_FAULTS,
-    *FILE_VIEWS,
-    CLOCK_SKEW,
-)
-
-
-def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
-    """Return the kinds by name; if two have one name, the first counts.
-
-    Args:
-        groups: The kinds of each plugin, the plugin registered last first.
-    """
-    kinds = [kind for group in groups for kind in group]
-    return {kind.name: kind for kind in reversed(kinds)}
 
 
 def resolve_faults(
