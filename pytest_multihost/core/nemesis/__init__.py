@@ -1,8 +1,8 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
-`kind` defines a kind of fault; `process_faults`, `pressure`, `slow_io` and `views` are the built-in
-kinds, and `kinds` lists them. A rank performs most of its faults itself, in the thread that passes
-the fault's point; a service of the world performs the others.
+`kind` defines a kind of fault, and `kinds` lists the built-in ones: `process_faults`, `pressure`,
+`slow_io`, `clock_skew`, `file_views` and `call_results`. A rank performs most of its faults itself,
+in the thread that passes the fault's point; a service of the world performs the others.
 
 `fault_text` reads faults from text, `validation` checks them; `clean_up` removes what ranks leave.
 `interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the
