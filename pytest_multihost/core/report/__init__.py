@@ -2,7 +2,8 @@
 
 * `html` is a sub-package with exports of its own.
 * `artifacts` writes and reads the folders of runs and attempts, and the records in them.
-* `text` renders a world for the terminal; `layout` has its columns, colours and shared words.
+* `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
+  colours and shared words.
 * `markdown` escapes and fits text for summaries.
 * `renderer` is the interface of extensions that add to reports; `annotation` is a text at a line of
   the code.

@@ -18,7 +18,7 @@ from pytest_multihost.core.blame import BlockingRanks, Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.replay import token
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.model.verdict import Divergence
@@ -48,6 +48,7 @@ from pytest_multihost.core.report.layout import (
     titled_line,
     walk,
 )
+from pytest_multihost.core.report.native import native_sections
 
 __all__ = [
     "COLOURS",
@@ -291,29 +292,6 @@ def _chain(node: Node) -> str:
     if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
         names = [names[0], "…", names[-1]]
     return " → ".join(names)
-
-
-# Native frames
-
-
-_MAX_FRAMES = 12
-_MAX_SYMBOL = 120
-
-
-def native_sections(result: WorldResult) -> Iterator[Section]:
-    """Yield a section for each distinct native stack of the ranks' main threads."""
-    ranks = result.snapshots[-1].ranks if result.snapshots else ()
-    found = group_by_value((symbols, each.rank) for each in ranks if (symbols := _symbols(each)))
-    for symbols, group in found.items():
-        shown = [each[:_MAX_SYMBOL] for each in symbols[:_MAX_FRAMES]]
-        if (more := len(symbols) - _MAX_FRAMES) > 0:
-            shown.append(f"and {more} more")
-        title = f"native frames of {rank_set(group)}, main thread, innermost first"
-        yield Section(title, tuple((INDENT, Span(each)) for each in shown))
-
-
-def _symbols(seen: RankSnapshot) -> tuple[str, ...]:
-    return seen.native[0].symbols if seen.native else ()
 
 
 # The live line while a world runs, and the points that ranks have passed
