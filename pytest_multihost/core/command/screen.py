@@ -12,7 +12,8 @@ from pathlib import Path
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report import LiveOutput
-from pytest_multihost.core.report.text import ERASE, page_sections
+from pytest_multihost.core.report.live_line import ERASE
+from pytest_multihost.core.report.text import page_sections
 from pytest_multihost.core.watched_world import WorldProgress
 
 _COLOURS = (36, 32, 33, 35, 34, 31)

@@ -4,6 +4,7 @@
 * `artifacts` writes and reads the folders of runs and attempts, and the records in them.
 * `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
   colours and shared words.
+* `live_line` is the line on the terminal while a world runs.
 * `markdown` escapes and fits text for summaries.
 * `renderer` is the interface of extensions that add to reports; `annotation` is a text at a line of
   the code.
