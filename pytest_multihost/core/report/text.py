@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
-from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import SourceContext
@@ -23,7 +21,6 @@ from pytest_multihost.core.model.verdict import Divergence
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
-from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.report.layout import (
     INDENT,
     MARGIN,
@@ -277,22 +274,3 @@ def _chain(node: Node) -> str:
     if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
         names = [names[0], "…", names[-1]]
     return " → ".join(names)
-
-
-def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
-    """Return points in order, each repeated one once with a count, and how many more there are."""
-    runs = groupby(replace(each.point, nth=1) for each in points)
-    counts = [(point, len(list(same))) for point, same in runs]
-    found = [f"{point!r} x{count}" if count > 1 else repr(point) for point, count in counts]
-    return (*found, f"and {more} more") if more else tuple(found)
-
-
-def points_lines(result: WorldResult) -> list[str]:
-    """Return the points of a world, one line for ranks that have passed the same points."""
-    points, more = recorded_points(result.history), unrecorded_points(result.history)
-    ranks = range(result.spec.size)
-    together = group_by_value(
-        (_passed_points(points.get(rank, ()), more.get(rank, 0)), rank) for rank in ranks
-    )
-    lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
-    return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]
