@@ -20,7 +20,8 @@ import pluggy
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
-from pytest_multihost.core.command.screen import Screen, page_of
+from pytest_multihost.core.command.screen import Screen
+from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
