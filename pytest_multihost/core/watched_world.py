@@ -21,7 +21,7 @@ from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.report.text import blocking_text, progress_text
+from pytest_multihost.core.report.live_line import blocking_text, progress_text
 from pytest_multihost.core.services import (
     BUILT_IN_SERVICES,
     Opening,

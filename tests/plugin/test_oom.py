@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.nemesis.process_faults import MEMORY_PRESSURE
+from pytest_multihost.core.nemesis.pressure import MEMORY_PRESSURE
 
 LACKING = MEMORY_PRESSURE.lacking(faults.memory_pressure(rank=0, oom_kill=True))
 

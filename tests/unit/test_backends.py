@@ -16,7 +16,7 @@ from pytest_multihost.core.backends.torch_groups import group_timeout_s
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.spec import BackendFacts, ServicePart, WorldSpec
-from pytest_multihost.core.nemesis.views import error_class
+from pytest_multihost.core.nemesis.call_results import error_class
 from pytest_multihost.testing import make_spec
 
 

@@ -19,13 +19,11 @@ from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec, read_token, token
-from pytest_multihost.core.nemesis.validation import (
-    BUILT_IN_KINDS,
-    kinds_by_name,
-    parse_fault,
-    resolve_faults,
-)
+from pytest_multihost.core.model.replay import read_token, token
+from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
+from pytest_multihost.core.nemesis.fault_text import parse_fault
+from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.nemesis.validation import resolve_faults
 from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_names,
     parse_ranks,

@@ -16,18 +16,15 @@ from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import Event, Pause
 from pytest_multihost.core.model.fault import BUILT_IN, Fault, hash_seed_of, resolve
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import ServicePart, WorldSpec, read_token, token
+from pytest_multihost.core.model.replay import read_token, token
+from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind
+from pytest_multihost.core.nemesis.fault_text import parse_fault
 from pytest_multihost.core.nemesis.interpose import matcher
-from pytest_multihost.core.nemesis.process_faults import descriptor_limit
+from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.nemesis.pressure import descriptor_limit
 from pytest_multihost.core.nemesis.targets import load_target, target_problem
-from pytest_multihost.core.nemesis.validation import (
-    BUILT_IN_KINDS,
-    fault_problems,
-    kinds_by_name,
-    parse_fault,
-    resolved_problems,
-)
+from pytest_multihost.core.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.core.outcome.active_faults import continued_by_plan, has_pending_actions
 from pytest_multihost.core.rank.wrap_calls import wrap_calls
 from pytest_multihost.core.registry import new_plugin_manager

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.model.fault import IO_CALLS
+from pytest_multihost.core.nemesis.file_views import born_and_changed_s
 from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
     FileObserver,
@@ -18,7 +19,6 @@ from pytest_multihost.core.nemesis.interpose import (
     observing_files,
     reported,
 )
-from pytest_multihost.core.nemesis.views import born_and_changed_s
 
 Seen = list[tuple[str, str]]
 

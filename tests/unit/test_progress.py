@@ -12,7 +12,7 @@ from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.result import Activity
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.report.text import ERASE, blocking_text, overlay, progress_text
+from pytest_multihost.core.report.live_line import ERASE, blocking_text, overlay, progress_text
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)

@@ -35,8 +35,16 @@ from pytest_multihost.core.model.spec import Subject
 from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.core.model.verdict import RankPlace
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.core.report.layout import Line, Role, Section, Span, clip_line, text_of
-from pytest_multihost.core.report.text import COLOURS, page_sections
+from pytest_multihost.core.report.layout import (
+    COLOURS,
+    Line,
+    Role,
+    Section,
+    Span,
+    clip_line,
+    text_of,
+)
+from pytest_multihost.core.report.text import page_sections
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

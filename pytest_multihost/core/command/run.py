@@ -20,7 +20,8 @@ import pluggy
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
-from pytest_multihost.core.command.screen import Screen, page_of
+from pytest_multihost.core.command.screen import Screen
+from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
@@ -32,14 +33,9 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
+from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.spec import (
-    DEFAULT_BACKEND,
-    MAX_RANKS,
-    NO_TIMEOUT_S,
-    WorldSpec,
-    checksum,
-)
+from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, NO_TIMEOUT_S, WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.command.world_page import has_colours
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report import LiveOutput
-from pytest_multihost.core.report.text import ERASE, page_sections
+from pytest_multihost.core.report.live_line import ERASE
 from pytest_multihost.core.watched_world import WorldProgress
 
 _COLOURS = (36, 32, 33, 35, 34, 31)
@@ -97,43 +97,3 @@ def _prefix(size: int) -> Callable[[int], str]:
         return f"\x1b[{colour}m{text}\x1b[0m " if is_coloured else f"{text} "
 
     return prefix
-
-
-def has_colours() -> bool:
-    """Return whether standard output is a terminal that may show colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str:
-    """Return a world's page; if standard output is a terminal, in its width and in colour.
-
-    Args:
-        files: The location of the files that the judgement was derived from.
-        shows_native: Whether native frames are shown, if they were read.
-    """
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = [f"{_word(judged)}  {judged.finding.reason}"]
-    for title, text in _tracebacks(judged):
-        lines += [f"--- {title}", text]
-    for part in page_sections(judged, files=files, columns=columns, shows_native=shows_native):
-        lines += [f"--- {part.title}", part.painted if has_colours() else part.text]
-    return "\n".join(lines)
-
-
-def _word(judged: Judgement) -> str:
-    """Return a word for how the world ended, or whether it hangs."""
-    found, outcome = judged.diagnosis, judged.finding.outcome
-    if outcome in ("failed", "crashed", "error"):
-        return outcome.upper()
-    if found is None or outcome != "hung":
-        return "NOT KNOWN TO HANG"
-    # Without a proof, a single observation cannot distinguish a slow rank from a hung one.
-    is_sure = found.detected_by != "attach" or judged.result.reason is not None
-    return "HUNG" if is_sure else "HUNG?"
-
-
-def _tracebacks(judged: Judgement) -> Iterator[tuple[str, str]]:
-    """Yield title and text of the headline rank's traceback, if it has one."""
-    for each in judged.finding.ranks:
-        if each.facts.rank == judged.finding.headline and each.error is not None:
-            yield f"rank {each.facts.rank}: {each.error.type}", each.error.text.rstrip()

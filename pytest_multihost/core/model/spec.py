@@ -1,23 +1,13 @@
-"""The spec of a world, the same for every rank; its hosts; the token that replays it."""
+"""The spec of a world, the same for every rank, and its hosts."""
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import Fault, FaultFacts, Point
-from pytest_multihost.core.model.json_values import (
-    JsonError,
-    JsonObject,
-    from_json,
-    parse_json,
-    to_json,
-)
+from pytest_multihost.core.model.fault import Fault, FaultFacts
+from pytest_multihost.core.model.json_values import JsonObject
 
 Early = Literal["fail", "warn", "off"]
 """The reaction to a proven hang: end the world, only note it, or do not look for one."""
@@ -228,104 +218,3 @@ class RankSpec:
     def host(self) -> Host:
         """The host it is on."""
         return self.world.host_of(self.rank)
-
-
-# Replay tokens
-
-VERSION = 1
-_CRC_BYTES = 4
-_ShortFault = tuple[str, tuple[int, ...] | str, Point, JsonObject, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The content of a token.
-
-    Attributes:
-        test: Checksum of the test's node id.
-        size: Ranks of the world.
-        services: Names of the services that it needs.
-    """
-
-    test: int
-    size: int
-    seed: int
-    faults: tuple[Fault, ...]
-    services: tuple[str, ...] = ()
-
-    def is_of(self, nodeid: str) -> bool:
-        """Whether it replays the test with this node id."""
-        return self.test == checksum(nodeid)
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A token's JSON: version, test, size, seed, faults and services, by one letter each."""
-
-    omits_defaults: ClassVar = True
-
-    v: int
-    t: int = 0
-    n: int = 0
-    s: int = 0
-    f: tuple[_ShortFault, ...] = ()
-    c: tuple[str, ...] = ()
-
-
-def checksum(nodeid: str) -> int:
-    """Return the checksum of a node id."""
-    return zlib.crc32(nodeid.encode("utf-8", "surrogatepass"))
-
-
-def token(spec: WorldSpec) -> str:
-    """Return the token that replays a world."""
-    faults = tuple(
-        (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
-    )
-    test, services = checksum(spec.nodeid), spec.replayed_services
-    content = _Token(VERSION, test, spec.size, spec.seed, faults, services)
-    text = json.dumps(to_json(content), separators=(",", ":")).encode()
-    sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
-    return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
-
-
-def read_token(text: str) -> Replay:
-    """Return the content of a token.
-
-    Raises:
-        SettingError: It is not a token, or one of another version.
-    """
-    try:
-        sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError:
-        sealed = b""
-    content, crc = sealed[:-_CRC_BYTES], sealed[-_CRC_BYTES:]
-    if not content or zlib.crc32(content).to_bytes(_CRC_BYTES, "big") != crc:
-        raise SettingError(
-            "the token cannot be replayed: it is damaged",
-            seen=f"{shown(text)} does not end in the checksum of what it says.",
-            remedy="Copy all of it from the line that begins with 'replay'.",
-        )
-    try:
-        found = from_json(_Token, parse_json(content))
-        is_usable = 0 <= found.n <= MAX_RANKS and abs(found.s) <= MAX_SEED
-        problem = "" if is_usable else "it has no such number of ranks, or no such seed"
-    except JsonError as error:
-        problem = str(error)
-    if problem:
-        raise SettingError(
-            "the token cannot be replayed: it does not say what to replay",
-            seen=f"Its content: {problem}.",
-            remedy="Copy the one that was printed in the line that begins with 'replay'.",
-        )
-    if found.v != VERSION:
-        raise SettingError(
-            "the token cannot be replayed by this version of pytest-multihost-hangs",
-            seen=f"It is of format {shown(found.v)}, and this version reads {VERSION}.",
-            remedy="Run the test with the version that has printed it, or find a new failure.",
-        )
-    faults = tuple(
-        Fault(kind, ranks, at, params, must_fire=bool(flags & 1), is_first=bool(flags & 2))
-        for kind, ranks, at, params, flags in found.f
-    )
-    return Replay(found.t, found.n, found.s, faults, found.c)

@@ -1,22 +1,19 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
-`kind` defines a kind of fault; `process_faults`, `slow_io` and `views` are the built-in kinds. A
-rank performs most of its faults itself, in the thread that passes the fault's point; a service of
-the world performs the others.
+`kind` defines a kind of fault, and `kinds` lists the built-in ones: `process_faults`, `pressure`,
+`slow_io`, `clock_skew`, `file_views` and `call_results`. A rank performs most of its faults itself,
+in the thread that passes the fault's point; a service of the world performs the others.
 
-`validation` also reads faults from text, and checks them; `slow_io` cleans up what ranks leave.
+`fault_text` reads faults from text, `validation` checks them; `clean_up` removes what ranks leave.
 `interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the
 functions that points name.
 """
 
+from pytest_multihost.core.nemesis.clean_up import clean_up_faults, heal_files
+from pytest_multihost.core.nemesis.fault_text import parse_fault
 from pytest_multihost.core.nemesis.kind import FaultKind, Strike
-from pytest_multihost.core.nemesis.slow_io import clean_up_faults, heal_files
-from pytest_multihost.core.nemesis.validation import (
-    BUILT_IN_KINDS,
-    kinds_by_name,
-    parse_fault,
-    resolve_faults,
-)
+from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.nemesis.validation import resolve_faults
 
 __all__ = [
     "BUILT_IN_KINDS",

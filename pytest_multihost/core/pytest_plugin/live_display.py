@@ -20,7 +20,7 @@ from pytest_multihost.core.pytest_private import (
     write_uncounted,
 )
 from pytest_multihost.core.report import LiveOutput
-from pytest_multihost.core.report.text import ERASE, overlay
+from pytest_multihost.core.report.live_line import ERASE, overlay
 from pytest_multihost.core.watched_world import FindBlockingRanks, WorldProgress
 
 

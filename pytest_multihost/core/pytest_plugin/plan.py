@@ -17,7 +17,8 @@ from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.spec import Replay, WorldSpec, checksum, read_token
+from pytest_multihost.core.model.replay import Replay, checksum, read_token
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import Check, Settings

@@ -35,7 +35,8 @@ from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
-from pytest_multihost.core.report.text import points_lines, stacks_text
+from pytest_multihost.core.report.points import points_lines
+from pytest_multihost.core.report.text import stacks_text
 
 PLATFORM = sys.platform
 

@@ -2,7 +2,10 @@
 
 * `html` is a sub-package with exports of its own.
 * `artifacts` writes and reads the folders of runs and attempts, and the records in them.
-* `text` renders a world for the terminal; `layout` has its columns, colours and shared words.
+* `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
+  colours and shared words.
+* `live_line` is the line on the terminal while a world runs, `points` the list of the points that
+  its ranks have passed.
 * `markdown` escapes and fits text for summaries.
 * `renderer` is the interface of extensions that add to reports; `annotation` is a text at a line of
   the code.

@@ -34,8 +34,8 @@ from pytest_multihost.core.model.json_values import (
     parse_json,
     to_json,
 )
+from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.model.result import WorldResult, implausible
-from pytest_multihost.core.model.spec import token
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms

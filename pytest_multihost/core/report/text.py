@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
-from pathlib import PurePath
 
-from pytest_multihost.core.blame import BlockingRanks, Judgement
+from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Subject, phase_name, token
-from pytest_multihost.core.model.stack import Frame, SourceContext
+from pytest_multihost.core.model.replay import token
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Divergence
-from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding
+from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
-from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.report.layout import (
-    COLOURS,
     INDENT,
     MARGIN,
     WIDTHS,
@@ -47,18 +42,7 @@ from pytest_multihost.core.report.layout import (
     titled_line,
     walk,
 )
-
-__all__ = [
-    "COLOURS",
-    "ERASE",
-    "blocking_text",
-    "overlay",
-    "page_sections",
-    "points_lines",
-    "progress_text",
-    "stacks_text",
-]
-
+from pytest_multihost.core.report.native import native_sections
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
@@ -290,103 +274,3 @@ def _chain(node: Node) -> str:
     if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
         names = [names[0], "…", names[-1]]
     return " → ".join(names)
-
-
-# Native frames
-
-
-_MAX_FRAMES = 12
-_MAX_SYMBOL = 120
-
-
-def native_sections(result: WorldResult) -> Iterator[Section]:
-    """Yield a section for each distinct native stack of the ranks' main threads."""
-    ranks = result.snapshots[-1].ranks if result.snapshots else ()
-    found = group_by_value((symbols, each.rank) for each in ranks if (symbols := _symbols(each)))
-    for symbols, group in found.items():
-        shown = [each[:_MAX_SYMBOL] for each in symbols[:_MAX_FRAMES]]
-        if (more := len(symbols) - _MAX_FRAMES) > 0:
-            shown.append(f"and {more} more")
-        title = f"native frames of {rank_set(group)}, main thread, innermost first"
-        yield Section(title, tuple((INDENT, Span(each)) for each in shown))
-
-
-def _symbols(seen: RankSnapshot) -> tuple[str, ...]:
-    return seen.native[0].symbols if seen.native else ()
-
-
-# The live line while a world runs, and the points that ranks have passed
-
-
-_MIN_WIDTH = 12
-ERASE = "\x1b[K"
-"""The escape sequence that erases the live line to the right of the cursor."""
-
-
-def blocking_text(
-    seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
-) -> str:
-    """Return a line such as "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
-
-    Args:
-        seconds: How long the world has been running.
-        blocking: The blocking ranks, and the activity of the first one.
-        for_s: How long others have waited for them.
-        where: The line that the first one is in, if known.
-    """
-    # The activity's timeout is skipped to keep the line short.
-    doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
-    place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
-    who = rank_set(blocking.ranks)
-    return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
-
-
-def progress_text(seconds: float, facts: Iterable[RankFacts], subject: Subject = "test") -> str:
-    """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done".
-
-    If the subject is not a test, the phase has another name, because pytest's is unknown there.
-    """
-    places = group_by_value((_progress(each, subject), each.rank) for each in facts)
-    where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
-    return f"{seconds:.0f} s: {where}"
-
-
-def _progress(facts: RankFacts, subject: Subject) -> str:
-    if facts.is_gone:
-        return "gone"
-    return "done" if facts.is_past_body else f"in {phase_name(facts.phase, subject)}"
-
-
-def overlay(text: str, width: int) -> str:
-    """Return the output that shows `text` right of the cursor without moving the cursor.
-
-    pytest may be in the middle of a line of dots or of a test's name; its next output overwrites
-    this text.
-
-    Args:
-        text: The text to show; cut to fit.
-        width: Columns that are left in the line.
-    """
-    if width < _MIN_WIDTH:
-        return ""
-    shown = f" {text}"[: width - 1]
-    return f"{shown}{ERASE}\x1b[{len(shown)}D"
-
-
-def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
-    """Return points in order, each repeated one once with a count, and how many more there are."""
-    runs = groupby(replace(each.point, nth=1) for each in points)
-    counts = [(point, len(list(same))) for point, same in runs]
-    found = [f"{point!r} x{count}" if count > 1 else repr(point) for point, count in counts]
-    return (*found, f"and {more} more") if more else tuple(found)
-
-
-def points_lines(result: WorldResult) -> list[str]:
-    """Return the points of a world, one line for ranks that have passed the same points."""
-    points, more = recorded_points(result.history), unrecorded_points(result.history)
-    ranks = range(result.spec.size)
-    together = group_by_value(
-        (_passed_points(points.get(rank, ()), more.get(rank, 0)), rank) for rank in ranks
-    )
-    lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
-    return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]

@@ -32,7 +32,7 @@ def explain_dumps(options: argparse.Namespace) -> int | None:
         MultihostError: No dump in it is usable.
         OSError: A file cannot be written.
     """
-    from pytest_multihost.core.command.screen import page_of
+    from pytest_multihost.core.command.world_page import page_of
     from pytest_multihost.core.model.stack import SourceContext
     from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
     from pytest_multihost.extensions.flight.told_world import judge_dumps

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.screen import page_of
+from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.operation import rank_numbers

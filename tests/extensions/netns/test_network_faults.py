@@ -31,12 +31,9 @@ from pytest_multihost.core.model.process import (
 )
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.core.model.spec import Host, WorldSpec
-from pytest_multihost.core.nemesis.validation import (
-    BUILT_IN_KINDS,
-    fault_problems,
-    kinds_by_name,
-    parse_fault,
-)
+from pytest_multihost.core.nemesis.fault_text import parse_fault
+from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.core.nemesis.validation import fault_problems
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import blockers
 from pytest_multihost.core.services import Opening, open_services

@@ -21,7 +21,8 @@ from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.json_values import message
-from pytest_multihost.core.model.spec import WorldSpec, token
+from pytest_multihost.core.model.replay import token
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers

@@ -37,7 +37,7 @@ from pytest_multihost.core.pytest_plugin.run import RUN, Run
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
-from pytest_multihost.core.report.text import ERASE, overlay
+from pytest_multihost.core.report.live_line import ERASE, overlay
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun

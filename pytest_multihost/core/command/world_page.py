@@ -1,0 +1,51 @@
+"""The page for the terminal of a world that is no attempt of a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.report.text import page_sections
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal that is to show colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str:
+    """Return the page for the terminal, in colour and in its width if that is one.
+
+    Args:
+        files: Where what it was told from is.
+        shows_native: Whether native frames are shown, if they were read.
+    """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = [f"{_word(judged)}  {judged.finding.reason}"]
+    for title, text in _tracebacks(judged):
+        lines += [f"--- {title}", text]
+    for part in page_sections(judged, files=files, columns=columns, shows_native=shows_native):
+        lines += [f"--- {part.title}", part.painted if has_colours() else part.text]
+    return "\n".join(lines)
+
+
+def _word(judged: Judgement) -> str:
+    """Return in a word how the world has ended, or whether it hangs."""
+    found, outcome = judged.diagnosis, judged.finding.outcome
+    if outcome in ("failed", "crashed", "error"):
+        return outcome.upper()
+    if found is None or outcome != "hung":
+        return "NOT KNOWN TO HANG"
+    # Who looks only once cannot tell a slow rank from one that hangs, unless it is proven.
+    is_sure = found.detected_by != "attach" or judged.result.reason is not None
+    return "HUNG" if is_sure else "HUNG?"
+
+
+def _tracebacks(judged: Judgement) -> Iterator[tuple[str, str]]:
+    """Yield title and text of the traceback of the rank that decided."""
+    for each in judged.finding.ranks:
+        if each.facts.rank == judged.finding.headline and each.error is not None:
+            yield f"rank {each.facts.rank}: {each.error.type}", each.error.text.rstrip()
