@@ -4,7 +4,7 @@
   `pytest_multihost_commands`.
 * `run` runs a script in ranks, without pytest. `joined_script` lets the processes of a launcher run
   it together.
-* `screen` shows the ranks' output, `world_page` the page of a world that is not an attempt of a test.
+* `screen` shows the ranks' output, `world_page` the page of a world that is no test's attempt.
 * `rejudged` judges attempts again from their artifacts.
 * `explainer` is the interface of plugins that explain other kinds of folders.
 """
