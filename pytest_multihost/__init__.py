@@ -1,4 +1,4 @@
-"""Tests that run as N ranks of a real world, and hangs that name their culprit.
+"""Runs tests as N ranks of a real world, and names the culprit of a hang.
 
 Importing this package does not import pytest, torch or jax.
 

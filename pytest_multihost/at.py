@@ -1,8 +1,8 @@
-"""Points at which faults strike: ``at.call("storage:read_shard", nth=2)``.
+"""Points at which faults begin: ``at.call("storage:read_shard", nth=2)``.
 
-Every rank counts for itself. A point does nothing by itself; faults are bound to it. With
-``onwards=True`` a point is the `nth` passage and every later one: a fault that is over at once,
-such as `raise_at` or `delay`, happens each time.
+Every rank counts its own passages. A point does nothing by itself; faults are bound to it. With
+``onwards=True`` a point is the `nth` passage and every later one, so a fault without duration, such
+as `raise_at` or `delay`, happens each time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["batch", "call", "collective", "io", "rendezvous", "start", "sync_poi
 
 
 def start() -> Point:
-    """Return the start of the test: all ranks are ready, no fixture is set up yet."""
+    """Return the start of the test, when all ranks are ready and no fixture is set up."""
     return Point("start")
 
 
 def rendezvous() -> Point:
     """Return the moment before any rank starts its backend.
 
-    For network faults, which are then in force before the rendezvous.
+    Network faults at this point begin before the rendezvous.
     """
     return Point("rendezvous")
 
@@ -30,10 +30,10 @@ def batch(loader: str, *, nth: int = 1, onwards: bool = False) -> Point:
 
     Args:
         loader: ``module:name`` of a function that returns a loader or is a generator, of a class
-            of loaders such as ``torch.utils.data:DataLoader``, or of a loader itself. Anything
-            that Python code iterates over, except what is a list or another built-in type.
-        nth: 1 is the first batch in the test. All epochs count, and so does the attempt to draw
-            that finds the end of the data.
+            of loaders such as ``torch.utils.data:DataLoader``, or of a loader itself. A loader is
+            anything that Python code iterates over, except a list or another built-in type.
+        nth: 1 is the first batch in the test. All epochs count, and so does the attempt that finds
+            the end of the data.
         onwards: Whether each later passage counts as well.
     """
     return Point("batch", loader, nth, onwards=onwards)
@@ -44,7 +44,7 @@ def call(target: str, *, nth: int = 1, when: When = "before", onwards: bool = Fa
 
     Args:
         target: ``module:function`` or ``module:Class.method``. Calls through a name imported from
-            the module count too. Calls through other copies, such as a default argument or a
+            the module also count. Calls through other copies, such as a default argument or a
             table, do not count.
         nth: 1 is the first call in the test, fixtures included.
         when: Before the function runs, or after it has returned or raised.
@@ -57,26 +57,26 @@ def collective(op: str | None = None, *, nth: int = 1, onwards: bool = False) ->
     """Return the `nth` time that the rank is about to enter an operation of the runtime under test.
 
     Args:
-        op: The operation's name, as its users call it: ``all_reduce``. None counts every
-            collective; transfers and waits count by name.
-        nth: 1 is the first in the test.
+        op: The operation's name in the public API, such as ``all_reduce``. None counts every
+            collective; transfers and waits count only by name.
+        nth: 1 is the first such operation in the test.
         onwards: Whether each later passage counts as well.
     """
     return Point("collective", op or "", nth, onwards=onwards)
 
 
 def sync_point(name: str, *, nth: int = 1, onwards: bool = False) -> Point:
-    """Return the `nth` time that the rank says ``world.sync_point(name)``."""
+    """Return the `nth` time that the rank calls ``world.sync_point(name)``."""
     return Point("sync_point", name, nth, onwards=onwards)
 
 
 def io(path: str, *, call: IoCall | None = None, nth: int = 1, onwards: bool = False) -> Point:
-    """Return the `nth` time that the rank is about to call something on a file that matches.
+    """Return the `nth` time that the rank is about to make a call on a matching file.
 
     Args:
-        path: A glob for absolute paths; ``*`` also matches slashes. One that begins with
-            neither ``/`` nor ``*`` matches in any directory. Of a rename or link, the new or the
-            old path matches.
+        path: A glob for absolute paths; ``*`` also matches slashes. A glob that begins with
+            neither ``/`` nor ``*`` matches in any directory. For a rename or link, the new or the
+            old path must match.
         call: ``open``, ``read``, ``write``, ``fsync``, ``stat`` (also ``exists`` and its like),
             ``rename`` (also ``replace``), ``link``, ``unlink``, ``mkdir``, ``rmdir`` or
             ``listdir`` (also ``scandir`` and ``glob``). None counts opens, reads, writes and fsyncs

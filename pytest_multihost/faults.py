@@ -1,13 +1,13 @@
-"""Faults: what makes a rank late, starved, frozen, dead or cut off, at a point in the code.
+"""Faults make a rank late, starved, frozen, dead or cut off, at a point in the code.
 
-Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; nothing happens when it
-is called. All take:
+Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; calling it does nothing
+else. All take:
 
-* ``rank``: an index, a list of them, ``"primary"`` (rank 0), ``"others"``, ``"all"``, ``"one"``,
-  selected by the world's seed, or ``"first"``: whichever passes the point first in this run.
-* ``at``: the point at which it begins, see `pytest_multihost.at`.
-* ``must_fire``: whether the test fails if the fault did not happen. A test of skew whose skew did
-  not happen proves nothing.
+* ``rank``: an index, a list of indices, ``"primary"`` (rank 0), ``"others"``, ``"all"``, ``"one"``
+  (selected by the world's seed), or ``"first"`` (the rank that passes the point first in this run).
+* ``at``: the point at which the fault begins, see `pytest_multihost.at`.
+* ``must_fire``: whether the test fails if the fault did not happen. A test of skew proves nothing
+  if the skew did not happen.
 
 Every fault ends with the test's body at the latest, so fixtures are torn down undisturbed.
 """
@@ -72,29 +72,29 @@ def hold(
 ) -> Fault:
     """Hold the thread that passes the point there until every other rank waits or has left.
 
-    So it is as late as it can be, and nobody has to guess for how long: the scheduler tells when
-    nothing else in the world can move. Of several ranks that are held at a time, the others are
-    those that are not.
+    The rank is then as late as possible, and nobody has to guess a delay: the kernel's scheduler
+    shows when nothing else in the world can move. If several ranks are held at a time, the other
+    ranks are those that are not held.
 
-    * ``until``: ``"others-wait"``, the only value. Others that look again and again for something
-      count as waiting once they have done nothing else for 0.3 s.
-    * ``min_s``: the least time, for others that have timeouts of seconds.
-    * ``max_s``: the longest; by default 10 s, and never more than half of the time that the test
-      has left.
+    * ``until``: ``"others-wait"``, the only value. A rank that polls counts as waiting once it has
+      done nothing else for 0.3 s.
+    * ``min_s``: the minimum time, for other ranks with timeouts of seconds.
+    * ``max_s``: the maximum time; by default 10 s, and never more than half of the test's remaining
+      time.
     """
     limits = {"min_s": min_s or None, "max_s": max_s}
     return _fault("hold", rank, at, must_fire, until=until, **limits)
 
 
 def stream_order(*, rank: Ranks = "all", must_fire: bool = True) -> Fault:
-    """Run the operations of the rank one at a time, in the order in which they are launched.
+    """Run the operations of the rank one at a time, in the order of their launch, like NCCL.
 
-    As the streams of NCCL do, where gloo runs what is ready: a collective begins when all that the
-    rank launched before it have ended, whatever their groups; a send or receive when all that it
-    launched with the same peer before it have, unless they are in one batch. Groups that ask for
-    gloo by name take no part, nor does what C++ launches. The launch waits, not a thread behind it.
-    With jax the first start of a program on devices of several processes waits for its results: on
-    GPUs processes connect there.
+    gloo runs every operation that is ready. With this fault, a collective begins when all earlier
+    operations of the rank have ended, in whatever group. A send or receive begins when all earlier
+    ones with the same peer have ended, except those in the same batch. The launch itself waits, not
+    a thread behind it. Groups that ask for gloo by name, and operations that C++ launches, are not
+    affected. With jax, the first start of a program on devices of several processes waits for its
+    results, because on GPUs the processes connect there.
     """
     return _fault("stream_order", rank, START, must_fire)
 
@@ -109,7 +109,7 @@ def freeze(
 ) -> Fault:
     """Stop the rank and its children for `seconds`, as on a host that swaps or migrates.
 
-    None: until the world ends.
+    If `seconds` is None, they stay stopped until the world ends.
     """
     return _fault("freeze", rank, at, must_fire, seconds=seconds)
 
@@ -119,8 +119,8 @@ def kill(
 ) -> Fault:
     """End the rank's process at the point.
 
-    The rank counts as killed as planned, not as failed: the test is about the others. `signal` is
-    the name of the signal, SIGKILL unless given.
+    The rank counts as killed as planned, not as failed, because the test is about the others.
+    `signal` is the name of the signal, by default SIGKILL.
     """
     return _fault("kill", rank, at, must_fire, signal=signal)
 
@@ -133,7 +133,7 @@ def raise_at(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Raise an exception at the point, RuntimeError unless given.
+    """Raise an exception at the point, by default RuntimeError.
 
     `error` is its class, or the name of a built-in one, or ``module:Class``. Its only argument is
     the message.
@@ -145,22 +145,22 @@ def raise_at(
 
 
 def fails(*, rank: Ranks, at: Point, error: str | None = None, must_fire: bool = True) -> Fault:
-    """Let a call fail as in the field: ``at=at.io("*/ckpt/*", call="rename")``.
+    """Make a call fail as in production: ``at=at.io("*/ckpt/*", call="rename")``.
 
-    `error` is the name of the error of a call on a file. By default it fits the call: ENOSPC where
-    something is written or made, ESTALE where a name is looked up or moved, EIO where data is read.
-    At ``at.collective("all_reduce")`` the rank does not enter the operation; the error is the
-    runtime's own. With ``onwards=True`` of the point, all later calls fail as well.
+    `error` is the name of the error of a call on a file. The default depends on the call: ENOSPC if
+    it writes or makes something, ESTALE if it looks up or moves a name, EIO if it reads data. At
+    ``at.collective("all_reduce")`` the rank does not enter the operation, and the error is the
+    runtime's own. If the point has ``onwards=True``, all later calls fail as well.
     """
     return _fault("fails", rank, at, must_fire, error=error)
 
 
 def returns(*, rank: Ranks, value: object = None, at: Point, must_fire: bool = True) -> Fault:
-    """Let a call return `value`: ``at=at.call("module:function")``.
+    """Make a call return `value`: ``at=at.call("module:function")``.
 
-    The function does not run, or, with ``when="after"``, runs, and its result or exception is
-    replaced. A number then replaces the elements of an array or tensor: ``value=float("nan")``
-    makes a loss NaN. Values are None, numbers, texts, truth values, and lists of these.
+    The function does not run. With ``when="after"`` it runs, and `value` replaces its result or
+    exception; a number then replaces the elements of an array or tensor, so ``value=float("nan")``
+    makes a loss NaN. Values are None, numbers, strings, booleans, and lists of these.
     """
     return _fault("returns", rank, at, must_fire, value=value)
 
@@ -174,7 +174,7 @@ def short_data(*, rank: Ranks, at: Point, must_fire: bool = True) -> Fault:
 
 
 def empty_data(*, rank: Ranks, at: Point, must_fire: bool = True) -> Fault:
-    """Leave the rank without data from the point on: ``at=at.batch("module:loader")``."""
+    """Give the rank no data from the point on: ``at=at.batch("module:loader")``."""
     onwards = replace(at, onwards=True) if isinstance(at, Point) else at
     return _fault("empty_data", rank, onwards, must_fire)
 
@@ -184,8 +184,8 @@ def shuffled_listing(
 ) -> Fault:
     """List folders in another order from the point on: listdir, scandir, glob, walk.
 
-    The order is the reverse of what it was, so it differs from that of other ranks for certain, and
-    repeats. `path` is a glob for folders, or for the files in them.
+    The order is reversed, so it certainly differs from that of other ranks, and is reproducible.
+    `path` is a glob for folders, or for the files in them.
     """
     return _fault("shuffled_listing", rank, at, must_fire, path=path)
 
@@ -198,20 +198,20 @@ def stale_files(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Hide what other ranks make after the point, each for `seconds`, as network file systems do.
+    """Hide files that other ranks make after the point for `seconds`, as network file systems do.
 
-    Opening it to read, asking whether it exists and listing its folder all miss it. What this rank
-    has written itself is seen, except what C++ code has written; so are changes to files that were
-    there before. The fault has happened when something was hidden.
+    The rank cannot open such a file for reading, sees that it does not exist, and does not find it
+    in its folder. The rank does see files that it has written itself, except from C++ code, and
+    changes to files that existed before. The fault has happened when something was hidden.
     """
     return _fault("stale_files", rank, at, must_fire, seconds=seconds, path=path)
 
 
 def clock_skew(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = True) -> Fault:
-    """Let the rank's wall clock be `seconds` ahead from the point on; below 0: behind.
+    """Set the rank's wall clock `seconds` ahead from the point on; a negative value sets it back.
 
-    For Python: the functions of `time`, and `datetime`. Not for `time.monotonic` and waits, the
-    times of files, and C++.
+    It affects `datetime` and the functions of `time` in Python, but not `time.monotonic`, waits,
+    the times of files, and C++.
     """
     return _fault("clock_skew", rank, at, must_fire, seconds=seconds)
 
@@ -224,10 +224,10 @@ def memory_pressure(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Let the rank allocate no more than `headroom_mb` beyond what it has at the point.
+    """Limit the rank to `headroom_mb` more memory than it has at the point.
 
     Allocations beyond that fail as usual in each library: MemoryError in Python, RuntimeError in
-    torch, RESOURCE_EXHAUSTED in jax. Stacks of new threads count too.
+    torch, RESOURCE_EXHAUSTED in jax. Stacks of new threads also count.
 
     The headroom is in mebibytes of data. With `oom_kill` the kernel kills the rank instead, as on a
     host without memory. That needs a writable memory cgroup; without one the test is skipped.
@@ -239,7 +239,7 @@ def memory_pressure(
 def fd_pressure(
     *, rank: Ranks, headroom: int = 8, at: Point = START, must_fire: bool = True
 ) -> Fault:
-    """Let the rank open no more than `headroom` descriptors beyond those it has at the point."""
+    """Limit the rank to `headroom` more file descriptors than it has at the point."""
     return _fault("fd_pressure", rank, at, must_fire, headroom=headroom)
 
 
@@ -251,9 +251,10 @@ def cpu_throttle(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Let the rank and its children run only `percent` of the time, in turns of a tenth second.
+    """Run the rank and its children only `percent` of the time, in turns of a tenth of a second.
 
-    More than 0 and less than 100, for `seconds`, or, if None, until the test's body is over.
+    `percent` is more than 0 and less than 100. If `seconds` is None, the fault lasts until the
+    test's body is over.
     """
     return _fault("cpu_throttle", rank, at, must_fire, percent=percent, seconds=seconds)
 
@@ -264,7 +265,7 @@ def hash_seed(*, rank: Ranks = "all", seed: int | None = None, must_fire: bool =
     The order of sets differs between hosts, but ranks that are forked from one process share the
     hash seed. The ranks of such a test are fresh interpreters, which costs seconds. `seed` is the
     PYTHONHASHSEED of all these ranks; None selects one for each by the world's seed. The other
-    ranks have one in common, selected in the same way, so each run hashes alike.
+    ranks share one, selected in the same way, so every run has the same hashes.
     """
     return _fault("hash_seed", rank, START, must_fire, seed=seed)
 
@@ -283,16 +284,16 @@ def slow_io(
     """Make a rank's files slow or broken from the point on, for Python and for C++ that reads them.
 
     It needs a preloaded library, so the ranks are forked from a separate interpreter. If that is
-    impossible, it affects only Python's own file access, and the verdict says so.
+    impossible, it affects only Python's own file access, and the verdict has a note about that.
 
     * ``seconds``: additional time of every open, read and write.
     * ``bytes_per_s``: the maximum rate at which data is read and written.
-    * ``error``: name of the error with which they fail instead: ``EIO``, ``ENOSPC``. An error for
-      lack of space affects only writes.
+    * ``error``: the name of an error with which these calls fail, such as ``EIO`` or ``ENOSPC``. An
+      error for lack of space affects only writes.
     * ``short_reads``: whether a read returns half of what was requested, as POSIX permits.
-    * ``path``: which files, as in `at.io`. Python's own and installed packages, /dev, /proc and
-      /sys only where the pattern is more than ``*``. The fault has happened when one that matches
-      was opened, read or written.
+    * ``path``: the files, as in `at.io`. The pattern ``*`` skips Python's own files, installed
+      packages, /dev, /proc and /sys. The fault has happened when a matching file was opened, read
+      or written.
     """
     speed = {"seconds": seconds, "bytes_per_s": bytes_per_s}
     failure = {"error": error, "short_reads": short_reads or None}
@@ -308,19 +309,19 @@ def partition(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Cut the network: nothing arrives any more between hosts of different groups, silently.
+    """Cut the network silently: no packet arrives any more between hosts of different groups.
 
     Needs ``hosts="netns"``, like all network faults. They last until all ranks have left the test's
-    body, not only the one that passed the point.
+    body, not only the rank that passed the point.
 
-    * ``groups``: ranks that still reach each other; ranks in none of them still reach all others.
+    * ``groups``: ranks that still reach each other; ranks in no group still reach all others.
     * ``one_way``: cut only what the first of two groups sends to the second.
     * ``rank``: the rank whose passing of the point triggers the cut; by default the first rank of
       the first group.
     * ``heals_after``: seconds after which the cut ends.
     """
     sides: Any = groups
-    with contextlib.suppress(TypeError):  # reported when the test is planned
+    with contextlib.suppress(TypeError):  # wrong types are reported when the test is planned
         sides = [list(each) for each in groups]
     first = sides[0][0] if isinstance(sides, list) and sides and sides[0] else 0
     params = {"groups": sides, "one_way": one_way or None, "heals_after": heals_after}
@@ -379,7 +380,7 @@ def dns_failure(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Prevent the rank's host from resolving the names of other hosts; its own still resolves."""
+    """Prevent the rank's host from resolving other hosts' names; its own name still resolves."""
     return _fault("dns_failure", rank, at, must_fire, heals_after=heals_after)
 
 
@@ -391,7 +392,7 @@ def other(
     must_fire: bool = True,
     **params: Any,  # noqa: ANN401 - whatever the kind takes
 ) -> Fault:
-    """Return a fault of a kind that a plugin or conftest file offers: `pytest_multihost_faults`."""
+    """Return a fault of a kind that a plugin or conftest offers with `pytest_multihost_faults`."""
     return _fault(kind, rank, at, must_fire, **params)
 
 
@@ -403,7 +404,7 @@ def _fault(
     **params: Any,  # noqa: ANN401 - whatever the kind takes
 ) -> Fault:
     given = {name: value for name, value in params.items() if value is not None}
-    ranks: Any = rank  # what is wrong with them is reported when the test is planned
+    ranks: Any = rank  # wrong ranks are reported when the test is planned
     if isinstance(rank, list | tuple | range):
         ranks = tuple(rank)
     elif not isinstance(rank, str):

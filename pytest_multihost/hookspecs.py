@@ -1,21 +1,21 @@
 """Hooks that other plugins and conftest files implement: the extension guide.
 
-Everything built in, and every extension in `pytest_multihost.extensions`, uses the same hooks as a
-third party. An extension is a plugin of pytest with implementations of some of these hooks; it may
-implement any hook of pytest itself, too. Import the values that the hooks exchange from this module
-as well: where they are defined may change. Each is loaded when it is first asked for.
+All built-ins, and every extension in `pytest_multihost.extensions`, use the same hooks as a third
+party. An extension is a pytest plugin that implements some of these hooks; it may also implement
+pytest's own hooks. Import the values that the hooks exchange from this module, because the modules
+that define them may change. Each value is loaded on first access.
 
-In a run of pytest the hooks about tests are called in this order:
+In a run of pytest, the hooks about tests are called in this order:
 
 1. `pytest_multihost_options`, as soon as a plugin is registered;
 2. `pytest_multihost_collected`, once the list of tests is final;
 3. `pytest_multihost_plan`, for each test that will run as a world;
 4. `pytest_multihost_prepare` and `pytest_multihost_launch`, before a world runs;
-5. `pytest_multihost_analyse`, when it is over and judged;
+5. `pytest_multihost_analyse`, when the world has ended and is judged;
 6. `pytest_multihost_renderers`, when its files are written;
 7. `pytest_multihost_explore`, after that.
 
-This module imports pluggy, not pytest, so that plugins can be loaded where pytest is not.
+This module imports pluggy, not pytest, so that plugins can be loaded without pytest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.services import Action, Opening, Service, ServiceKind, Turn
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - has no other name
-    """What ``argparse.ArgumentParser.add_subparsers`` returns."""
+    """The type that ``argparse.ArgumentParser.add_subparsers`` returns."""
 
 __all__ = [
     "Action",
@@ -85,10 +85,10 @@ __all__ = [
 ]
 
 hookspec = pluggy.HookspecMarker("pytest")
-"""Marks a function as the specification of a hook. pytest's own marker, without pytest."""
+"""Marks a function as the specification of a hook; the same as `pytest.hookspec`."""
 
 hookimpl = pluggy.HookimplMarker("pytest")
-"""Marks a function as an implementation of a hook: `pytest.hookimpl`, without pytest."""
+"""Marks a function as an implementation of a hook; the same as `pytest.hookimpl`."""
 
 _HOMES = {
     "Action": "core.services",
@@ -124,31 +124,31 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class of any kind
-    """Load a value that hooks exchange: an import of all would cost every run of pytest."""
+    """Load a value that hooks exchange; importing all would slow down every run of pytest."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"pytest_multihost.{_HOMES[name]}"), name)
 
 
-# What tests can name
+# Backends, faults and options
 
 
 @hookspec
 def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body]
-    """Return backends to offer under ``@pytest.mark.multihost(backend=...)``.
+    """Return backends for ``@pytest.mark.multihost(backend=...)``.
 
     Called when the first multihost test is known, in pytest's own process and in every interpreter
-    that it starts. If two have the same name, the plugin registered last wins, so a project can
-    replace a built-in backend.
+    that it starts. If two backends have the same name, the plugin registered last wins, so a
+    project can replace a built-in backend.
     """
 
 
 @hookspec
 def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body]
-    """Return kinds of faults to offer as ``faults.other("name", rank=..., ...)``.
+    """Return kinds of faults for ``faults.other("name", rank=..., ...)``.
 
     Called in pytest's own process when the first multihost test is known, and in each rank of a
-    world that has faults. If two have the same name, the plugin registered last wins. A fault
+    world that has faults. If two kinds have the same name, the plugin registered last wins. A fault
     registers with ``strike.healing`` how to undo its changes when the test's body is over.
     """
 
@@ -157,29 +157,30 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
 def pytest_multihost_options() -> Sequence[Option[Any]]:  # type: ignore[empty-body]
     """Return options to offer.
 
-    An `Option` is set by the command line, the environment or the ini file; with a `MarkerKey` by
-    the marker `multihost`, too. ``settings.get(OPTION)`` returns its value: keep the object in a
-    module of its own. Called once for each plugin, when it is registered; a conftest file must be
-    one that pytest loads before it parses the command line, as for `pytest_addoption`. An option of
-    another form - a switch without a value, say - is declared with `pytest_addoption`.
+    An `Option` is set by the command line, the environment or the ini file; with a `MarkerKey`, the
+    marker `multihost` can also set it. ``settings.get(OPTION)`` returns its value, so keep the
+    object in a module from which you can import it. Called once for each plugin, when it is
+    registered; a conftest file must be one that pytest loads before it parses the command line, as
+    for `pytest_addoption`. Declare other forms of options, such as a switch without a value, with
+    `pytest_addoption`.
     """
 
 
 @hookspec
 def pytest_multihost_run_options() -> Sequence[Option[Any]]:  # type: ignore[empty-body]
-    """Return options that ``multihost run`` takes as well, as ``--name``.
+    """Return options that ``multihost run`` also takes, as ``--name``.
 
-    They are those by which services are asked for: `ServiceKind.asked_by`. Called before the
-    command line is read, so import nothing large.
+    These are the options that ask for services: `ServiceKind.asked_by`. Called before the command
+    line is read, so import nothing large.
     """
 
 
 @hookspec
 def pytest_multihost_controller_only() -> Mapping[str, object]:  # type: ignore[empty-body]
-    """Return options of pytest that must act in the controller alone.
+    """Return pytest options that must act only in the controller.
 
-    By their ``dest``, with the values that switch them off. They are set in each interpreter that
-    collects the tests again to run ranks.
+    The keys are their ``dest``, the values switch them off. These values are set in each
+    interpreter that collects the tests again to run ranks.
     """
 
 
@@ -192,10 +193,10 @@ def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.I
 
     Args:
         session: The session; ``session.items`` are all its tests.
-        items: Those that will run as worlds; there may be none.
+        items: The tests that will run as worlds; there may be none.
 
     Raises:
-        pytest.UsageError: The tests cannot run like this; ends the run.
+        pytest.UsageError: The tests cannot run like this; the error ends the run.
     """
 
 
@@ -205,12 +206,12 @@ def pytest_multihost_plan(  # type: ignore[empty-body]
 ) -> Sequence[str]:
     """Take part in planning a test that will run as a world; return every problem.
 
-    For markers of an extension: read them here, and keep what they say in ``item.stash``. All
-    problems of all tests are reported together, before any test runs; each is a phrase that follows
-    upon ``@pytest.mark.multihost``, as "(my_marker) has no key 'x'".
+    An extension reads its own markers here, and keeps their values in ``item.stash``. All problems
+    of all tests are reported together, before any test runs; each is a phrase that continues
+    ``@pytest.mark.multihost``, such as "(my_marker) has no key 'x'".
 
     Args:
-        settings: Its settings: the run's, with its marker applied.
+        settings: The run's settings with the test's marker applied.
     """
 
 
@@ -228,8 +229,8 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
             return dataclasses.replace(spec, keeps_operations=True)
 
     Args:
-        plan: How it is to run; ``plan.settings`` are its settings.
-        spec: The spec as the core has made it; what ``yield`` returns has other changes as well.
+        plan: The plan of the test; ``plan.settings`` are its settings.
+        spec: The core's spec; ``yield`` returns it with the changes of other extensions.
     """
 
 
@@ -237,14 +238,14 @@ def pytest_multihost_prepare(  # type: ignore[empty-body]
 def pytest_multihost_launch(  # type: ignore[empty-body]
     item: pytest.Item, spec: WorldSpec, launcher: Launcher
 ) -> Launcher:
-    """Change what starts the ranks of a world. Implement it as a wrapper, as the hook before."""
+    """Change the launcher of a world. Implement it as a wrapper, as `pytest_multihost_prepare`."""
 
 
 @hookspec
 def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:  # type: ignore[empty-body]
-    """Return ids of processes on this machine that belong to the harness, beside pytest's own.
+    """Return ids of processes on this machine that belong to the harness, besides pytest's own.
 
-    A rank that waits for one of them waits for nobody outside of its world.
+    A rank that waits for one of these processes waits for nothing outside its world.
     """
 
 
@@ -253,42 +254,43 @@ def pytest_multihost_processes(config: pytest.Config) -> Collection[int]:  # typ
 
 @hookspec
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
-    """Analyse an attempt that is over and judged, before its files are written.
+    """Analyse an attempt that has ended and is judged, before its files are written.
 
-    Called for every attempt, also for those that did not pass; ``attempt.judged.finding.status``
-    says what became of it. ``attempt.scratch`` still has the slot pages of the ranks. An analysis
-    can add JSON to verdict.json, warn, and fail a test that has passed.
+    Called for every attempt, passed or not; ``attempt.judged.finding.status`` has its status.
+    ``attempt.scratch`` still has the slot pages of the ranks. An analysis can add JSON to
+    verdict.json, warn, and fail a test that has passed.
     """
 
 
 @hookspec
 def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
-    """Run a test further, when its own attempt is over and its files are written.
+    """Run further worlds of a test, when its own attempt has ended and its files are written.
 
-    As `pytest_multihost_analyse`, but it may take long and be interrupted: the verdict of the
-    attempt is safe already, and cannot have the analysis's record. ``attempt.analyses`` has what
-    `pytest_multihost_analyse` has returned.
+    Like `pytest_multihost_analyse`, but it may take long and be interrupted. The verdict of the
+    attempt is already written, so it cannot have the analysis's record. ``attempt.analyses`` has
+    the results of `pytest_multihost_analyse`.
     """
 
 
 @hookspec
 def pytest_multihost_renderers() -> Sequence[Renderer]:  # type: ignore[empty-body]
-    """Return renderers: files of an attempt, sections of report.html, annotations of a run.
+    """Return renderers for files of an attempt, sections of report.html, annotations of a run.
 
-    What is to be written once at the end of a run is better written by `pytest_sessionfinish` or
-    `pytest_terminal_summary`.
+    For output that is written once at the end of a run, implement `pytest_sessionfinish` or
+    `pytest_terminal_summary` instead.
     """
 
 
-# Elsewhere
+# Services, hosts and servers
 
 
 @hookspec
 def pytest_multihost_services() -> Sequence[ServiceKind]:  # type: ignore[empty-body]
-    """Return services of worlds: what takes part in a world while it runs, beside its ranks.
+    """Return services of worlds: objects that take part in a running world besides its ranks.
 
-    Called in the controller, in pytest and in ``multihost run``. A world has those that its spec
-    names and those that are implied. If two have the same name, the plugin registered last wins.
+    Called in the controller, in pytest and in ``multihost run``. A world has the services that its
+    spec names and those that are implied. If two services have the same name, the plugin registered
+    last wins.
     """
 
 
@@ -304,10 +306,9 @@ def pytest_multihost_hosts() -> Sequence[HostKind]:  # type: ignore[empty-body]
 def pytest_multihost_server_start(config: pytest.Config) -> None:
     """Load large modules and data once; every rank inherits them, copy-on-write.
 
-    Runs in the server, after collection and before the first rank is forked; it does not run if
-    every rank collects by itself (launch `spawn`, `hash_seed`). The server must stay
-    single-threaded: import modules and read data, but start no threads, no runtime and no parallel
-    computation.
+    Called in the server, after collection and before the first rank is forked; not called if every
+    rank collects by itself (launch `spawn`, `hash_seed`). The server must stay single-threaded:
+    import modules and read data, but start no threads, no runtime and no parallel computation.
     """
 
 
@@ -318,33 +319,34 @@ def pytest_multihost_server_start(config: pytest.Config) -> None:
 def pytest_multihost_commands(commands: Commands) -> None:
     """Add subcommands to ``multihost``.
 
-    Called before the command line is read, also for ``--help``: import what a command needs in the
-    function that runs it. ``commands.add_parser("name", help=...).set_defaults(act=function)`` says
-    which one that is. It is called with the options and with the hooks of all plugins, a
-    `pluggy.HookRelay`, and returns the exit code; a `MultihostError` that it raises is shown.
+    Called before the command line is read, even for ``--help``, so import a command's modules in
+    the function that runs it. Set that function with
+    ``commands.add_parser("name", help=...).set_defaults(act=function)``. It takes the options and
+    the hooks of all plugins, a `pluggy.HookRelay`, and returns the exit code. If it raises a
+    `MultihostError`, the error is printed.
 
-    Plugins of others are found as pytest finds them: conftest.py in the working directory and
+    Other packages' plugins are found as pytest finds them: conftest.py in the working directory and
     installed plugins. They are loaded only for a command that this package does not have, so
-    ``multihost --help`` does not list theirs.
+    ``multihost --help`` does not list their commands.
     """
 
 
 @hookspec
 def pytest_multihost_explainers() -> Sequence[Explainer]:  # type: ignore[empty-body]
-    """Return what explains folders of other kinds for ``multihost explain``.
+    """Return explainers of other kinds of folders for ``multihost explain``.
 
-    They are asked in turn, those of the plugin registered last first. A folder that none of them
-    knows is explained as that of an attempt. Extensions of this package alone are asked: a plugin
-    of others has a subcommand of its own.
+    They are tried in turn, beginning with the plugin registered last. A folder that none of them
+    knows is explained as the folder of an attempt. Only extensions of this package are called;
+    other packages' plugins add their own subcommands.
     """
 
 
 @hookspec(firstresult=True)
 def pytest_multihost_run_joined(script: JoinedScript) -> int | None:
-    """Run a script in ranks of the processes that a launcher has started, this one among them.
+    """Run a script in the processes that a launcher has started, including this one.
 
-    Called for ``multihost run`` without ``--ranks``, in each of these processes. The one that runs
-    the world calls ``script.run``; the others start ranks for it until it ends.
+    Called for ``multihost run`` without ``--ranks``, in each of these processes. One process calls
+    ``script.run`` to run the world; the others start ranks for it until it ends.
 
     Returns:
         The exit code of the run, in every process.
@@ -356,9 +358,9 @@ def pytest_multihost_run_joined(script: JoinedScript) -> int | None:
 
 @hookspec(firstresult=True)
 def pytest_multihost_meeting(folder: Path) -> Meeting | None:
-    """Return how this process meets the others that its launcher has started with it.
+    """Return this process's meeting with the others that its launcher has started.
 
-    For commands that run on several machines at once, as ``multihost attach``.
+    Commands use it that run on several machines at once, such as ``multihost attach``.
 
     Args:
         folder: A folder that the processes may share.

@@ -1,7 +1,8 @@
 """Fakes for tests of extensions: worlds without processes, time without waiting.
 
-Imports neither pytest nor any runtime; no other module of this package imports it. The ranks of a
-scripted world follow its script: each step happens some seconds after the start or after a message:
+This module imports neither pytest nor any runtime; no other module of this package imports it. The
+ranks of a scripted world follow its script: each step happens some seconds after the start or after
+a message:
 
     >>> clock = ManualClock()
     >>> launcher = ScriptedLauncher(clock, [*well_behaved(0), *well_behaved(1, stays_in="call")])
@@ -44,7 +45,7 @@ from pytest_multihost.core.model.stack import Frame as StackFrame
 from pytest_multihost.core.model.verdict import Phase
 
 Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
-"""The start of the world, a gate that opens for the rank, or the answer to an exchange."""
+"""The event that starts a step: the world's start, a gate that opens, or an exchange's answer."""
 
 Detail = Mapping[str, object]
 """The fields of an event, as JSON values."""
@@ -61,13 +62,13 @@ class ManualClock:
         return self.seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; never backwards."""
+        """Advance the time; negative values count as 0."""
         self.seconds += max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rank does `after_s` seconds after the trigger `on`."""
+    """An event of a rank, `after_s` seconds after the trigger `on`."""
 
     rank: int
     kind: str
@@ -94,7 +95,7 @@ def raised(
 ) -> dict[str, object]:
     """Return a rank's report of an exception, from a text like "ValueError: no such step".
 
-    `causes` are the texts of the exceptions that it was raised from, the last first.
+    `causes` are the texts of the exceptions from which it was raised, the last one first.
     """
     kind, _, message = text.partition(": ")
     is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
@@ -145,7 +146,7 @@ def make_spec(size: int, *, timeout_s: float = 60.0, startup_timeout_s: float = 
 
 
 def make_dump(rank: int, *frames: str) -> Dump:
-    """Return the stack of a rank; each frame like "storage.py:17 read_shard", innermost first."""
+    """Return a rank's stack from frames like "storage.py:17 read_shard", innermost first."""
     parts = [re.split(r":(\d+) ", each) for each in frames]
     stack = tuple(StackFrame(file, int(line), function) for file, line, function in parts)
     return Dump(rank, "scripted", (ThreadStack("MainThread", stack, current=True),))
@@ -153,7 +154,7 @@ def make_dump(rank: int, *frames: str) -> Dump:
 
 @dataclass(slots=True)
 class ScriptedLauncher:
-    """Both the launcher of one world and that world.
+    """A launcher of one world, and that world itself.
 
     Attributes:
         clock: Advances while `wait` waits for events.
@@ -165,10 +166,10 @@ class ScriptedLauncher:
         dumped: For each request for stacks, the ranks.
         ended: For each call of `end`, its grace period.
         paused: For each `PauseRank` requested, the rank and the pause; None to resume.
-        moved_bytes: What `wait` adds `bytes_per_wait` to.
-        bytes_per_wait: How much of an incomplete frame each `wait` moves.
         disturbed: For each `PerformFault` or `UndoFaults` requested, the rank and the fault; None
             to undo all.
+        moved_bytes: The sum of `bytes_per_wait` over all calls of `wait`.
+        bytes_per_wait: The bytes of an incomplete frame that each `wait` moves.
     """
 
     clock: ManualClock
@@ -203,7 +204,7 @@ class ScriptedLauncher:
         self._pending.sort(key=lambda due: due[0])  # stable: the script's order within one instant
 
     def wait(self, timeout_s: float) -> list[Event]:
-        """Let time pass until something happens, and return it."""
+        """Advance the clock to the next event, at most by `timeout_s`, and return what happened."""
         self.moved_bytes += self.bytes_per_wait
         due_s = self._pending[0][0] if self._pending else math.inf
         limit_s = self.clock.now() + timeout_s
@@ -232,13 +233,13 @@ class ScriptedLauncher:
         self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Record the ranks."""
+        """Record the ranks of the request."""
         del kind
         self.dumped.append(tuple(ranks))
 
     @property
     def processes(self) -> WorldProcesses:
-        """Return the harness's processes of the world: none."""
+        """The harness's processes of the world; there are none."""
         return WorldProcesses()
 
     def request(self, message: FaultRequest) -> None:

@@ -157,7 +157,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The content of a dump, as far as it is used."""
+    """The content of a dump, as far as used; `comm_lib_version` was `nccl_version` up to 2.9."""
 
     version: str
     pg_config: Mapping[str, _Group] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 "use strict";
-// The lanes of the ranks over time, drawn on a canvas: ten thousand operations are no elements.
+// The lanes of the ranks over time, on a canvas: ten thousand operations are too many for elements.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const box = document.getElementById("lanes");

@@ -1,4 +1,4 @@
-// What is chosen, what is said of it, and how: by pointer, by keyboard, by button.
+// The selection: the text about it, and its change by pointer, keyboard and button.
 
 function element(text, tag = "span", name = "") {
   const found = document.createElement(tag);
