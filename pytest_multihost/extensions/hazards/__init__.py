@@ -1,16 +1,17 @@
-"""Looks in the record of one passing run for what hangs elsewhere, above all on GPUs.
+"""Finds hazards in a passing run: operations that can hang elsewhere, above all on GPUs.
 
-gloo on CPU forgives what NCCL punishes. Matching of collectives has no wildcards, so that one run
-shows what others would do.
+gloo on CPU tolerates programs that hang with NCCL. Collectives match without wildcards, so one run
+shows what other runs would do.
 
-* `rule` says what a rule is, and `rules` which there are. Each rule has a file of its own: `order`,
-  `threads`, `unwaited` and `skipped`. `records` has the parts of a record that several rules need.
-* `find` applies rules, and words what they find; `accept` marks what a project accepts; `disturb`
-  says what a sweep can do so that a hazard hangs. All of this is pure.
-
-`look` looks for hazards in an attempt and says what follows; `read_record` reads the slot pages of
-its ranks. `model` has the values, `report` shows them, `options` are the options. `hookspecs` has
-the hook over which other plugins offer rules.
+* `rule` defines what a rule is, and `rules` lists the rules. Each built-in rule is one file:
+  `order`, `threads`, `unwaited` and `skipped`. `records` selects the operations that several rules
+  need.
+* `find` applies rules and describes their findings, `accept` marks the hazards that a project
+  accepts, and `disturb` returns the faults with which a sweep makes hazards hang. All of these
+  functions are pure.
+* `look` analyses one attempt, and `read_record` reads the slot pages of its ranks.
+* `model` has the values, `report` shows them, and `options` has the options.
+* `hookspecs` has the hook with which other plugins offer rules.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
     return [MODE, RULES]
 
 
-@hookimpl(tryfirst=True)  # before other processes are waited for
+@hookimpl(tryfirst=True)  # before another plugin waits for other processes
 def pytest_multihost_collected(session: pytest.Session) -> None:
-    """Check the names of rules: now all conftest files that may offer some have been loaded."""
+    """Check the names of rules, because all conftest files that may offer rules are now loaded."""
     from pytest_multihost.core.pytest_plugin.tally import TALLY
     from pytest_multihost.extensions.hazards.options import RULES
 
@@ -74,7 +75,7 @@ def pytest_multihost_collected(session: pytest.Session) -> None:
 
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(plan: Plan) -> Generator[None, WorldSpec, WorldSpec]:
-    """Have ranks keep all their operations."""
+    """Make ranks keep all their operations."""
     from pytest_multihost.extensions.hazards.options import MODE
 
     spec = yield
@@ -83,7 +84,7 @@ def pytest_multihost_prepare(plan: Plan) -> Generator[None, WorldSpec, WorldSpec
 
 @hookimpl
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> Analysis:
-    """Look for hazards in an attempt that has passed."""
+    """Look for hazards in an attempt that passed."""
     from pytest_multihost.core.pytest_plugin.run import RUN
     from pytest_multihost.extensions.hazards.look import analysis_of, look_for_hazards
     from pytest_multihost.extensions.hazards.options import MODE, RULES
@@ -101,7 +102,7 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> An
 def pytest_multihost_suspects(
     config: pytest.Config, attempt: CompletedAttempt
 ) -> Mapping[Fault, Place | None]:
-    """Suggest faults with which the hazards of an attempt may become hangs; a hook of `sweep`."""
+    """Suggest faults that may turn the hazards of an attempt into hangs; a hook of `sweep`."""
     from pytest_multihost.core.model.json_values import from_json
     from pytest_multihost.extensions.hazards.disturb import suspected_faults
     from pytest_multihost.extensions.hazards.model import Hazards

@@ -1,4 +1,4 @@
-"""Match hazards with those that a project accepts."""
+"""Marks the hazards that a project accepts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 
 
 def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: str) -> Hazards:
-    """Mark the hazards that are accepted.
-
-    Args:
-        hazards: All that a run of one test has shown.
-        accepted: The entries of the project's file.
-    """
+    """Return the hazards of one test, with those marked that the project's file accepts."""
     mine = [each for each in accepted if each.is_for(nodeid)]
     return replace(hazards, found=tuple(_marked(each, mine) for each in hazards.found))
 
@@ -26,7 +21,10 @@ def _marked(hazard: Hazard, accepted: Sequence[Acceptance]) -> Hazard:
 
 
 def _accepts(acceptance: Acceptance, hazard: Hazard) -> bool:
-    """Return whether an entry names the hazard's rule, one of its lines and, if any, another."""
+    """Return whether an entry names the hazard's rule and one of its lines.
+
+    If the entry names a second line, the hazard must have that line as well.
+    """
     places = hazard.places
     return acceptance.hazard == hazard.rule and any(
         acceptance.fits(one, other) for one in places for other in (*places, None)

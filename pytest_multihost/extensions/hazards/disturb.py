@@ -1,4 +1,4 @@
-"""The faults that try hazards: a hazard that hangs on this machine is a weakness."""
+"""Returns the faults that try hazards: a hazard that hangs on this machine is a weakness."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_multihost.extensions.hazards.rule import HazardRule
 def suspected_faults(
     hazards: Hazards, rules: Mapping[str, HazardRule], *, size: int
 ) -> Mapping[Fault, Place | None]:
-    """Return the faults that try hazards, each with the line that it is about.
+    """Return the faults that try hazards, each with the first line of its hazard.
 
     Args:
-        hazards: What a run has shown. A hazard that the project accepts is not tried.
-        rules: The rules that have found them, by name.
-        size: Ranks of the world.
+        hazards: The hazards of a run. Accepted hazards are skipped.
+        rules: The rules that found them, by name.
+        size: The number of ranks.
     """
     return {
         fault: next(iter(hazard.places), None)

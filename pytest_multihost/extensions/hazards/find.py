@@ -1,4 +1,4 @@
-"""Apply rules to the record of a run, and word what they find."""
+"""Applies rules to the record of a run, and describes their findings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,7 @@ from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurren
 def find_hazards(
     records: Records, rules: Sequence[HazardRule], *, size: int, place_of: PlaceOf
 ) -> Hazards:
-    """Return what rules find in the record of a run that has passed.
-
-    Args:
-        records: What each rank has launched, by rank.
-        size: Ranks of the world.
-    """
+    """Return the hazards that rules find in the record of a run that passed."""
     return Hazards(
         rules=tuple(rule.name for rule in rules),
         found=tuple(each for rule in rules for each in _found(rule, records, size, place_of)),
@@ -35,7 +30,7 @@ def find_hazards(
 
 
 def _found(rule: HazardRule, records: Records, size: int, place_of: PlaceOf) -> Iterator[Hazard]:
-    """Yield the hazards that one rule finds, one for all findings at the same lines."""
+    """Yield the hazards that one rule finds, one hazard for all findings at the same lines."""
     for alike in group_by_value((_lines(each), each) for each in rule.find(records)).values():
         seen = Occurrences(tuple(alike), size)
         yield Hazard(
@@ -48,7 +43,7 @@ def _found(rule: HazardRule, records: Records, size: int, place_of: PlaceOf) -> 
 
 
 def _lines(found: Found) -> tuple[tuple[str, str], ...]:
-    """Return what is equal for findings that are reported as one: operations and lines."""
+    """Return the operations and lines of a finding; findings with equal ones are one hazard."""
     steps = (launch for _, launches in found.sides for launch in launches)
     return tuple(sorted((each.operation.name, str(each.frame)) for each in steps))
 

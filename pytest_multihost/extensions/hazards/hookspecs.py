@@ -1,4 +1,4 @@
-"""The hook of hazards, for other plugins."""
+"""Declares the hook with which other plugins offer hazard rules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @hookspec
 def pytest_multihost_hazard_rules() -> Sequence[HazardRule]:  # type: ignore[empty-body]
-    """Return rules to look for hazards by.
+    """Return hazard rules.
 
-    Called in pytest's own process, once the list of tests is final if rules are asked for by name,
-    and after each attempt that has passed. If two have the same name, the plugin registered last
-    wins. Implement it with ``hookimpl(optionalhook=True)``: hazards may be switched off.
+    Called in pytest's own process: after each attempt that passed, and, if the user names rules,
+    once the list of tests is final. If two rules have the same name, the plugin registered last
+    wins. Implement it with ``hookimpl(optionalhook=True)``, because hazards may be switched off.
     """

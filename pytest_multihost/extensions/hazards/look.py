@@ -1,4 +1,4 @@
-"""Look for hazards in an attempt that has passed, and say what follows."""
+"""Looks for hazards in an attempt that passed, and turns them into the analysis of a test."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pytest_multihost.extensions.hazards.rule import HazardRule
 def look_for_hazards(
     judged: Judgement, scratch: Path, rules: Sequence[HazardRule], accepted: Sequence[Acceptance]
 ) -> Hazards | None:
-    """Return the hazards of a world; None if it was disturbed, or has not passed.
+    """Return the hazards of a world; None if the world did not pass, or had faults.
 
     Args:
-        scratch: Its directory, with the slot pages of its ranks.
-        accepted: What the project accepts.
+        scratch: The world's directory, with the slot pages of its ranks.
+        accepted: The entries of the project's file.
     """
     spec = judged.result.spec
     if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
@@ -38,7 +38,7 @@ def look_for_hazards(
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
     if not any(rule.judges_plain_runs for rule in rules):
         calls = {plain_calls(page, since_s=go_s) for page in pages}
-        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
+        if len(calls) == 1 and None not in calls:  # all ranks launched the same, in the same order
             return Hazards(tuple(rule.name for rule in rules))
     records = {rank: of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)}
     found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
@@ -46,11 +46,10 @@ def look_for_hazards(
 
 
 def analysis_of(hazards: Hazards | None, mode: HazardMode) -> Analysis:
-    """Return what follows from the hazards of an attempt.
+    """Return the analysis of an attempt.
 
     Args:
-        hazards: What was found; None if nothing was looked for.
-        mode: What to do about them.
+        hazards: The hazards of the attempt; None if none were looked for.
     """
     if hazards is None or not hazards.open:
         return Analysis(name="hazards", record=to_json(hazards) if hazards is not None else None)

@@ -1,4 +1,4 @@
-"""Hazards: what a passing run shows of hangs elsewhere, and the record that they are found in.
+"""The values of hazards, and the record of a run in which rules find them.
 
 `Hazards` is a field of verdict.json, see docs/verdict.md: fields are added, never renamed.
 """
@@ -16,15 +16,14 @@ from pytest_multihost.core.model.verdict import OperationName, Place
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An operation that a rank has launched.
+    """An operation that a rank launched.
 
     Attributes:
-        rank: The rank.
-        number: Its place among the operations of the rank: later ones have higher numbers.
-        thread: The thread that launched it.
-        frame: The user's line that launched it.
-        operation: The operation as it was at the end; its thread and line are of the last wait.
-        nth: Which of the rank's operations of this name it is in the test.
+        number: Orders the operations of the rank: later ones have higher numbers.
+        thread: The thread that launched the operation.
+        frame: The user's line that launched the operation.
+        operation: The operation's last state; its thread and line are those of the last wait.
+        nth: 1 for the rank's first operation of this name in the test.
     """
 
     rank: int
@@ -40,7 +39,7 @@ class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
     Attributes:
-        is_truncated: Whether there were more than are kept.
+        is_truncated: Whether the rank launched more operations than are kept.
     """
 
     rank: int
@@ -53,10 +52,10 @@ class HazardStep:
     """What a rank did at one line.
 
     Attributes:
-        text: What it did, for the reader.
-        operation: The operation; None if it is none.
+        text: A description for the report.
+        operation: None if the rank launched no operation.
         where: The user's line; None if the user's code is not on the stack.
-        nth: Which of the rank's operations of this name it is, as `at.collective` counts them.
+        nth: 1 for the rank's first operation of this name, as `at.collective` counts.
         point: Always None.
     """
 
@@ -67,13 +66,13 @@ class HazardStep:
     point: Point | None = None
 
     def __str__(self) -> str:
-        """Return it with its line."""
+        """Return the description, with the line."""
         return f"{self.text} at {self.where.file}:{self.where.line}" if self.where else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class HazardSide:
-    """What one rank did, in order."""
+    """The steps of one rank, in order."""
 
     rank: int
     steps: tuple[HazardStep, ...]
@@ -81,15 +80,14 @@ class HazardSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:
-    """A way in which a program that has passed can hang.
+    """A way in which a program that passed can hang.
 
     Attributes:
-        rule: The name of the rule that has found it.
-        summary: What was seen, in one sentence.
-        when: When it hangs, in one sentence.
-        sides: What the ranks did.
-        count: How often this run shows it, at the same lines.
-        accepted: Why the project accepts it; None if it does not.
+        rule: The name of the rule that found the hazard.
+        summary: What the rule saw, in one sentence.
+        when: When the program hangs, in one sentence.
+        count: The number of findings at these lines.
+        accepted: The project's reason to accept the hazard; None if it is not accepted.
     """
 
     rule: str
@@ -101,13 +99,13 @@ class Hazard:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The lines, in the order of the sides."""
+        """The user's lines, in the order of the sides."""
         steps = (step for side in self.sides for step in side.steps)
         return tuple(dict.fromkeys(step.where for step in steps if step.where is not None))
 
     @property
     def text(self) -> str:
-        """All of it: a line for the summary, each side, and when it hangs."""
+        """The whole hazard, one line each for the summary, each side, and when it hangs."""
         sides = [
             f"  rank {side.rank}: {', then '.join(map(str, side.steps))}" for side in self.sides
         ]
@@ -117,12 +115,11 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """What was looked for in a run that has passed, and found.
+    """The hazards of a run that passed.
 
     Attributes:
-        rules: The names of the rules that were applied.
-        found: What they have found.
-        truncated: Ranks with more operations than are kept: later ones were not judged.
+        rules: The names of the applied rules.
+        truncated: Ranks that launched more operations than are kept: later ones were not judged.
     """
 
     rules: tuple[str, ...]
@@ -131,7 +128,7 @@ class Hazards:
 
     @property
     def open(self) -> tuple[Hazard, ...]:
-        """Those that the project does not accept."""
+        """The hazards that the project does not accept."""
         return tuple(each for each in self.found if each.accepted is None)
 
 

@@ -12,7 +12,7 @@ from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_names
 
 HazardMode = Literal["off", "warn", "fail"]
-"""What to do about hazards: nothing, a warning each, or to fail the test."""
+"""What to do about hazards: ignore them, warn of each, or fail the test."""
 
 MODE: Option[HazardMode] = Option(
     name="hazards",
@@ -29,18 +29,14 @@ RULES: Option[tuple[str, ...]] = Option(
     parse=parse_names,
     default=(),
 )
-"""Names of rules; none: those that are applied by default. Whether they exist is known later."""
+"""Names of rules; if empty, the default rules apply. `check_names` checks the names later."""
 
 
 def check_names(names: Collection[str], rules: Collection[str]) -> None:
-    """Check that there are rules with these names.
-
-    Args:
-        names: What the user has asked for.
-        rules: The names of all rules.
+    """Check that all names given by the user are names of rules.
 
     Raises:
-        pytest.UsageError: There is no such rule; names those that there are.
+        pytest.UsageError: A rule does not exist; the message lists the rules that do.
     """
     if unknown := set(names) - {*rules, "all"}:
         known = ", ".join(rules)

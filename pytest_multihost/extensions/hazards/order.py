@@ -14,24 +14,24 @@ from pytest_multihost.extensions.hazards.records import Records, collectives
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
 
 Place = tuple[GroupKey, int]
-"""A group, and the sequence of an operation in it: equal on all its members."""
+"""A group, and the sequence number of an operation in it; equal on all members of the group."""
 
 Launched = Mapping[Place, Launch]
 """The collectives of a thread, in the order in which it launched them."""
 
 Launcher = tuple[int, int]
-"""A rank and a thread of it."""
+"""A rank and one of its threads."""
 
 After = Mapping[Place, Mapping[Place, Launcher]]
-"""For each operation those that a thread launched next, with the thread."""
+"""For each operation, the operations that a thread launched next, with that thread."""
 
 
 def _find(records: Records) -> Iterator[Found]:
-    """Find collectives that ranks launch in orders which no common order agrees with.
+    """Find collectives that ranks launch in orders that contradict each other.
 
-    Mostly two ranks that launch collectives of two groups in opposite orders; a longer cycle has
-    more ranks and groups. The order is that of one thread. Groups that ask for gloo by name stay on
-    the CPU, and have no order with others.
+    Usually two ranks launch collectives of two groups in opposite orders; a longer cycle has more
+    ranks and groups. Only the order within one thread counts. Groups that ask for gloo by name stay
+    on the CPU, so their order does not matter.
     """
     if not _has_several_groups(records):
         return
@@ -47,7 +47,7 @@ def _find(records: Records) -> Iterator[Found]:
 
 
 def _has_several_groups(records: Records) -> bool:
-    """Return whether there is an order at all; most programs have one group."""
+    """Return whether the order can matter; most programs have one group."""
     launches = (each for record in records.values() for each in record.launches)
     first = next(launches, None)
     return any(e.operation.group_key != first.operation.group_key for e in launches if first)
@@ -58,7 +58,7 @@ def _on_device(record: RankRecord) -> list[Launch]:
 
 
 def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
-    """Yield for each two ranks the first two operations that they launch in opposite orders."""
+    """Yield, for each pair of ranks, the first two operations launched in opposite orders."""
     for one, two in combinations(launched, 2):
         ours, theirs = launched[one], launched[two]
         both = ours.keys() & theirs.keys() if one[0] != two[0] else set()
@@ -71,7 +71,7 @@ def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
 
 
 def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
-    """Yield a shortest cycle of operations, each launched before the next by one of the ranks."""
+    """Yield a shortest cycle of operations: each is launched before the next by one rank."""
     after: dict[Place, dict[Place, Launcher]] = {}
     for launcher, mine in launched.items():
         for a, b in pairwise(mine):
@@ -92,7 +92,7 @@ def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
 
 
 def _unordered(after: After) -> list[Place]:
-    """Return the operations that come before themselves, and what comes after these."""
+    """Return the operations on a cycle, and the operations after them."""
     before = Counter(each for later in after.values() for each in later)
     ready = [each for each in after if not before[each]]
     ordered = set[Place]()
@@ -105,7 +105,7 @@ def _unordered(after: After) -> list[Place]:
 
 
 def _way_back(place: Place, after: After) -> list[Place]:
-    """Return a shortest way from an operation back to it; empty if there is none."""
+    """Return a shortest cycle through an operation; empty if there is none."""
     ways, seen = deque([[place]]), {place}
     while ways:
         way = ways.popleft()
@@ -123,7 +123,7 @@ def _summarize(seen: Occurrences) -> str:
 
 
 def _in_streams(_: Hazard, size: int) -> Iterator[Fault]:
-    """Yield what lets each rank run its operations in the order of their launch, as NCCL does."""
+    """Yield the fault that makes each rank run its operations in launch order, as NCCL does."""
     yield Fault("stream_order", tuple(range(size)), START, {})
 
 

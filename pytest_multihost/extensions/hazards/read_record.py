@@ -1,4 +1,4 @@
-"""Read from the slot page of a rank, and its archive, everything that the rank has launched."""
+"""Reads all operations that a rank launched, from its slot page and the archive of that page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_multihost.core.slots.page import (
 from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 
 _LAUNCH = slice(15, 19)
-"""Of a record: thread, file, line and function of the call that launched the operation."""
+"""The fields of a record for the launching call: its thread, file, line and function."""
 
 
 def read_record(page: Path, *, rank: int) -> RankRecord:
-    """Return everything that a rank has launched; it must write no more."""
+    """Return all operations that a rank launched. The rank must no longer write to the page."""
     data = read_page(page)
     if data is None:
         return RankRecord(rank)
@@ -42,7 +42,7 @@ def read_record(page: Path, *, rank: int) -> RankRecord:
         archive = b""
     archived, recent = list(_used(archive)), list(_used(data[RECORDS_AT:SINK_AT]))
     is_full = len(archived) >= ARCHIVED
-    # What has no room in the archive is lost: the last operations follow upon a gap.
+    # A full archive loses operations, so the recent ones come after a gap and are not used.
     records = archived if is_full else [*archived, *recent]
     records.sort(key=lambda each: each[-1])
     launches = tuple(_launch(rank, each, texts) for each in records)
@@ -51,14 +51,14 @@ def read_record(page: Path, *, rank: int) -> RankRecord:
 
 
 def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | None:
-    """Return the groups and sequences of a rank's operations, if there is nothing else to tell.
+    """Return the group and sequence number of each operation of a plain rank; otherwise None.
 
-    That is so if they are all collectives that one thread has launched and waited for. Ranks of
-    which these are equal have launched all in one order. It takes a tenth of the time of
-    `read_record`.
+    A rank is plain if all its operations are collectives that one thread launched and waited for.
+    Ranks with equal results launched the same operations in the same order. This takes a tenth of
+    the time of `read_record`.
 
     Args:
-        since_s: Operations that began earlier are left out.
+        since_s: Operations that began earlier are skipped.
     """
     data = read_page(page)
     if data is None or archive_path(page).exists():
@@ -89,7 +89,7 @@ def _launch(rank: int, record: Record, texts: Mapping[int, str]) -> Launch:
 
 
 def of_test(record: RankRecord, go_s: float) -> RankRecord:
-    """Return what was launched since the test began, numbered by name as points are."""
+    """Return the operations launched since the test began, counted by name as points are."""
     counts = Counter[str]()
     launches = []
     for each in record.launches:

@@ -1,4 +1,4 @@
-"""The record of a run that rules judge: what each rank has launched, and parts of that."""
+"""The record of a run that rules judge, and selections from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_multihost.core.model.operation import RUNTIME_SCOPE, GroupKey, group
 from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 
 Records = Mapping[int, RankRecord]
-"""What each rank has launched, by rank."""
+"""The operations that each rank launched, by rank."""
 
 
 def collectives(record: RankRecord) -> list[Launch]:
@@ -23,5 +23,5 @@ def collectives(record: RankRecord) -> list[Launch]:
 
 
 def collectives_by_group(record: RankRecord) -> dict[GroupKey, list[Launch]]:
-    """Return the same for each group, in the order of their launch."""
+    """Return the `collectives` of a rank by group, in launch order."""
     return group_by_value((each.operation.group_key, each) for each in collectives(record))

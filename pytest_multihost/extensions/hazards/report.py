@@ -1,6 +1,6 @@
-"""Hazards in the terminal, where they fail a test, in pages, and as annotations of a run.
+"""Shows hazards in the terminal if they fail a test, in pages, and in annotations and summaries.
 
-Pages and annotations take everything from verdicts.
+Pages, annotations and summaries are made from verdicts alone.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ _LEFT_OUT = "\n_There are more hazards\\: they do not fit into a summary._\n"
 
 
 def hazard_headline(hazards: Hazards) -> str:
-    """Return the first hazard in one line, and how many more there are."""
+    """Return the first hazard and the number of other hazards, in one line."""
     first, *more = hazards.open
     return f"{first.rule}: {first.summary}" + (f" (and {len(more)} more)" if more else "")
 
 
 def hazards_section(hazards: Hazards, *, files: str) -> Section:
-    """Return each hazard that is not accepted: what each rank did, and when it hangs.
+    """Return the terminal's section of the hazards that are not accepted.
 
     Args:
-        hazards: What the run has shown.
-        files: Where its artifacts are.
+        files: Where the artifacts of the run are.
     """
     lines = [line for each in hazards.open for line in (*_block(each), ())]
     lines.append((INDENT, *titled_line("files", files)))
@@ -56,9 +55,6 @@ def _block(hazard: Hazard) -> Iterator[Line]:
         yield (INDENT, *titled_line("seen", f"{hazard.count} times in this run"))
 
 
-# In pages, and for a forge
-
-
 _TEMPLATES = Path(__file__).parent
 
 
@@ -71,7 +67,7 @@ def _open(verdict: JsonVerdict) -> tuple[Hazard, ...]:
 
 
 def page_section(verdict: JsonVerdict) -> PageSection | None:
-    """Return the section of report.html; None where there is no hazard."""
+    """Return the section of report.html; None if there is no hazard."""
     hazards = _open(verdict)
     if not hazards:
         return None
@@ -80,7 +76,7 @@ def page_section(verdict: JsonVerdict) -> PageSection | None:
 
 
 def row_part(_run: Path, verdict: JsonVerdict) -> RowPart:
-    """Return what the page of a run shows in the row of a test."""
+    """Return the hazards for the row of a test in the page of a run."""
     hazards = _open(verdict)
     return RowPart(html=render_part(_TEMPLATES, "row.html.j2", hazards=hazards) if hazards else "")
 
@@ -108,8 +104,8 @@ def hazard_summary(_run: Path, verdicts: Sequence[JsonVerdict], max_bytes: int) 
     """Return the hazards of a run as Markdown; empty if there are none.
 
     Args:
-        verdicts: Of all attempts.
-        max_bytes: Its maximum size; rows that do not fit are left out, with a note.
+        verdicts: The verdicts of all attempts.
+        max_bytes: The maximum size; rows that do not fit are skipped, and a note replaces them.
     """
     found = list(_hazards(verdicts))
     rows = [

@@ -1,7 +1,7 @@
-"""What a hazard rule is, and what it finds.
+"""Defines hazard rules and their findings.
 
-`HazardRule` is complete: to add a rule is to write one in a file of its own, and to offer it over
-the hook `pytest_multihost_hazard_rules`.
+A new rule is one `HazardRule` in a file of its own, offered by the hook
+`pytest_multihost_hazard_rules`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Found:
     """One finding of a rule.
 
     Attributes:
-        sides: For each rank concerned its operations, in the order in which it launched them; none
-            for a rank that did nothing of the kind. The first side has at least one.
-        group: Members of the group that the finding is about; empty if it is about several.
+        sides: Each rank concerned with its operations in launch order; a rank that launched no such
+            operation has none. The first side has at least one operation.
+        group: The members of the group concerned; empty if the finding is about several groups.
     """
 
     sides: tuple[tuple[int, tuple[Launch, ...]], ...]
@@ -34,8 +34,8 @@ class Occurrences:
     """All findings of one rule with the same operations at the same lines, reported as one hazard.
 
     Attributes:
-        found: At least one, in the order of the run.
-        size: Ranks of the world.
+        found: At least one finding, in the order of the run.
+        size: The number of ranks.
     """
 
     found: tuple[Found, ...]
@@ -48,12 +48,12 @@ class Occurrences:
 
     @property
     def ranks(self) -> str:
-        """The ranks of all sides, in words: "ranks 0,1"."""
+        """The ranks of all sides, such as "ranks 0,1"."""
         return rank_set(rank for each in self.found for rank, _ in each.sides)
 
     @property
     def group(self) -> str:
-        """The group in words, such as "world group"; empty if the finding is about several."""
+        """The group's name, such as "world group"; empty if the finding is about several groups."""
         return group_name(self.first.group, self.size) if self.first.group else ""
 
     @property
@@ -71,24 +71,24 @@ def _no_faults(_hazard: Hazard, _size: int) -> Iterable[Fault]:
 class HazardRule:
     """One way in which a program that passes here can hang elsewhere.
 
-    The functions are pure. A rule that is not certain finds nothing: a warning about a program that
-    is fine is worse than a hazard that was missed.
+    The functions are pure. A rule that is not certain finds nothing, because a warning about a
+    correct program is worse than a missed hazard.
 
     Attributes:
-        name: One word. Users write it for `--multihost-hazard-rules`, and as `hazard` in the file
-            of what a project accepts.
-        find: Gets what each rank has launched, by rank; yields findings.
-        summarize: Gets all findings at the same lines; returns what was seen, in one sentence
-            without a full stop.
-        when: When it hangs, in one sentence.
-        is_default: Whether the rule is applied where the user names no rules. Only rules that have
-            never reported a program that is fine should be.
-        judges_plain_runs: Whether the rule can find something in a run in which all ranks launched
-            the same collectives in one order, each rank from one thread, and waited for each at
-            once. If none of the rules to apply can, such a run is not even read, which is most of
-            the cost of hazards.
-        disturb: Gets a hazard that the rule has found, and the number of ranks; yields faults, each
-            of which may make the program hang on this machine. They name their ranks by number. A
+        name: One word. Users write it in `--multihost-hazard-rules`, and as `hazard` in the
+            project's file of accepted hazards.
+        find: Gets the operations that each rank launched, by rank; yields findings.
+        summarize: Gets all findings at the same lines; returns a summary, one sentence without a
+            full stop.
+        when: When the program hangs, in one sentence.
+        is_default: Whether the rule applies if the user names no rules. Set it only for rules that
+            have never reported a correct program.
+        judges_plain_runs: Whether the rule can find something in a plain run: all ranks launched
+            the same collectives in the same order, each rank from one thread, and waited for each
+            at once. If no applied rule can, plain runs are not read; reading is most of the cost
+            of hazards.
+        disturb: Gets a hazard of this rule and the number of ranks; yields faults, each of which
+            may make the program hang on this machine. The faults name their ranks by number. A
             sweep tries them.
     """
 

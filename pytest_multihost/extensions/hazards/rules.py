@@ -1,4 +1,4 @@
-"""The rules that there are: those of this extension, and those that other plugins offer."""
+"""Collects the rules of this extension and of other plugins, and selects the rules to apply."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     import pluggy
 
 BUILT_IN_RULES = (ORDER, THREADS, UNWAITED, SKIPPED)
-"""The rules of this extension, in the order in which their hazards are reported."""
+"""The rules of this extension, in the order of the report."""
 
 ALL = "all"
-"""Stands for the names of all rules."""
+"""Selects every rule."""
 
 
 def offered_rules(hook: pluggy.HookRelay) -> Mapping[str, HazardRule]:
-    """Return the rules of all plugins by name; of one name that of the plugin registered last."""
-    groups = reversed(hook.pytest_multihost_hazard_rules())  # the first is the one registered last
+    """Return the rules of all plugins by name; the plugin registered last wins."""
+    groups = reversed(hook.pytest_multihost_hazard_rules())  # pluggy lists the last one first
     return {rule.name: rule for group in groups for rule in group}
 
 
 def chosen_rules(rules: Mapping[str, HazardRule], names: Collection[str]) -> tuple[HazardRule, ...]:
-    """Return the rules with some names; without names those that are applied by default.
+    """Return the rules to apply.
 
     Args:
-        rules: All that there are, by name.
-        names: Of some of them, or `ALL`.
+        rules: All rules, by name.
+        names: The names of some rules, or `ALL`. If empty, the default rules are returned.
     """
     return tuple(
         rule

@@ -11,10 +11,7 @@ from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurren
 
 
 def _find(records: Records) -> Iterator[Found]:
-    """Find a member of a group that did not enter the last collective of the others.
-
-    Or a rank that did not do its part in a transfer.
-    """
+    """Find members that did not enter the others' last collective, and unmatched transfers."""
     launched = {
         rank: collectives_by_group(each) for rank, each in records.items() if not each.is_truncated
     }
@@ -34,12 +31,12 @@ def _find(records: Records) -> Iterator[Found]:
 
 
 def _is_left_alone(launch: Launch) -> bool:
-    """Return whether nobody has seen how an operation ended: else it failed, and they know."""
+    """Return whether no code of the rank saw the operation's end, where an error would show."""
     return launch.operation.waited_s is None and not launch.operation.is_handed_on
 
 
 def _unmet(records: Records) -> Iterator[Found]:
-    """Yield transfers for which the peer has not done its part."""
+    """Yield transfers that the peer did not match."""
     if any(each.is_truncated for each in records.values()):
         return
     transfers = [
@@ -61,7 +58,7 @@ def _unmet(records: Records) -> Iterator[Found]:
 
 
 def _side(launch: Launch) -> tuple[GroupKey, tuple[int | None, ...], int, bool]:
-    """Return what the transfers of one side have in common: group, sender and receiver, tag."""
+    """Return the key shared by transfers of one side: group, sender and receiver, tag, is_send."""
     operation, rank = launch.operation, launch.rank
     is_send = operation.name == "send"
     ends = (rank, operation.peer) if is_send else (operation.peer, rank)

@@ -1,4 +1,4 @@
-"""The rule `threads`: two threads of a rank are in operations of one group at a time."""
+"""The rule `threads`: two threads of a rank are in operations of one group at the same time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurren
 
 
 def _find(records: Records) -> Iterator[Found]:
-    """Find a rank of which two threads were inside calls of one group at a time.
+    """Find a rank with two threads inside calls of one group at the same time.
 
-    What orders calls of two threads - a lock, a queue, a join - lets the second begin when the
-    first has returned. Calls that are alike match in either order.
+    A lock, a queue or a join that orders two calls lets the second begin only when the first has
+    returned. Equal calls match in either order.
     """
     for rank, record in records.items():
         if len({each.thread for each in record.launches}) < 2:  # noqa: PLR2004 - as it says
@@ -27,12 +27,12 @@ def _find(records: Records) -> Iterator[Found]:
 
 
 def _call(launch: Launch) -> tuple[str, str, int | None]:
-    """Return what another call must have in common to take the place of one."""
+    """Return the key of calls that can match each other."""
     return launch.operation.name, launch.operation.detail, launch.operation.root
 
 
 def _overlapping(launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
-    """Yield each synchronous call with those that began before it returned."""
+    """Yield each synchronous call with each call that began before it returned."""
     for index, earlier in enumerate(launches):
         operation = earlier.operation
         if operation.waited_s != operation.since_s:
@@ -49,7 +49,7 @@ def _summarize(seen: Occurrences) -> str:
 
 
 def _hold_the_first(hazard: Hazard, _size: int) -> Iterator[Fault]:
-    """Yield what makes the thread that came first on this rank the last one."""
+    """Yield a fault that holds the thread that was first on this rank, so that it is last."""
     [side] = hazard.sides
     operation = side.steps[0].operation
     if operation is not None:

@@ -1,4 +1,4 @@
-"""The rule `unwaited`: nobody waits for an asynchronous operation."""
+"""The rule `unwaited`: no thread waits for an asynchronous operation."""
 
 from __future__ import annotations
 
