@@ -1,6 +1,7 @@
 """What GitHub Actions shows of a run: errors at lines, and a page in the summary of the step.
 
-`report` makes both, `workflow` writes them at the end of a run.
+`annotations` makes the errors and `summary` the page, both from `facts` of the verdicts; what other
+extensions say comes from their renderers. `workflow` writes both at the end of a run.
 """
 
 from __future__ import annotations
