@@ -17,7 +17,7 @@ from typing import Literal
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
-from pytest_multihost.extensions.sweep.report import read_sweep
+from pytest_multihost.extensions.sweep.record import read_sweep
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
     WEAK,

@@ -44,7 +44,8 @@ from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.extensions.sweep.marker import SweepRequest
 from pytest_multihost.extensions.sweep.options import CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
-from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section, write_sweep
+from pytest_multihost.extensions.sweep.record import write_sweep
+from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     SweepPlan,
