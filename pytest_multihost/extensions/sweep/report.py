@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.layout import (
     INDENT,
     WIDTHS,
@@ -23,7 +22,6 @@ from pytest_multihost.core.report.layout import (
     titled,
     titled_line,
 )
-from pytest_multihost.core.report.markdown import escaped, fitted
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -239,102 +237,3 @@ def sweep_progress(
     ranks = doing.fault.ranks
     who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
     return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
-
-
-# For a forge: an error at the line of each weakness, and all sweeps as a page.
-
-
-_LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
-_HEAD = "| test | ranks | result | survives | outcomes | took |\n|---|--:|---|---|---|--:|\n"
-_MAX_TOKEN = 2000
-
-
-def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
-    """Return the weaknesses that make their tests fail, each with its sweep."""
-    return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
-
-
-def sweep_annotations(results: Sequence[SweepResult]) -> list[Annotation]:
-    """Return an error at the culprit's line of each weakness.
-
-    If that line is unknown, the error is at the line that was disturbed or at which others wait.
-    """
-    return [_annotation(result, weakness) for result, weakness in open_weaknesses(results)]
-
-
-def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
-    run = weakness.witness
-    places = (run.culprit, run.disturbance.passed.where, run.waiting)
-    lines = [text for _, text in _summary_facts(weakness)]
-    lines.append(f"replay: --multihost-replay {run.token}")
-    return Annotation(
-        level="error",
-        title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",
-        text="\n".join([waits_text(run), *lines]),
-        places=tuple(each for each in places if each is not None),
-    )
-
-
-def _summary_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
-    """Yield what is said of a weakness below its headline, each with what it is about."""
-    run = weakness.witness
-    yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
-    if run.culprit is not None and run.culprit != run.disturbance.passed.where:
-        who = rank_set(run.culprits) if run.culprits else "the culprit"
-        yield "culprit", _with_place(f"{who} is", run.culprit)
-    if run.waiting is not None and run.waiting_ranks:
-        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} waiting", run.waiting)
-    if run.error:
-        yield "error", run.error
-    cure = mending(run)
-    yield "mend", f"{cure.advice} See {cure.page}"
-
-
-def _with_place(text: str, place: Place | None) -> str:
-    return text if place is None else f"{text} at {place.file}:{place.line}: {place.source}"
-
-
-# The summary
-
-
-def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
-    """Return sweeps as Markdown; the empty text where nothing was swept.
-
-    Args:
-        results: One for each test.
-        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
-    """
-    if not results:
-        return ""
-    found = open_weaknesses(results)
-    swept = f"{plural(len(results), 'test')} swept: {plural(len(found), 'weakness')}"
-    parts = [f"### Sweeps\n\n{swept}\n\n", _HEAD, *map(_table_row, results)]
-    parts += [_details(result, weakness) for result, weakness in found]
-    return fitted(parts, _LEFT_OUT, max_bytes)
-
-
-def _table_row(result: SweepResult) -> str:
-    cells = [
-        result.nodeid,
-        f"{result.world_size} {result.backend}",
-        result.status,
-        "; ".join(
-            [survives_text(result), *(f"left out {each}" for each in left_out_texts(result))]
-        ),
-        outcomes_text(result.runs),
-        f"{result.duration_s:.0f} s",
-    ]
-    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
-
-
-def _details(result: SweepResult, weakness: Weakness) -> str:
-    run = weakness.witness
-    title = f"{run.outcome.upper()} {result.nodeid}: {waits_text(run)}"
-    lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
-    lines += [f"* {name}: {escaped(text)}" for name, text in _summary_facts(weakness)]
-    shown = plural(len(weakness.shown_by), "disturbance")
-    shown += f", and {repeats_text(weakness.repeated)}"
-    lines.append(f"* shown by {escaped(shown)}")
-    if run.token:
-        lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
-    return "\n".join([*lines, "\n</details>\n"])
