@@ -1,4 +1,7 @@
-"""Render the sweep of a test; its page for a browser is in `report.html`."""
+"""Render the sweep of a test for the terminal: each weakness, then what the sweep covers.
+
+Its page for a browser is in `html`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,7 @@ from pytest_multihost.core.report.layout import (
     titled,
     titled_line,
 )
-from pytest_multihost.extensions.sweep.result import (
-    Disturbance,
-    DisturbedRun,
-    SweepResult,
-    Weakness,
-)
+from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
     by_chance,
@@ -47,9 +45,6 @@ from pytest_multihost.extensions.sweep.words import (
     unsteady_texts,
     waits_text,
 )
-
-# The result of a sweep: a block for each weakness, then what the sweep covers; its live line.
-
 
 _MAX_BLOCKS = 10
 _WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
@@ -160,9 +155,6 @@ def _shown_by(result: SweepResult, weakness: Weakness) -> str:
     return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
 
-# What the sweep covers
-
-
 def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
     """Yield what the program survives, and what was not tried."""
     is_weak = any(each.fails_test for each in result.weaknesses)
@@ -205,35 +197,3 @@ def _took(result: SweepResult) -> str:
         f" time; every fault at every point of every rank would be {result.plan.brute_force}"
         " runs"
     )
-
-
-# The live line
-
-
-def sweep_progress(
-    done: int,
-    planned: int,
-    *,
-    weaknesses: int = 0,
-    left_s: float | None = None,
-    doing: Disturbance | None = None,
-) -> str:
-    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
-
-    Args:
-        done: How many disturbances have been judged.
-        planned: How many the plan has.
-        weaknesses: How many different ones have been seen so far.
-        left_s: Seconds until the plan or the budget ends; None if unknown.
-        doing: The disturbance of the world that was started last.
-    """
-    parts = [f"swept {done} of {planned}"]
-    if weaknesses:
-        parts.append(plural(weaknesses, "weakness"))
-    if left_s is not None:
-        parts.append(f"{left_s:.0f} s left")
-    if doing is None:
-        return ", ".join(parts)
-    ranks = doing.fault.ranks
-    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
-    return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"

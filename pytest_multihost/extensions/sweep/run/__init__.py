@@ -1,6 +1,6 @@
 """Run sweeps.
 
-`sweeps` sweeps one test after the other, with the lanes that they share, and shows a line
+`sweeps` sweeps one test after the other, with the lanes that they share, and shows the `live_line`
 meanwhile; `one_sweep` decides what to run next and keeps what has been found, and reads what an
 earlier sweep has left undone.
 """
