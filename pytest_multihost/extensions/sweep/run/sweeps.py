@@ -51,13 +51,9 @@ from pytest_multihost.extensions.sweep.result import (
     SweepResult,
     SweepStatus,
 )
+from pytest_multihost.extensions.sweep.run.earlier import earlier_result
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
-from pytest_multihost.extensions.sweep.run.one_sweep import (
-    OneSweep,
-    Step,
-    counts_by_kind,
-    earlier_result,
-)
+from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
 from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
