@@ -11,8 +11,8 @@ A sweep calls, in this order, what follows; all of it is pure:
   comes after what, and what whoever holds a lock does. From these the families make `choices`.
 * `judge` says what a disturbance has brought about. `rest` skips what would only show again what is
   known.
-* `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
-  accepts. `mendings` are the patterns that remove weaknesses.
+* `weaknesses` reduces the runs to what they show, and says what to repeat; `acceptances` marks what
+  the project accepts. `mendings` are the patterns that remove weaknesses.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from pytest_multihost.core.pytest_plugin.run import RUN, Run
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
+from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
@@ -54,7 +55,6 @@ from pytest_multihost.extensions.sweep.result import (
 from pytest_multihost.extensions.sweep.run.earlier import earlier_result
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
-from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
