@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from runtimes import needs
 
-from pytest_multihost.extensions.sweep.report import read_sweep
+from pytest_multihost.extensions.sweep.record import read_sweep
 from pytest_multihost.extensions.sweep.result import SweepResult
 
 pytestmark = needs("torch")
