@@ -19,14 +19,9 @@ from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.command.main import main
 from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.history import Parting, Side
 from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.operation import (
-    RUNTIME_SCOPE,
-    Operation,
-    Operations,
-    Parting,
-    Side,
-)
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.model.stack import Frame, SourceContext

@@ -11,14 +11,12 @@ from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
+from pytest_multihost.core.model.history import CallSite, History, Parting
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     HARNESS_SCOPE,
     RUNTIME_SCOPE,
-    CallSite,
-    History,
     Operation,
-    Parting,
 )
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Frame, SourceContext

@@ -18,13 +18,8 @@ from markupsafe import Markup
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import (
-    RUNTIME_SCOPE,
-    Operation,
-    Operations,
-    Parting,
-    Side,
-)
+from pytest_multihost.core.model.history import Parting, Side
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.core.model.result import (
     Activity,
     RankSnapshot,

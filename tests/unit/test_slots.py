@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.core.model.history import CallSite
 from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, CallSite, Operations, Scope
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operations, Scope
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import (

@@ -16,14 +16,13 @@ import pytest
 import pytest_multihost
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.engine import Surroundings, run_world
+from pytest_multihost.core.model.history import Parting, Side
 from pytest_multihost.core.model.operation import (
     CALLEE_SCOPE,
     RUNTIME_SCOPE,
     Operation,
     Operations,
-    Parting,
     Scope,
-    Side,
 )
 from pytest_multihost.core.model.result import (
     Activity,

@@ -23,15 +23,8 @@ from functools import partial
 from itertools import permutations
 
 from pytest_multihost.core.model.collectives import family
-from pytest_multihost.core.model.operation import (
-    FLIGHT_SCOPE,
-    CallSite,
-    Evidence,
-    History,
-    Parting,
-    Side,
-    group_by_value,
-)
+from pytest_multihost.core.model.history import CallSite, Evidence, History, Parting, Side
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, group_by_value
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame
 
 _MAX_AHEAD = 64

@@ -15,13 +15,8 @@ from itertools import pairwise
 from typing import Literal
 
 from pytest_multihost.core.model.collectives import BY_NAME
-from pytest_multihost.core.model.operation import (
-    FLIGHT_SCOPE,
-    GroupKey,
-    Operation,
-    Operations,
-    Parting,
-)
+from pytest_multihost.core.model.history import Parting
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms
 

@@ -20,8 +20,9 @@ from pytest_multihost.core.model.event import (
     Released,
 )
 from pytest_multihost.core.model.fault import size_problems
+from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.json_values import JsonObject
-from pytest_multihost.core.model.operation import GroupKey, Operation, Operations, Parting
+from pytest_multihost.core.model.operation import GroupKey, Operation, Operations
 from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.core.model.stack import Dump, NativeThread
 

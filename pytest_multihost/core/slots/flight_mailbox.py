@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_multihost.core.model.history import History
 from pytest_multihost.core.model.json_values import Json, JsonError, from_json, parse_json, to_json
-from pytest_multihost.core.model.operation import History, Operations
+from pytest_multihost.core.model.operation import Operations
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_multihost.core.model.operation import CallSite, GroupKey, History
+from pytest_multihost.core.model.history import CallSite, History
+from pytest_multihost.core.model.operation import GroupKey
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.slots.page import (
     CALL,

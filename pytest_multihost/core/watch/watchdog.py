@@ -19,7 +19,8 @@ from pytest_multihost.core.blame import (
     mismatched_ranks,
     waiting_ranks,
 )
-from pytest_multihost.core.model.operation import Operations, Parting
+from pytest_multihost.core.model.history import Parting
+from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.core.model.spec import Early

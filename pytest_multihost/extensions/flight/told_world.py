@@ -19,10 +19,9 @@ from statistics import median
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.model.collectives import of_flight_name
+from pytest_multihost.core.model.history import CallSite, History
 from pytest_multihost.core.model.operation import (
-    CallSite,
     GroupKey,
-    History,
     Operation,
     Operations,
     group_by_value,

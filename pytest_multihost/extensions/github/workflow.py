@@ -13,7 +13,8 @@ from pytest_multihost.core.pytest_plugin.options import artifacts_directory
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.registry import offered_renderers
 from pytest_multihost.core.report.artifacts import RunFolder
-from pytest_multihost.extensions.github.report import Checkout, all_commands, append_summaries
+from pytest_multihost.extensions.github.annotations import Checkout, all_commands
+from pytest_multihost.extensions.github.summary import append_summaries
 
 
 def annotate_workflow(reporter: pytest.TerminalReporter) -> None:

@@ -2,16 +2,17 @@
 
 `marker`, `options` and `hookspecs` are what users and other extensions say, `result` has the
 values. `families` lists what a sweep can do to a rank. `run` sweeps tests, in the processes of
-`lanes`. `report`, `words`, `html` and `renderer` show sweeps, `file_names` are what they write. A
-sweep calls, in this order, what follows; all of it is pure:
+`lanes`. `report`, `words` and `html` show sweeps, `record` writes and reads sweep.json; the names
+of files are `file_names`. `annotations` and `summary` are for a forge, `renderer` offers them.
+A sweep calls, in this order, what follows; all of it is pure:
 
 * `plan` makes the plan from the points of the undisturbed run: `classes` finds points that are
   alike, and ranks that pass the same points, `sharing` files that several ranks use, what certainly
   comes after what, and what whoever holds a lock does. From these the families make `choices`.
 * `judge` says what a disturbance has brought about. `rest` skips what would only show again what is
   known.
-* `weaknesses` reduces the runs to what they show, says what to repeat, and marks what the project
-  accepts. `mendings` are the patterns that remove weaknesses.
+* `weaknesses` reduces the runs to what they show, and says what to repeat; `acceptances` marks what
+  the project accepts. `mendings` are the patterns that remove weaknesses.
 """
 
 from __future__ import annotations

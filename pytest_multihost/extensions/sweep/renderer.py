@@ -25,7 +25,7 @@ def _row(run: Path, verdict: JsonVerdict) -> RowPart:
 def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
     """Write the pages of a run's sweeps again."""
     from pytest_multihost.extensions.sweep.html import write_sweep_page
-    from pytest_multihost.extensions.sweep.report import read_sweep
+    from pytest_multihost.extensions.sweep.record import read_sweep
 
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         try:
@@ -35,13 +35,15 @@ def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
 
 
 def _annotations(run: Path, _verdicts: Sequence[JsonVerdict]) -> Sequence[Annotation]:
-    from pytest_multihost.extensions.sweep.report import sweep_annotations, sweeps_of
+    from pytest_multihost.extensions.sweep.annotations import sweep_annotations
+    from pytest_multihost.extensions.sweep.record import sweeps_of
 
     return sweep_annotations(sweeps_of(run))
 
 
 def _markdown(run: Path, _verdicts: Sequence[JsonVerdict], max_bytes: int) -> str:
-    from pytest_multihost.extensions.sweep.report import sweep_summary, sweeps_of
+    from pytest_multihost.extensions.sweep.record import sweeps_of
+    from pytest_multihost.extensions.sweep.summary import sweep_summary
 
     return sweep_summary(sweeps_of(run), max_bytes=max_bytes)
 

@@ -1,28 +1,17 @@
-"""Render the sweep of a test; its page for a browser is in `report.html`."""
+"""Render the sweep of a test for the terminal: each weakness, then what the sweep covers.
+
+Its page for a browser is in `html`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from pytest_multihost.core import files
-from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.json_values import (
-    Json,
-    JsonError,
-    finite,
-    from_json,
-    parse_json,
-    to_json,
-)
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.layout import (
     INDENT,
     WIDTHS,
@@ -36,14 +25,7 @@ from pytest_multihost.core.report.layout import (
     titled,
     titled_line,
 )
-from pytest_multihost.core.report.markdown import escaped, fitted
-from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
-from pytest_multihost.extensions.sweep.result import (
-    Disturbance,
-    DisturbedRun,
-    SweepResult,
-    Weakness,
-)
+from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
     by_chance,
@@ -63,9 +45,6 @@ from pytest_multihost.extensions.sweep.words import (
     unsteady_texts,
     waits_text,
 )
-
-# The result of a sweep: a block for each weakness, then what the sweep covers; its live line.
-
 
 _MAX_BLOCKS = 10
 _WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
@@ -176,9 +155,6 @@ def _shown_by(result: SweepResult, weakness: Weakness) -> str:
     return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
 
-# What the sweep covers
-
-
 def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
     """Yield what the program survives, and what was not tried."""
     is_weak = any(each.fails_test for each in result.weaknesses)
@@ -221,227 +197,3 @@ def _took(result: SweepResult) -> str:
         f" time; every fault at every point of every rank would be {result.plan.brute_force}"
         " runs"
     )
-
-
-# The live line
-
-
-def sweep_progress(
-    done: int,
-    planned: int,
-    *,
-    weaknesses: int = 0,
-    left_s: float | None = None,
-    doing: Disturbance | None = None,
-) -> str:
-    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
-
-    Args:
-        done: How many disturbances have been judged.
-        planned: How many the plan has.
-        weaknesses: How many different ones have been seen so far.
-        left_s: Seconds until the plan or the budget ends; None if unknown.
-        doing: The disturbance of the world that was started last.
-    """
-    parts = [f"swept {done} of {planned}"]
-    if weaknesses:
-        parts.append(plural(weaknesses, "weakness"))
-    if left_s is not None:
-        parts.append(f"{left_s:.0f} s left")
-    if doing is None:
-        return ", ".join(parts)
-    ranks = doing.fault.ranks
-    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
-    return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
-
-
-# For a forge: an error at the line of each weakness, and all sweeps as a page.
-
-
-_LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
-_HEAD = "| test | ranks | result | survives | outcomes | took |\n|---|--:|---|---|---|--:|\n"
-_MAX_TOKEN = 2000
-
-
-def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
-    """Return the weaknesses that make their tests fail, each with its sweep."""
-    return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
-
-
-def sweep_annotations(results: Sequence[SweepResult]) -> list[Annotation]:
-    """Return an error at the culprit's line of each weakness.
-
-    If that line is unknown, the error is at the line that was disturbed or at which others wait.
-    """
-    return [_annotation(result, weakness) for result, weakness in open_weaknesses(results)]
-
-
-def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
-    run = weakness.witness
-    places = (run.culprit, run.disturbance.passed.where, run.waiting)
-    lines = [text for _, text in _summary_facts(weakness)]
-    lines.append(f"replay: --multihost-replay {run.token}")
-    return Annotation(
-        level="error",
-        title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",
-        text="\n".join([waits_text(run), *lines]),
-        places=tuple(each for each in places if each is not None),
-    )
-
-
-def _summary_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
-    """Yield what is said of a weakness below its headline, each with what it is about."""
-    run = weakness.witness
-    yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
-    if run.culprit is not None and run.culprit != run.disturbance.passed.where:
-        who = rank_set(run.culprits) if run.culprits else "the culprit"
-        yield "culprit", _with_place(f"{who} is", run.culprit)
-    if run.waiting is not None and run.waiting_ranks:
-        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} waiting", run.waiting)
-    if run.error:
-        yield "error", run.error
-    cure = mending(run)
-    yield "mend", f"{cure.advice} See {cure.page}"
-
-
-def _with_place(text: str, place: Place | None) -> str:
-    return text if place is None else f"{text} at {place.file}:{place.line}: {place.source}"
-
-
-# The summary
-
-
-def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
-    """Return sweeps as Markdown; the empty text where nothing was swept.
-
-    Args:
-        results: One for each test.
-        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
-    """
-    if not results:
-        return ""
-    found = open_weaknesses(results)
-    swept = f"{plural(len(results), 'test')} swept: {plural(len(found), 'weakness')}"
-    parts = [f"### Sweeps\n\n{swept}\n\n", _HEAD, *map(_table_row, results)]
-    parts += [_details(result, weakness) for result, weakness in found]
-    return fitted(parts, _LEFT_OUT, max_bytes)
-
-
-def _table_row(result: SweepResult) -> str:
-    cells = [
-        result.nodeid,
-        f"{result.world_size} {result.backend}",
-        result.status,
-        "; ".join(
-            [survives_text(result), *(f"left out {each}" for each in left_out_texts(result))]
-        ),
-        outcomes_text(result.runs),
-        f"{result.duration_s:.0f} s",
-    ]
-    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
-
-
-def _details(result: SweepResult, weakness: Weakness) -> str:
-    run = weakness.witness
-    title = f"{run.outcome.upper()} {result.nodeid}: {waits_text(run)}"
-    lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
-    lines += [f"* {name}: {escaped(text)}" for name, text in _summary_facts(weakness)]
-    shown = plural(len(weakness.shown_by), "disturbance")
-    shown += f", and {repeats_text(weakness.repeated)}"
-    lines.append(f"* shown by {escaped(shown)}")
-    if run.token:
-        lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
-    return "\n".join([*lines, "\n</details>\n"])
-
-
-# The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it.
-
-
-_NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""What JSON has no number for, as texts."""
-
-
-def sweep_record(result: SweepResult) -> dict[str, Json]:
-    """Return the content of sweep.json."""
-    return {
-        **_plain(to_json(result)),
-        "survives": survives_text(result),
-        "runs": [_run_record(each) for each in result.runs],
-        "weaknesses": [_weakness_record(result, each) for each in result.weaknesses],
-    }
-
-
-def _run_record(run: DisturbedRun) -> dict[str, Json]:
-    texts = {"done": disturbance_text(run.disturbance), "text": waits_text(run)}
-    return {**_plain(to_json(run)), **texts}
-
-
-def _weakness_record(result: SweepResult, weakness: Weakness) -> dict[str, Json]:
-    cure = mending(weakness.witness)
-    return {
-        **_plain(to_json(weakness)),
-        "witness": _run_record(weakness.witness),
-        "confirmed": weakness.is_confirmed,
-        "text": waits_text(weakness.witness),
-        "mending": {"advice": cure.advice, "page": cure.page},
-        "replay": replay_command(result, weakness.witness),
-    }
-
-
-def _plain(record: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a record with NaN and infinity as texts."""
-    return {name: finite(value) for name, value in record.items()}
-
-
-def write_sweep(directory: Path, result: SweepResult) -> Path:
-    """Write sweep.json into a folder, and return its path.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    text = json.dumps(sweep_record(result), indent=1, allow_nan=False)
-    files.write(directory / SWEEP_NAME, text + "\n")
-    return directory / SWEEP_NAME
-
-
-def read_sweep(path: Path) -> SweepResult:
-    """Return what was written.
-
-    Args:
-        path: A sweep.json.
-
-    Raises:
-        MultihostError: It cannot be read, or is none.
-    """
-    try:
-        return from_json(SweepResult, _with_numbers(parse_json(path.read_bytes())))
-    except (OSError, JsonError) as error:
-        raise MultihostError(
-            f"{path} cannot be used as the result of a sweep",
-            seen=str(error),
-            remedy="Sweep the test again with this version of pytest-multihost-hangs.",
-        ) from error
-
-
-def sweeps_of(run: Path) -> list[SweepResult]:
-    """Return the sweeps of a run of pytest, without those that cannot be read."""
-    found = []
-    for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
-        with contextlib.suppress(MultihostError):
-            found.append(read_sweep(path))
-    return found
-
-
-def _with_numbers(value: Json) -> Json:
-    """Return a JSON value in which values of the fault `returns` are numbers again."""
-    if isinstance(value, list):
-        return [_with_numbers(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("kind") == "returns" and isinstance(params := value.get("params"), dict):
-        numbers = {
-            name: _NUMBERS.get(each, each) if isinstance(each, str) else each
-            for name, each in params.items()
-        }
-        return {**value, "params": numbers}
-    return {name: _with_numbers(each) for name, each in value.items()}

@@ -16,17 +16,15 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.renderer import Renderer
-from pytest_multihost.extensions.github.report import (
+from pytest_multihost.extensions.github.annotations import (
     MAX_ERRORS,
-    MAX_SUMMARY,
     Checkout,
     all_commands,
     annotation_commands,
-    append_summaries,
     error_commands,
-    headline,
-    summary,
 )
+from pytest_multihost.extensions.github.facts import headline
+from pytest_multihost.extensions.github.summary import MAX_SUMMARY, append_summaries, summary
 
 CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
 NASTY = "a|b <b>x</b> `c` [d](http://e) @f *g* _h_\n# i\r\n::error::j % k"

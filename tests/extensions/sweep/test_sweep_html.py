@@ -24,8 +24,8 @@ from pytest_multihost.extensions.sweep.html import (
     sweep_page,
     write_sweep_page,
 )
+from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.renderer import RENDERER
-from pytest_multihost.extensions.sweep.report import write_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
 
 RENDERERS = offered_renderers(new_plugin_manager().hook)

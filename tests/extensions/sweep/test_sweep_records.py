@@ -13,7 +13,7 @@ from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.extensions.sweep.report import read_sweep, sweep_record, write_sweep
+from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record, write_sweep
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "sweep-json.md"

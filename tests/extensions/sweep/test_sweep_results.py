@@ -11,12 +11,9 @@ from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import OperationName, Place
+from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
-from pytest_multihost.extensions.sweep.weaknesses import (
-    apply_acceptances,
-    find_weaknesses,
-    next_repeat,
-)
+from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 NODEID = "tests/test_ckpt.py::test_save[4-gloo]"
 SAVE = Place("src/ckpt.py", 20, "Saver.save", "path.write_text(text)")

@@ -28,8 +28,9 @@ from pytest_multihost import at, faults
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep import mendings
-from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section
+from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import DisturbedRun
+from pytest_multihost.extensions.sweep.run.live_line import sweep_progress
 from pytest_multihost.extensions.sweep.words import (
     alike_texts,
     disturbance_text,

@@ -21,14 +21,8 @@ from typing import Any
 
 from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.model.event import now, now_ns
-from pytest_multihost.core.model.operation import (
-    FLIGHT_SCOPE,
-    CallSite,
-    GroupKey,
-    History,
-    Operation,
-    Operations,
-)
+from pytest_multihost.core.model.history import CallSite, History
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.core.model.stack import Frame, inside_the_test, is_library, is_ours
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Group, Groups

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_multihost.core.blame.partings import find_partings
-from pytest_multihost.core.model.operation import History, Parting
+from pytest_multihost.core.model.history import History, Parting
 from pytest_multihost.core.slots import FlightMailbox, slots_path
 from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.watch.probes.deep_probe import FLIGHT_S, POLL_S

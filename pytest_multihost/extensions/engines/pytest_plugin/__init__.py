@@ -1,8 +1,9 @@
 """Runs of pytest over several processes that a launcher has started.
 
 This module finds out whether this is such a run, and the role of this process. Every run of pytest
-imports it, so it imports nothing heavy. `controller` is imported only when it is needed. It has the
-additions to an ordinary run in rank 0's process, and the work of every other process.
+imports it, so it imports nothing heavy. Two modules are imported only when they are needed:
+`controller` has the additions to an ordinary run in rank 0's process, `agent` the work of every
+other process.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def attach(config: pytest.Config) -> None:
 
         plugin: object = Controller(listener, settings.get(STARTUP_TIMEOUT))
     else:
-        from pytest_multihost.extensions.engines.pytest_plugin.controller import Agent
+        from pytest_multihost.extensions.engines.pytest_plugin.agent import Agent
 
         plugin = Agent(rendezvous, settings.get(STARTUP_TIMEOUT))
     config.pluginmanager.register(plugin, ATTACHED_PLUGIN)
@@ -117,7 +118,7 @@ def peers_of(config: pytest.Config) -> Mapping[int, Peer]:
 
 
 def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
-    """Wait for the other processes of an attached run, or serve rank 0's; see `controller`."""
+    """Wait for the other processes of an attached run, or serve rank 0's; see `agent`."""
     attached = session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
     if attached is not None:
         attached.take_part(session, chosen)

@@ -5,12 +5,12 @@ Each lane runs and judges one world at a time as pytest's own process would, but
 its worlds are in no report but the sweep's. Its ranks are forked by a server of its own, which is a
 clone of the one that pytest's process uses.
 
-`pool` is the controller's side, `process` the lanes themselves, and what both exchange.
+`pool` is the controller's side, `process` the lanes themselves, `messages` what both exchange.
 Lanes are forked by a process that imports everything once, the lane parent. All of them end with
 the controller, in whichever way that ends; and the servers with their lanes.
 """
 
+from pytest_multihost.extensions.sweep.lanes.messages import RunWorld, WorldLost, WorldRun
 from pytest_multihost.extensions.sweep.lanes.pool import LanePool
-from pytest_multihost.extensions.sweep.lanes.process import RunWorld, WorldLost, WorldRun
 
 __all__ = ["LanePool", "RunWorld", "WorldLost", "WorldRun"]

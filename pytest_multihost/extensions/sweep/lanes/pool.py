@@ -17,7 +17,7 @@ from pytest_multihost.core.launch.reaper import wait_until_dead
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.launch.wire import signals_deferred
 from pytest_multihost.core.model.errors import GarbledError, LaunchError
-from pytest_multihost.extensions.sweep.lanes.process import (
+from pytest_multihost.extensions.sweep.lanes.messages import (
     FromLane,
     LaneOpened,
     LanesJob,

@@ -8,23 +8,17 @@ a repeat does not show the weakness, the next mildest run of it becomes its witn
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
-from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
-from pytest_multihost.extensions.sweep.report import read_sweep
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
     DisturbedRun,
     LeftOut,
-    SweepResult,
     Weakness,
 )
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
@@ -260,24 +254,3 @@ def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tu
     counts = Counter(points)
     kinds = dict.fromkeys(kind for kind, _ in points)
     return {kind: tuple(counts[kind, rank] for rank in range(size)) for kind in kinds}
-
-
-# The results of earlier sweeps.
-
-
-def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
-    """Return the last sweep of the same test with the same world.
-
-    Args:
-        result: The sweep that is about to begin.
-    """
-    found: list[SweepResult] = []
-    for path in artifacts.glob(f"*/*/{SWEEP_NAME}"):
-        with contextlib.suppress(MultihostError):
-            found.append(read_sweep(path))
-    same = [each for each in found if _world(each) == _world(result) and each.plan.disturbances]
-    return max(same, key=lambda each: each.run_id, default=None)
-
-
-def _world(result: SweepResult) -> tuple[object, ...]:
-    return result.nodeid, result.backend, result.world_size, result.seed

@@ -30,34 +30,31 @@ from pytest_multihost.core.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.core.pytest_plugin.live_display import overwrite, write_through
+from pytest_multihost.core.pytest_plugin.live_display import write_through
 from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.plan import Plan
 from pytest_multihost.core.pytest_plugin.run import RUN, Run
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
-from pytest_multihost.core.report.live_line import ERASE, overlay
+from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
 from pytest_multihost.extensions.sweep.marker import SweepRequest
 from pytest_multihost.extensions.sweep.options import CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
-from pytest_multihost.extensions.sweep.report import sweep_progress, sweep_section, write_sweep
+from pytest_multihost.extensions.sweep.record import write_sweep
+from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     SweepPlan,
     SweepResult,
     SweepStatus,
 )
-from pytest_multihost.extensions.sweep.run.one_sweep import (
-    OneSweep,
-    Step,
-    counts_by_kind,
-    earlier_result,
-)
-from pytest_multihost.extensions.sweep.weaknesses import apply_acceptances
+from pytest_multihost.extensions.sweep.run.earlier import earlier_result
+from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
+from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
@@ -65,34 +62,6 @@ from pytest_multihost.extensions.sweep.words import (
     survives_text,
     waits_text,
 )
-
-# The line on the terminal while a test is swept.
-
-
-TICK_S = 0.5
-"""How often the line is updated."""
-
-
-@dataclass(slots=True)
-class SweepLine:
-    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log."""
-
-    config: pytest.Config
-    _shown_s: float = 0.0
-    _is_shown: bool = False
-
-    def show(self, now_s: float, text: str) -> None:
-        """Show `text`, if it is time."""
-        if now_s >= self._shown_s + TICK_S:
-            self._shown_s = now_s
-            is_shown = overwrite(self.config, lambda width: overlay(text, width))
-            self._is_shown = self._is_shown or is_shown
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._is_shown:
-            overwrite(self.config, lambda _: ERASE)
-
 
 LEAST_PATIENCE_S = 10.0
 """No disturbed run is given up sooner."""

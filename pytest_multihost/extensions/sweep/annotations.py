@@ -1,0 +1,56 @@
+"""An error at the line of each weakness, for a forge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
+from pytest_multihost.extensions.sweep.words import disturbance_text, mending, waits_text
+
+
+def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
+    """Return the weaknesses that make their tests fail, each with its sweep."""
+    return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
+
+
+def sweep_annotations(results: Sequence[SweepResult]) -> list[Annotation]:
+    """Return an error at the culprit's line of each weakness.
+
+    If that line is unknown, the error is at the line that was disturbed or at which others wait.
+    """
+    return [_annotation(result, weakness) for result, weakness in open_weaknesses(results)]
+
+
+def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
+    run = weakness.witness
+    places = (run.culprit, run.disturbance.passed.where, run.waiting)
+    lines = [text for _, text in weakness_facts(weakness)]
+    lines.append(f"replay: --multihost-replay {run.token}")
+    return Annotation(
+        level="error",
+        title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",
+        text="\n".join([waits_text(run), *lines]),
+        places=tuple(each for each in places if each is not None),
+    )
+
+
+def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
+    """Yield what is said of a weakness below its headline, each with what it is about."""
+    run = weakness.witness
+    yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
+    if run.culprit is not None and run.culprit != run.disturbance.passed.where:
+        who = rank_set(run.culprits) if run.culprits else "the culprit"
+        yield "culprit", _with_place(f"{who} is", run.culprit)
+    if run.waiting is not None and run.waiting_ranks:
+        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} waiting", run.waiting)
+    if run.error:
+        yield "error", run.error
+    cure = mending(run)
+    yield "mend", f"{cure.advice} See {cure.page}"
+
+
+def _with_place(text: str, place: Place | None) -> str:
+    return text if place is None else f"{text} at {place.file}:{place.line}: {place.source}"

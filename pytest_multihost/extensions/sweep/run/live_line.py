@@ -1,0 +1,66 @@
+"""The line on the terminal while a test is swept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.pytest_plugin.live_display import overwrite
+from pytest_multihost.core.report.live_line import ERASE, overlay
+from pytest_multihost.extensions.sweep.result import Disturbance
+from pytest_multihost.extensions.sweep.words import plural, point_text
+
+TICK_S = 0.5
+"""How often the line is updated."""
+
+
+@dataclass(slots=True)
+class SweepLine:
+    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log."""
+
+    config: pytest.Config
+    _shown_s: float = 0.0
+    _is_shown: bool = False
+
+    def show(self, now_s: float, text: str) -> None:
+        """Show `text`, if it is time."""
+        if now_s >= self._shown_s + TICK_S:
+            self._shown_s = now_s
+            is_shown = overwrite(self.config, lambda width: overlay(text, width))
+            self._is_shown = self._is_shown or is_shown
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            overwrite(self.config, lambda _: ERASE)
+
+
+def sweep_progress(
+    done: int,
+    planned: int,
+    *,
+    weaknesses: int = 0,
+    left_s: float | None = None,
+    doing: Disturbance | None = None,
+) -> str:
+    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
+
+    Args:
+        done: How many disturbances have been judged.
+        planned: How many the plan has.
+        weaknesses: How many different ones have been seen so far.
+        left_s: Seconds until the plan or the budget ends; None if unknown.
+        doing: The disturbance of the world that was started last.
+    """
+    parts = [f"swept {done} of {planned}"]
+    if weaknesses:
+        parts.append(plural(weaknesses, "weakness"))
+    if left_s is not None:
+        parts.append(f"{left_s:.0f} s left")
+    if doing is None:
+        return ", ".join(parts)
+    ranks = doing.fault.ranks
+    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
+    return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
