@@ -1,10 +1,10 @@
-"""The families of disturbances: what a sweep does to a rank.
+"""Lists the families of disturbances, each one way to disturb a rank.
 
-`family` says what a family is. Each has a module of its own: `late`, `fails`, `differs`, `errors`,
-`killed` and `hazards`. `FAMILIES` lists them.
+`family` defines a family. Each family is one module: `late`, `fails`, `differs`, `errors`, `killed`
+and `hazards`. `FAMILIES` lists them.
 
-Every run of pytest imports this module, because the options name the families. So the list holds
-only what the options say; a family's module, with all that plans, is imported when it is used.
+Every run of pytest imports this module, because the options name the families. So the list has only
+names and help texts; a family's module, which imports the planning, is loaded when it is used.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["DEFAULT_FAMILIES", "FAMILIES", "FamilyEntry"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyEntry:
-    """What the options say of a family, and how to get it.
+    """The name and help text of a family, and a function that loads it.
 
     Attributes:
-        name: What users write for `--multihost-sweep`.
-        help: What is done to a rank, in a few words.
-        is_default: Whether tests are swept with it where the user names no families.
-        load: Returns the family. Called only where a test is swept, or a sweep is reported.
+        name: The value for `--multihost-sweep`.
+        help: The disturbance, in a few words.
+        is_default: Whether a sweep uses the family if the user names no families.
+        load: Returns the family. Called only if a test is swept, or a sweep is reported.
     """
 
     name: str
@@ -40,7 +40,7 @@ class FamilyEntry:
 
 @cache
 def _load(name: str) -> SweepFamily:
-    """Return the family that the module of this name in this folder has."""
+    """Return the family of the module with this name in this folder."""
     family: SweepFamily = import_module(f"{__name__}.{name}").FAMILY
     return family
 
@@ -60,6 +60,6 @@ FAMILIES: Mapping[str, FamilyEntry] = {
         _entry("hazards", "what the undisturbed run shows of hangs elsewhere is tried"),
     )
 }
-"""The families by name, in the order in which they are planned."""
+"""The families by name, in the order of planning."""
 
 DEFAULT_FAMILIES = tuple(name for name, entry in FAMILIES.items() if entry.is_default)

@@ -1,6 +1,6 @@
-"""The family `differs`: a rank sees other data than the others do.
+"""The family `differs`: a rank sees data that differ from the other ranks' data.
 
-That is files, data, clocks, hashes, and results of functions that the user has named.
+These are files, batches, clocks, hashes, and results of functions that the user named.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pytest_multihost.extensions.sweep.families.family import SweepFamily
 from pytest_multihost.extensions.sweep.sharing import Sharing
 
 STALE_S = 2.0
-"""How long files of others are hidden: longer than a test takes from the write to the look."""
+"""How long other ranks' files are hidden: longer than a test takes from a write to a look."""
 
 HASH_SEEDS = (1, 2)
-"""Of the rank that hashes otherwise: under one seed two texts often are in the order of another."""
+"""The seeds for the disturbed rank. With only one, two texts often have the others' order."""
 
 SKEW_S = 7200.0
-"""How far a clock is wrong: more than what jobs do by the hour."""
+"""How far a clock is wrong: more than the period of hourly work in jobs."""
 
 
 def _plan(role: Role) -> Iterator[Choice]:
-    """Yield what a rank of a role sees otherwise than the others.
+    """Yield the choices for a role.
 
-    Other hashes need fresh interpreters, so only one rank of the world gets them.
+    A hash seed needs fresh interpreters, so only one rank of the world gets one.
     """
     for turn, rank in enumerate(role.disturbed):
         points = role.of_rank(rank)
@@ -68,12 +68,11 @@ def _faults_of(rank: int) -> Iterator[Fault]:
 
 
 def _other_files(points: Sequence[RecordedPoint], turn: int, sharing: Sharing) -> Iterator[Choice]:
-    """Yield what a rank sees otherwise of files, of the first and the last that each line uses.
+    """Yield different views of the first and the last file that each line uses.
 
     Args:
         points: All points of a rank, in order.
-        turn: The turn of the likeliest.
-        sharing: Who makes which files.
+        turn: The turn of the likeliest choice.
     """
     views: dict[Site, dict[Fault, RecordedPoint]] = {}
     for each in points:
@@ -88,7 +87,7 @@ def _other_files(points: Sequence[RecordedPoint], turn: int, sharing: Sharing) -
 
 
 def _views(passed: RecordedPoint, sharing: Sharing) -> Iterator[Fault]:
-    """Yield how else files can look to a call: in another order, or not there yet."""
+    """Yield different views of files for a call: a listing in another order, or a missing file."""
     rank, path = passed.rank, passed.point.name
     if passed.point.call == "listdir" and not sharing.has_one_order(path):
         yield faults.shuffled_listing(rank=rank, path=path)
@@ -97,18 +96,18 @@ def _views(passed: RecordedPoint, sharing: Sharing) -> Iterator[Fault]:
 
 
 def _data(draws: Sequence[RecordedPoint], turn: int) -> Iterator[Choice]:
-    """Yield what ends a rank's data early: one batch less, one batch only, none.
+    """Yield faults that end a rank's data early: one batch less, one batch only, no batch.
 
     Args:
-        draws: All that a rank has drawn, in order; the end of data is drawn, too.
-        turn: The turn of the likeliest.
+        draws: All batches that a rank drew, in order, including the draw that finds the end.
+        turn: The turn of the likeliest choice.
     """
     by_site: dict[Site, list[RecordedPoint]] = {}
     for each in draws:
         by_site.setdefault(site_of(each), []).append(each)
     for site, drawn in by_site.items():
         first, last = drawn[0], drawn[-1]
-        # The last draw finds the end, unless the program stops before.
+        # The last draw finds the end, unless the program stops earlier.
         ends = [drawn[-2], last] if len(drawn) > 1 else [last]
         short = [(0, ends[0]), (LATER_TURN, drawn[min(1, len(drawn) - 1)])]
         short += [(LATER_TURN, each) for each in ends[1:]]
@@ -127,14 +126,14 @@ def _empty(passed: RecordedPoint) -> Fault:
 
 
 def _clocks(points: Sequence[RecordedPoint], turn: int) -> Iterator[Choice]:
-    """Yield what makes a rank's wall clock wrong: from the middle on, from the start on.
+    """Yield faults that make a rank's wall clock wrong: from the middle on, and from the start on.
 
-    What the clock says at the start and at the end is compared; if it is wrong all the time, that
+    The middle comes first: programs compare times of the start and the end, and a constant error
     cancels out.
 
     Args:
         points: All points of a rank, in order.
-        turn: The turn of the likeliest.
+        turn: The turn of the likeliest choice.
     """
     middle = next((each for each in points if each.span > 0), points[len(points) // 2])
     for later, at in ((0, middle.point), (1, START)):
@@ -146,7 +145,7 @@ def _skewed(rank: int, at: Point) -> Fault:
 
 
 def _hashes(rank: int) -> Iterator[Fault]:
-    """Yield what gives a rank other hashes of strings; its world needs fresh interpreters."""
+    """Yield faults that change a rank's hashes of strings; its world needs fresh interpreters."""
     for seed in HASH_SEEDS:
         yield faults.hash_seed(rank=rank, seed=seed)
 
@@ -154,13 +153,11 @@ def _hashes(rank: int) -> Iterator[Fault]:
 def _calls(
     rank: int, points: Sequence[RecordedPoint], turn: int, run: UndisturbedRun
 ) -> Iterator[Choice]:
-    """Yield what makes the functions that the user has named return something else.
+    """Yield faults that change the results of the functions that the user named.
 
     Args:
-        rank: Whose calls.
         points: All points of the rank, in order.
-        turn: The turn of the likeliest.
-        run: Has the names.
+        turn: The turn of the likeliest choice.
     """
     calls: dict[str, list[RecordedPoint]] = {}
     for each in points:
@@ -175,7 +172,7 @@ def _calls(
 
 
 def _results(run: UndisturbedRun) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the functions that the user has named, with what they return instead."""
+    """Yield the functions that the user named, each with the results to return instead."""
     yield from ((name, (True, False)) for name in run.decisions)
     yield from ((name, (float("nan"),)) for name in run.values)
 

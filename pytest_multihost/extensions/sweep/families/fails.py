@@ -23,20 +23,21 @@ from pytest_multihost.extensions.sweep.mendings import BROADCAST_DECISIONS, Mend
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun
 
 _QUESTIONS = ("stat", "listdir")
-"""Calls whose error many programs take for an answer: os.path.exists returns False."""
+"""Calls whose error many programs take for an answer, as os.path.exists returns False."""
 
 
 def _plan(role: Role) -> Iterator[Choice]:
-    """Yield which calls on files fail, once and from then on.
+    """Yield failing calls on files, each once and from then on.
 
-    Not the drawing of a batch: what it reads are files, and data in memory never fail.
+    The draw of a batch is not planned: its reads of files are calls of their own, and data in
+    memory never fail.
 
     Exceptions of one class that are raised in one kind of span and take the same way meet the same
-    handler, and what follows is the same. Only what the rank had done by then differs: the last is
-    tried as well if there are other rounds of a loop, or if others see files that were touched in
-    between. Where libraries handle errors, one of each of their functions is planned, as some may
-    swallow them; what the first shows says whether more of them are run (`_is_shown_by`). From
-    then on a call need not fail if nothing handles its first failure.
+    handler, with the same consequences. Only the earlier work of the rank differs. So the last call
+    is also tried if a loop has other rounds, or if other ranks see files that were touched in
+    between. If libraries handle errors, one call of each of their functions is planned, because
+    some functions may swallow errors; the result of the first decides whether the others are run
+    (`_is_shown_by`). A call need not fail from then on if nothing handles its first failure.
     """
     last_span = len(role.operations) - 1
 
@@ -64,9 +65,10 @@ def _plan(role: Role) -> Iterator[Choice]:
 
 
 def _way(passed: RecordedPoint) -> Hashable:
-    """Return what is equal for failures that take the same way.
+    """Return the key of failures that take the same way.
 
-    Of other threads than the main one it is not known who waits for them, so each line is one.
+    In threads other than the main one each line is a way of its own, because it is unknown which
+    thread waits for them.
     """
     name = FIELD_ERRORS.get(passed.point.call, "EIO")
     kind = type(OSError(getattr(errno, name), "")).__name__
@@ -78,7 +80,7 @@ def _way(passed: RecordedPoint) -> Hashable:
 def _weight_of_failure(role: Role, passed: RecordedPoint, last_span: int) -> Weight:
     if passed.span > last_span:
         return Weight.FAILS_AT_END
-    if passed.point.call in ("stat", "rmdir", "unlink"):  # often ignored, as meant
+    if passed.point.call in ("stat", "rmdir", "unlink"):  # programs often ignore these on purpose
         return Weight.FAILS_LOOK
     return Weight.FAILS_EVERYWHERE if role.is_everybody else Weight.FAILS_ALONE
 
@@ -89,7 +91,7 @@ def _faults_at(passed: RecordedPoint, _run: UndisturbedRun) -> Iterator[Fault]:
 
 
 def _fails(passed: RecordedPoint) -> tuple[Fault, Fault]:
-    """Return how a call fails once, and how from then on."""
+    """Return the faults that make a call fail once, and from then on."""
     onwards = replace(passed.point, onwards=True)
     return (
         faults.fails(rank=passed.rank, at=passed.point),
@@ -98,23 +100,23 @@ def _fails(passed: RecordedPoint) -> tuple[Fault, Fault]:
 
 
 def _decided_by(fault: Fault) -> Fault | None:
-    """Return, of a call that fails from then on, the same that fails once."""
+    """Return the fault that fails once, for a fault that fails from then on."""
     return replace(fault, at=replace(fault.at, onwards=False)) if fault.at.onwards else None
 
 
 def _is_needless(_: Fault, once: DisturbedRun) -> bool:
-    """Return whether there is nothing more to fail.
+    """Return whether later failures of the call would show nothing new.
 
-    That is so if the rank has not survived that the call failed once, or never came to it again.
+    They would not if the rank did not survive the first failure, or never made the call again.
     """
     return once.outcome in {*WEAK, "told"} or once.again is False
 
 
 def _is_shown_by(disturbance: Disturbance, other: DisturbedRun) -> bool:
-    """Return whether all ranks were seen to hear of a failure that takes the same way.
+    """Return whether a failure of the same class reached all ranks in another run.
 
-    What differs between such failures is the function of a library that handles it first: one that
-    was heard of was not swallowed, and then they are the same.
+    Such failures differ only in the library function that handles them first. A failure that
+    reached all ranks was not swallowed, and then they are equivalent.
     """
     path = other.disturbance.passed.error_path
     return other.outcome == "told" and path != disturbance.passed.error_path

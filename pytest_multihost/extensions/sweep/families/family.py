@@ -1,7 +1,6 @@
-"""What a family of disturbances is.
+"""Defines a family of disturbances.
 
-`SweepFamily` is complete: to add a family is to write one in a module of its own, and to name it in
-the list of `families`.
+A new family is one `SweepFamily` in a module of its own, named in the list of `families`.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ def _never(_one: object, _other: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFamily:
-    """One kind of disturbance: what is planned and counted of it, and what a report says.
+    """One kind of disturbance, with the functions that plan, count, skip and mend it.
 
     The functions are pure.
 
     Attributes:
         name: As in the list of families.
-        plan: Gets ranks that pass the same points; yields what is done to them, and where. A plan
-            tries one point of each class of alike ones, and the likeliest first.
-        faults_at: Gets a point of the undisturbed run; yields all faults that the family knows for
-            it. `plan` chooses among these, and their number at all points of all ranks is what the
-            plan saves, so they must be what `plan` takes. Their number may depend on the rank, and
-            on the kind, name, call and other name of the point.
-        faults_of: The same for faults of a rank that are at no point.
-        mildness: Of several disturbances that show the same weakness the report shows the one of
-            the lowest number.
-        mend: Gets a run that shows a weakness; returns the pattern that removes it, by default that
-            of the kind of fault.
-        decided_by: Gets a fault; returns another one of which the result says whether this one is
-            needed at all, None if there is none. A sweep runs that one first.
-        is_needless: Gets a fault and the run with the fault that decides; returns whether to run it
-            would show nothing new.
+        plan: Gets ranks that pass the same points; yields faults for them, each at a point. A plan
+            tries one point of each class, and the likeliest choices first.
+        faults_at: Gets a point of the undisturbed run; yields all faults of the family for it.
+            `plan` chooses among these faults. Reports compare the plan with their number at all
+            points of all ranks. The number may depend on the rank, and on the kind, name, call and
+            other name of the point.
+        faults_of: Gets a rank; yields all faults of the family for it that are at no point.
+        mildness: If several disturbances show the same weakness, the report shows the one with the
+            lowest number.
+        mend: Gets a run that shows a weakness; returns the pattern that removes it, by default the
+            pattern of the kind of fault.
+        decided_by: Gets a fault; returns another fault whose run decides whether this one is
+            needed, None if there is none. A sweep runs the other fault first.
+        is_needless: Gets a fault and the run of the deciding fault; returns whether the fault would
+            show nothing new.
         is_shown_by: Gets a disturbance and the run of another one of its class; returns whether
-            that has shown all that this one would.
+            that run already shows everything that this disturbance would show.
     """
 
     name: str
@@ -66,7 +65,7 @@ class SweepFamily:
     is_shown_by: Callable[[Disturbance, DisturbedRun], bool] = _never
 
     def count(self, run: UndisturbedRun) -> int:
-        """Return how many faults the family knows for all ranks at all points of a run."""
+        """Return the number of faults of the family for all ranks at all points of a run."""
         count = sum(len(tuple(self.faults_of(rank))) for rank in run.points)
         known: dict[tuple[object, ...], int] = {}
         for passed in run.of_the_test:

@@ -1,6 +1,6 @@
-"""The family `hazards`: what the undisturbed run shows of hangs elsewhere is tried.
+"""The family `hazards`: a sweep tries the hangs that other extensions suspect.
 
-Its disturbances come from no points: other extensions suggest their faults by the hook
+Its disturbances do not come from points. Other extensions suggest the faults with the hook
 `pytest_multihost_suspects`, and a sweep runs them before all others.
 """
 

@@ -1,6 +1,6 @@
 """The family `late`: a rank is held at a point until all others wait.
 
-It is held only where it can matter to others that it is late.
+It is held only at points where other ranks can notice that it is late.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late
 """Operations that end in the same way however late a rank is."""
 
 LATE_S = 3.0
-"""How late a rank is whose others have a timeout of seconds, or poll a number of times."""
+"""The least hold for ranks whose others have timeouts of seconds, or poll a number of times."""
 
 
 def _plan(role: Role) -> Iterator[Choice]:
-    """Yield where to hold a rank of a role.
+    """Yield holds for a role.
 
-    What a rank does for itself makes it late only for the next thing that others can see. So it is
-    held where they see it: at a file, if the order of the call and one of theirs is open and
-    matters (`Sharing.is_raced`), at operations and at sync points. If there is none of all this, as
-    where ranks talk by sockets of their own, at the first point that there is.
+    A rank's own work only delays the next action that other ranks can see. So the rank is held at
+    these actions: at a call on a file whose order with another rank's call is open and matters
+    (`Sharing.is_raced`), at operations and at sync points. If there are none, as for ranks that
+    talk over their own sockets, the rank is held at its first point.
     """
     found = [*_late_at_files(role), *_late_at_operations(role), *_late_at_sync_points(role)]
     yield from found
@@ -58,8 +58,8 @@ def _plan(role: Role) -> Iterator[Choice]:
 def _late_at_files(role: Role) -> Iterator[Choice]:
     """Yield holds at files, at the first and the last point of each line and kind of span.
 
-    Between two calls in a row it matters where the rank is held only if others see the first, or
-    change what it finds: that call is raced itself.
+    A hold between two calls differs from a hold before both only if other ranks see the first call,
+    or change its result. Then the first call is raced itself, so only raced calls are held.
     """
 
     def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
@@ -82,12 +82,13 @@ def _late_at_files(role: Role) -> Iterator[Choice]:
 def _late_at_operations(role: Role) -> Iterator[Choice]:
     """Yield holds at operations.
 
-    Collectives are matched by their number in the group, and rooted ones by their root, too:
-    however late a rank is, its collective meets the same ones. Only what no record holds could see
-    it, such as a socket, or a timeout. So a rank is held at all of them in one run, and at each
-    alone only if that run went wrong. A message may be taken from anybody, a key of a store may be
-    looked for in vain, a barrier may be called in order to fail if a rank is late, and operations
-    of the user's may do anything: at each line of these a rank is held alone.
+    Collectives match by their number in the group, and rooted ones also by their root, so however
+    late a rank is, its collective matches the same ones. Only something unrecorded, such as a
+    socket or a timeout, could notice that the rank is late. So one run holds the rank at all
+    collectives, and further runs hold it at single ones only if that run went wrong. Other
+    operations can notice it: a message may be received from any rank, a key of a store may be
+    missing, a barrier may fail on purpose if a rank is late, and the user's own operations may do
+    anything. For these, one run holds the rank at each line.
     """
     collectives = [each for each in role.operations if each.point.name in _UNAFFECTED]
     if collectives:
@@ -143,10 +144,10 @@ def _faults_at(passed: RecordedPoint, _run: UndisturbedRun) -> Iterator[Fault]:
 
 
 def _decided_by(fault: Fault) -> Fault | None:
-    """Return the hold whose result says whether this one is needed.
+    """Return the hold whose result decides whether this one is needed.
 
-    * A rank that is held for seconds: the same that is held until the others wait.
-    * A rank that is held at one collective: the same at all of them.
+    * For a hold of seconds, the same hold until the others wait.
+    * For a hold at one collective, the same hold at all collectives.
     """
     if "min_s" in fault.params:
         params = {key: value for key, value in fault.params.items() if key != "min_s"}
@@ -157,10 +158,10 @@ def _decided_by(fault: Fault) -> Fault | None:
 
 
 def _is_needless(fault: Fault, run: DisturbedRun) -> bool:
-    """Return whether to hold the rank would show nothing new.
+    """Return whether the hold would show nothing new.
 
-    If none of the others polled or had a timeout of seconds, no more happens in seconds. A rank
-    that was held at all collectives, and hurt nobody, hurts nobody at one of them.
+    If no other rank polled or had a timeout of seconds, nothing more happens within seconds. If a
+    hold at all collectives had no effect, a hold at one of them has none either.
     """
     return run.is_pressed is False if "min_s" in fault.params else run.outcome == "survived"
 
