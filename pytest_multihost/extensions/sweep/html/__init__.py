@@ -1,4 +1,4 @@
-"""The page of a sweep: its weaknesses, and a matrix of points and roles."""
+"""Renders the page of a sweep: its weaknesses, and a matrix of points and roles."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pytest_multihost.extensions.sweep.result import (
 _FOLDER = Path(__file__).parent
 
 OUTCOMES: tuple[RunOutcome, ...] = tuple(sweep_words.OUTCOMES)
-"""The worst first."""
+"""All outcomes, the worst first."""
 
 _Key = tuple[Place | None, Point]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What was done to one role at the points of one line.
+    """The disturbances of one role at the points of one line.
 
     Attributes:
-        name: Identifies it within the page.
-        runs: Runs, the worst outcome first.
-        not_run: How many disturbances were planned and not run.
+        name: Identifies the cell within the page.
+        runs: The run with the worst outcome is first.
+        not_run: The number of disturbances that were planned and not run.
     """
 
     name: str
@@ -46,22 +46,22 @@ class Cell:
 
     @property
     def worst(self) -> RunOutcome | None:
-        """The worst outcome; None if nothing was run."""
+        """The worst outcome; None if there are no runs."""
         return self.runs[0].outcome if self.runs else None
 
     @property
     def count(self) -> int:
-        """How many runs have the worst outcome."""
+        """The number of runs with the worst outcome."""
         return sum(each.outcome == self.worst for each in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """Points that are passed in one line in the same way.
+    """Points of one line that differ only in their number.
 
     Attributes:
         where: The line; None if it is not in the user's code.
-        cells: One for each role; None where that does not pass these points.
+        cells: One for each role; None if the role does not pass these points.
     """
 
     where: Place | None
@@ -76,7 +76,7 @@ class MatrixRow:
 
 
 def matrix(result: SweepResult) -> list[MatrixRow]:
-    """Return what was done to whom at which points, in the order in which they are passed."""
+    """Return the rows of points with the disturbances of each role, in the order of the run."""
     runs = group_by_value((_place_in(each.disturbance), each) for each in result.runs)
     planned = group_by_value((_place_in(each), each) for each in result.plan.disturbances)
     places = group_by_value(
@@ -124,7 +124,7 @@ def _cell(
 
 
 def cell_names(rows: Sequence[MatrixRow]) -> Mapping[str, str]:
-    """Return by a run's token the name of the cell that it is in."""
+    """Return the name of each run's cell, by the run's token."""
     cells = (cell for row in rows for cell in row.cells if cell is not None)
     return {run.token: cell.name for cell in cells for run in cell.runs if run.token}
 
@@ -134,7 +134,7 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
 
     Args:
         pages: Directories of runs that have a page.
-        has_index: Whether there is a page of the run of pytest beside.
+        has_index: Whether the run of pytest has a page.
     """
     rows = matrix(result)
     return render(
@@ -160,7 +160,7 @@ def write_sweep_page(directory: Path, result: SweepResult) -> Path:
         directory: The folder of the undisturbed attempt.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The page cannot be written.
     """
     artifacts = directory.parent.parent
     directories = {each.directory for each in result.runs} | {

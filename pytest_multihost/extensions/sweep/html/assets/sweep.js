@@ -12,7 +12,7 @@ for (const cell of cells) {
   cell.addEventListener("click", () => open(cell, cell.getAttribute("aria-expanded") !== "true"));
 }
 
-// A link of a weakness opens the cell that it leads to.
+// A weakness's link opens the cell of its run.
 function follow() {
   const cell = cells.find((each) => `#${each.getAttribute("aria-controls")}` === location.hash);
   if (!cell) return;
@@ -42,7 +42,7 @@ for (const cell of cells) {
   });
 }
 
-// Which rows are shown: a button for each outcome.
+// A button for each outcome shows or hides the rows of that outcome.
 for (const button of document.querySelectorAll("[data-shows]")) {
   button.addEventListener("click", () => {
     const isShown = button.getAttribute("aria-pressed") !== "true";
