@@ -1,8 +1,8 @@
-"""The messages between the controller, the lane parent and the lanes.
+"""Defines the messages between the controller, the lane parent and the lanes.
 
-The controller sends the lane parent `LanesJob` and `OpenLane`, and gets `LaneOpened` back; it sends
-a lane what is `ToLane`, and gets what is `FromLane` back. All travel as packets, with descriptors
-beside them.
+The controller sends `LanesJob` and `OpenLane` to the lane parent, which answers `LaneOpened`. It
+sends `ToLane` messages to a lane, which answers with `FromLane` messages. Packets carry all
+messages, with their descriptors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 
 @message
 class LanesJob:
-    """Be the lane parent.
+    """The job of the lane parent.
 
     Attributes:
         control: Descriptor of the control connection.
+        controller: Process id of the controller.
     """
 
     control: int
@@ -41,11 +42,11 @@ class LaneOpened:
 
 @message
 class UseServer:
-    """Start ranks by this server; the message carries the connection to it.
+    """Use this server to start ranks; the message carries the connection to it.
 
     Attributes:
-        key: What later requests call it.
-        launch: The way of launching, as verdicts call it.
+        key: Names the server in later requests.
+        launch: The launch mode, as in verdicts.
     """
 
     key: str
@@ -58,19 +59,18 @@ class RunWorld:
     """Run a world with a disturbance, and judge it.
 
     Attributes:
-        serial: Of this request; the answer repeats it.
+        serial: The number of this request; the answer repeats it.
         server: Key of the server that starts the ranks.
         spec: The world; the disturbance's fault is its last one.
-        disturbance: What is done.
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
-        symptoms: How the backend's failures look when they follow from another rank's.
+        symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory.
         artifacts: The directory to which the paths in answers are relative.
-        keep: Where to write the artifacts of a run that shows a weakness; None: nowhere.
-        permits: Where the permits for ranks are; None: none are needed.
-        permit_count: How many there are.
+        keep: Where to write the artifacts of a run that shows a weakness; None if not kept.
+        permits: The folder of the permits for ranks; None if no permits are needed.
+        permit_count: The number of permits.
         environment: Versions by package name.
     """
 
@@ -94,11 +94,10 @@ class RunWorld:
 
 @message
 class WorldRun:
-    """A world has been run and judged.
+    """A world was run and judged.
 
     Attributes:
-        serial: Of the request.
-        run: What came of it.
+        serial: The number of the request.
     """
 
     serial: int
@@ -107,11 +106,11 @@ class WorldRun:
 
 @message
 class WorldLost:
-    """A world could not be run: the harness broke.
+    """A world could not be run, because the harness broke.
 
     Attributes:
-        serial: Of the request.
-        why: What was seen.
+        serial: The number of the request.
+        why: The error, as text.
     """
 
     serial: int

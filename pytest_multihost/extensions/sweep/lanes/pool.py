@@ -1,4 +1,4 @@
-"""The controller's side of the lanes: opens them, gives them worlds to run, replaces lost ones."""
+"""The controller's side of the lanes: opens lanes, gives them worlds, and replaces lost lanes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _START_S = 60.0
 """How long the lane parent may take to import everything."""
 
 _END_S = 20.0
-"""How long servers may take to end the ranks of lanes that have been ended."""
+"""How long servers may take to end the ranks of ended lanes."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Lane:
     """A lane, as the controller sees it.
 
     Attributes:
-        request: What it is running.
+        request: The world that it runs; None if it is idle.
         servers: Pidfds of its servers, by key.
     """
 
@@ -55,11 +55,11 @@ class _Lane:
 
 @dataclass(slots=True)
 class LanePool:
-    """Lanes, kept from the first sweep of a run to its end.
+    """The lanes of a run of pytest, kept from its first sweep to its end.
 
     Attributes:
-        log: Where the lanes print what goes wrong.
-        environment: The environment of their processes.
+        log: The file in which lanes write errors.
+        environment: The environment of the lanes.
     """
 
     log: Path
@@ -71,11 +71,11 @@ class LanePool:
 
     @property
     def size(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return len(self._lanes)
 
     def start(self) -> None:
-        """Start the lane parent, if it does not run; returns before it is ready."""
+        """Start the lane parent, unless it runs; returns before it is ready."""
         if self._parent is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -115,10 +115,10 @@ class LanePool:
         self._selector.register(ours, selectors.EVENT_READ, lane)
 
     def begin(self, request: RunWorld, launcher: ServerLauncher) -> None:
-        """Have an idle lane run a world; there must be one.
+        """Let an idle lane run a world; there must be an idle lane.
 
         Args:
-            launcher: The controller's own that could start it; the lane gets a clone of its server.
+            launcher: The controller's launcher for this world; the lane gets a clone of its server.
 
         Raises:
             LaunchError: No server could be cloned.
@@ -142,7 +142,7 @@ class LanePool:
                 send_packet(lane.connection, use, [ours.fileno()])
 
     def wait(self, timeout_s: float) -> Iterator[tuple[RunWorld, WorldRun | WorldLost]]:
-        """Yield the requests that have been answered, waiting for the first."""
+        """Wait for answers, and yield each with its request."""
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             lane: _Lane = key.data
             answer = _receive(lane)
@@ -153,17 +153,17 @@ class LanePool:
                 yield request, answer or WorldLost(request.serial, "the lane has ended")
 
     def _drop(self, lane: _Lane) -> None:
-        """End a lane. Its servers end the world that it may be running."""
+        """End a lane. Its servers end its world."""
         self._lanes.remove(lane)
         self._selector.unregister(lane.connection)
         lane.connection.close()
-        # The lane parent has not reaped it unless it has ended: the kernel reuses ids late.
+        # The lane parent reaps only ended lanes, and the kernel reuses their ids late.
         with contextlib.suppress(ProcessLookupError):
             os.kill(lane.pid, signal.SIGKILL)
         self._ending += lane.servers.values()
 
     def stop(self) -> None:
-        """End all lanes, and wait until nothing is left of their worlds."""
+        """End all lanes, and wait until their worlds are gone."""
         with signals_deferred():
             for lane in list(self._lanes):
                 self._drop(lane)
@@ -173,7 +173,7 @@ class LanePool:
             self._ending.clear()
 
     def close(self) -> None:
-        """End all lanes and the process that has forked them."""
+        """End all lanes and the lane parent."""
         self.stop()
         if self._parent is not None:
             (connection, pid), self._parent = self._parent, None
@@ -185,7 +185,7 @@ class LanePool:
 
 
 def _receive(lane: _Lane) -> WorldRun | WorldLost | None:
-    """Return a lane's answer; None if it has ended."""
+    """Return a lane's answer; None if the lane has ended."""
     try:
         packet = receive_packet(lane.connection, FromLane)
     except (OSError, GarbledError):

@@ -1,4 +1,4 @@
-"""The lane parent, and a lane: what runs in their processes."""
+"""The programs of the lane parent and of a lane."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pytest_multihost.extensions.sweep.lanes.messages import (
 from pytest_multihost.extensions.sweep.result import WEAK, DisturbedRun
 
 _MAX_TEXT = 4_000
-"""Characters of an error that travel to the controller."""
+"""The maximum of characters of an error in a message."""
 
 
 def main() -> NoReturn:
@@ -80,17 +80,17 @@ def _be_lane(connection: socket.socket, parent: int) -> NoReturn:
 
 @dataclass(slots=True)
 class _Lane:
-    """A lane.
+    """A lane, in its own process.
 
     Attributes:
-        launchers: What starts ranks, by key.
+        launchers: The launchers of ranks, by the key of their server.
     """
 
     connection: socket.socket
     launchers: dict[str, ServerLauncher] = field(default_factory=dict)
 
     def answer(self, packet: Packet[ToLane]) -> None:
-        """Handle a request. After a world that was lost the controller replaces this lane."""
+        """Handle a message. The controller replaces this lane after a lost world."""
         match packet.message:
             case UseServer() as server:
                 control = socket.socket(fileno=packet.descriptors[0])
@@ -107,7 +107,7 @@ class _Lane:
 
 
 def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
-    """Run a world, judge it, and remove what it has left."""
+    """Run a world, judge it, and remove its files."""
     scratch = Path(tempfile.mkdtemp(prefix="w", dir=request.scratch))
     try:
         if request.permits is None:
@@ -154,7 +154,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> World
 
 
 def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> None:
-    """Write what an attempt of a test that failed has; the verdict itself is in the answer."""
+    """Write the artifacts of a failed attempt; the answer itself carries the verdict."""
     environment = request.environment or {}
     about = Attempt(
         run_id=request.run_id, directory=directory.name, worker=None, environment=environment
