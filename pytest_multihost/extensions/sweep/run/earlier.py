@@ -1,4 +1,4 @@
-"""The results of earlier sweeps of the same test."""
+"""Finds the result of the last earlier sweep of a test."""
 
 from __future__ import annotations
 

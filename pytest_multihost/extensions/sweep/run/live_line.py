@@ -1,4 +1,4 @@
-"""The line on the terminal while a test is swept."""
+"""Shows the progress of a sweep in a line on the terminal."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pytest_multihost.extensions.sweep.result import Disturbance
 from pytest_multihost.extensions.sweep.words import plural, point_text
 
 TICK_S = 0.5
-"""How often the line is updated."""
+"""The time between updates of the line."""
 
 
 @dataclass(slots=True)
 class SweepLine:
-    """A line that says how far a sweep is; only on a terminal, and not where that is a CI log."""
+    """A line with the progress of a sweep; shown only on a terminal that is not a CI log."""
 
     config: pytest.Config
     _shown_s: float = 0.0
     _is_shown: bool = False
 
     def show(self, now_s: float, text: str) -> None:
-        """Show `text`, if it is time."""
+        """Show `text`, if an update is due."""
         if now_s >= self._shown_s + TICK_S:
             self._shown_s = now_s
             is_shown = overwrite(self.config, lambda width: overlay(text, width))
             self._is_shown = self._is_shown or is_shown
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_shown:
             overwrite(self.config, lambda _: ERASE)
 
@@ -45,12 +45,12 @@ def sweep_progress(
     left_s: float | None = None,
     doing: Disturbance | None = None,
 ) -> str:
-    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
+    """Return "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp" or so.
 
     Args:
-        done: How many disturbances have been judged.
-        planned: How many the plan has.
-        weaknesses: How many different ones have been seen so far.
+        done: The number of judged disturbances.
+        planned: The number of disturbances of the plan.
+        weaknesses: The number of weaknesses found so far.
         left_s: Seconds until the plan or the budget ends; None if unknown.
         doing: The disturbance of the world that was started last.
     """

@@ -1,9 +1,9 @@
-"""What one sweep has to run, and what it has found: no processes, no files.
+"""Decides what one sweep runs next, and keeps its results; uses no processes and no files.
 
-First every disturbance of the plan once, several at a time, while the budget lasts. Then the
-witness of each weakness that was not proven is run again, alone and with the test's own timeout:
-beside other worlds a slow machine may look like a hang. At last the witness of each is repeated; if
-a repeat does not show the weakness, the next mildest run of it becomes its witness.
+A sweep first runs every disturbance of the plan once, several at a time, while the budget lasts.
+Then it runs the witness of each unproven weakness again, alone and with the test's own timeout,
+because a slow machine with other worlds may look like a hang. Finally it repeats the witness of
+each weakness; if a repeat does not show the weakness, the next mildest run becomes the witness.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from pytest_multihost.extensions.sweep.result import (
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
 Purpose = Literal["sweep", "confirm", "repeat"]
-"""Why a world is run."""
+"""The reason to run a world."""
 
 _MAX_CONFIRMS = 3
-"""How many runs that seemed to show one weakness are made again alone before it is given up."""
+"""The number of runs of one weakness that run again alone before it is dropped."""
 
 _MAX_TRIES = 2
-"""How often a world is tried that the harness loses."""
+"""The number of attempts to run a world that the harness loses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A world that is to be run.
+    """A world to run.
 
     Attributes:
-        disturbance: What is done in it.
-        artifacts: Number of the artifacts that it is to leave; None: it leaves none.
+        artifacts: Number of the folder for its artifacts; None if they are not kept.
     """
 
     disturbance: Disturbance
@@ -52,8 +51,9 @@ class OneSweep:
     """The sweep of one test.
 
     Attributes:
-        rest: What has not been run yet.
-        runs: What was run once, judged.
+        rest: The disturbances that have not run yet.
+        runs: One judged run of each disturbance.
+        repeats: Further runs of witnesses.
     """
 
     rest: deque[Disturbance]
@@ -73,28 +73,28 @@ class OneSweep:
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """The weaknesses that have been seen so far."""
+        """The weaknesses found so far."""
         if self._found is None:
             self._found = find_weaknesses(self.runs, self.repeats)
         return self._found
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What was planned and not run."""
+        """The disturbances that were planned and not run."""
         return tuple(
             LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
 
     def leave_out(self, reason: str, disturbances: Iterable[Disturbance]) -> None:
-        """Note what is not run, and why."""
+        """Count disturbances that are not run, with the reason."""
         self._left_out.update((reason, each.family) for each in disturbances)
 
     def next_step(self, *, has_time: bool) -> Step | None:
-        """Return what to run next beside what is running; None if nothing can be.
+        """Return the next world to run beside the running ones; None if there is none now.
 
         Args:
-            has_time: Whether the budget allows for another disturbance.
+            has_time: Whether the budget allows another disturbance.
         """
         step = self._next(has_time=has_time)
         if step is not None:
@@ -120,7 +120,7 @@ class OneSweep:
         return None if self._running else self._step(doubtful.disturbance, "confirm")
 
     def _doubtful(self) -> DisturbedRun | None:
-        """Return the witness of a weakness that was neither proven nor seen in a world alone."""
+        """Return the witness of a weakness that was neither proven nor run again alone."""
         return next(
             (
                 each.witness
@@ -142,7 +142,7 @@ class OneSweep:
         return self._step(disturbance, "repeat")
 
     def _step(self, disturbance: Disturbance, purpose: Purpose) -> Step:
-        """Return a step that runs a witness again, the first one with artifacts."""
+        """Return a step that runs a witness again; the first such step keeps artifacts."""
         self._asked[disturbance] += 1
         if disturbance in self._kept:
             return Step(disturbance, purpose)
@@ -151,10 +151,10 @@ class OneSweep:
         return Step(disturbance, purpose, self._last_artifacts)
 
     def take(self, step: Step, run: DisturbedRun) -> None:
-        """Take the result of a step."""
+        """Add the result of a step."""
         self._running.remove(step)
         self._found = None
-        if step.artifacts is not None and run.directory is None:  # it showed nothing: another may
+        if step.artifacts is not None and run.directory is None:  # no weakness, so none are kept
             self._kept.discard(step.disturbance)
         if step.purpose == "repeat":
             self.repeats.append(run)
@@ -165,17 +165,17 @@ class OneSweep:
             self._reorder(self.rest)
 
     def _reorder(self, rest: Iterable[Disturbance]) -> None:
-        """Order what is left, and put aside what would only show again what is known."""
+        """Order the remaining disturbances, and set aside those that would show nothing new."""
         every = tuple(rest)
         self.rest = deque(order_rest(every, self.runs))
         useful = set(self.rest)
         self._known += [each for each in every if each not in useful]
 
     def _confirm(self, run: DisturbedRun) -> None:
-        """Replace a run by the one that was made alone.
+        """Replace a run by the same run made alone.
 
-        If that one shows nothing, another of those that seemed to show the same is tried. If none
-        of a few does, nothing is known of the others.
+        If the run alone shows no weakness, another run of the same weakness is tried. After a few
+        tries without a weakness, the other runs are dropped as doubtful.
         """
         self._confirmed.add(run.disturbance)
         group = next(
@@ -201,7 +201,7 @@ class OneSweep:
         self._reorder((*self.rest, *known))
 
     def lose(self, step: Step) -> bool:
-        """Note that the harness broke during a step; return whether it is tried again."""
+        """Record that the harness broke during a step; return whether the step is tried again."""
         self._running.remove(step)
         self._tries[step.disturbance] += 1
         if self._tries[step.disturbance] < _MAX_TRIES:
@@ -215,12 +215,12 @@ class OneSweep:
 
     @property
     def last_s(self) -> float:
-        """How long one world of the last part takes for each weakness, by what has been seen."""
+        """The estimated time to run one world for each weakness, from the runs so far."""
         weak = [each.seconds for each in self.runs if each.outcome in WEAK]
         return sum(weak) / len(weak) * len(self.weaknesses) if weak else 0.0
 
     def stop(self, reason: str) -> None:
-        """Leave out what has not been run."""
+        """Skip all remaining disturbances, with a reason."""
         waiting = [e.disturbance for e in (*self._again, *self._running) if e.purpose == "sweep"]
         self.leave_out(reason, (*waiting, *self.rest))
         self.leave_out("known", self._known)
@@ -230,7 +230,7 @@ class OneSweep:
         self.rest.clear()
 
     def with_directories(self) -> tuple[Weakness, ...]:
-        """Return the weaknesses; their witnesses say where artifacts of a repeat are."""
+        """Return the weaknesses; the directory of each witness has the artifacts of a repeat."""
         kept = {each.disturbance: each.directory for each in self.repeats if each.directory}
         return tuple(
             replace(each, witness=replace(each.witness, directory=kept.get(key)))
@@ -239,17 +239,17 @@ class OneSweep:
         )
 
     def unused_directories(self) -> set[str]:
-        """Return the artifacts of repeats of runs that are no witness in the end."""
+        """Return the directories of repeats whose runs did not become witnesses."""
         used = {each.witness.directory for each in self.with_directories()}
         return {each.directory for each in self.repeats if each.directory} - used
 
 
 def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tuple[int, ...]]:
-    """Return how many points each rank passed, by kind.
+    """Return the number of points that each rank passed, by kind.
 
     Args:
-        points: Kind and rank of each point.
-        size: Number of ranks.
+        points: The kind and rank of each point.
+        size: The number of ranks.
     """
     counts = Counter(points)
     kinds = dict.fromkeys(kind for kind, _ in points)

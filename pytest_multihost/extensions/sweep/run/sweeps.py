@@ -1,4 +1,4 @@
-"""Sweep tests one after the other, with lanes that are opened once."""
+"""Sweeps tests one after the other, with lanes that are opened once."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ from pytest_multihost.extensions.sweep.words import (
 )
 
 LEAST_PATIENCE_S = 10.0
-"""No disturbed run is given up sooner."""
+"""The least time of a disturbed run before the sweep gives it up."""
 
 _PATIENCE = 5.0
-"""How many times as long as the undisturbed run a disturbed one may take."""
+"""The maximum duration of a disturbed run, in durations of the undisturbed run."""
 
 _NO_PLAN = SweepPlan((), 0, (), 0)
 
 
 _MOST_LANES = 12
-"""How many worlds run at a time where most of them only wait."""
+"""The maximum of worlds at a time if most of them only wait."""
 
 
 def _processors() -> int:
@@ -81,13 +81,13 @@ def _processors() -> int:
 
 
 def has_room(running: int) -> bool:
-    """Return whether another world can be started beside those that run.
+    """Return whether another world can be started beside the running ones.
 
-    Ranks that hang or are held use no processor; so their number is no measure, but how many
-    threads of the machine want one.
+    Hung and held ranks use no processor, so the number of runnable threads of the machine decides,
+    not the number of ranks.
 
     Args:
-        running: Number of worlds.
+        running: The number of running worlds.
     """
     processors = _processors()
     if running < processors + 2:
@@ -101,8 +101,7 @@ class Sweeps:
     """The sweeps of one run of pytest.
 
     Attributes:
-        run: What the run keeps.
-        broken: Why the last sweep could not go on, if the harness is to blame.
+        broken: The harness's error that ended the last sweep, if any.
     """
 
     run: Run
@@ -120,21 +119,21 @@ class Sweeps:
         return self._lanes
 
     def pytest_unconfigure(self) -> None:
-        """End the lanes; called before the servers end, since it is registered after the run."""
+        """End the lanes; called before the servers end, because it is registered after the run."""
         if self._lanes is not None:
             self._lanes.close()
             self._lanes = None
 
     def explore(self, request: SweepRequest, attempt: CompletedAttempt) -> Analysis:
-        """Sweep a test whose undisturbed run is over, and return what follows.
+        """Sweep a test whose undisturbed run is over, and return the analysis.
 
         Args:
-            request: How it is to be swept.
-            attempt: The undisturbed run, with its points recorded.
+            request: The families, budget and functions of the sweep.
+            attempt: The undisturbed run, with its recorded points.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM; what has been found has been shown.
-            LaunchError: The harness broke; likewise.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; the results so far have been shown.
+            LaunchError: The harness broke; the results so far have been shown.
         """
         result = self.sweep(request, attempt)
         summary = summary_text(result)
@@ -152,7 +151,7 @@ class Sweeps:
         )
 
     def sweep(self, request: SweepRequest, attempt: CompletedAttempt) -> SweepResult:
-        """Sweep a test, and write what was found."""
+        """Sweep a test, write sweep.json and its page, and return the result."""
         plan = attempt.plan
         self.broken = None
         result = _blank_result(request, attempt, self.run.folder.run_id)
@@ -198,7 +197,7 @@ class Sweeps:
             line=SweepLine(self.run.config),
             lost=[],
         )
-        # Short: sockets have their paths in it.
+        # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         status: SweepStatus = "passed"
         reason: str | None = None
@@ -242,7 +241,7 @@ class Sweeps:
 
         Args:
             attempt: The undisturbed run.
-            class_: Number of the class of the first one.
+            class_: The class number of the first disturbance.
         """
         config = self.run.config
         groups = config.hook.pytest_multihost_suspects(config=config, attempt=attempt)
@@ -252,14 +251,14 @@ class Sweeps:
         ]
 
     def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
-        """Return what is to be run, without what earlier sweeps have run."""
+        """Return the sweep to run, with the runs of an earlier sweep if it is to be continued."""
         todo = list(result.plan.disturbances)
         sweep = OneSweep(deque())
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
         if self.run.config.getoption(CONTINUE):
             earlier = earlier_result(self.run.folder.base, result)
-            # By their texts: a fault that returns NaN is not equal to itself once it has been read.
+            # Keyed by text, because a fault that returns NaN is not equal to itself once read.
             known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
             again = []
             for each in possible:
@@ -272,7 +271,7 @@ class Sweeps:
         return sweep
 
     def _can_run(self, plan: Plan, disturbance: Disturbance) -> bool:
-        """Whether this machine, and the way of launching that was asked for, allow for a fault."""
+        """Return whether this machine and the user's launch mode allow a disturbance."""
         fault, launch = disturbance.fault, self.run.tally.settings.get(LAUNCH)
         env = dict(plan.requirements.env)
         kind = self.run.kinds.get(fault.kind)
@@ -326,7 +325,7 @@ class Sweeps:
 
 
 PLUGIN = "multihost_sweeps"
-"""Name of the plugin that ends the lanes at the end of a run."""
+"""The name of the plugin that ends the lanes at the end of a run."""
 
 
 def sweeps_of(config: pytest.Config) -> Sweeps:
@@ -343,7 +342,7 @@ def _sections(result: SweepResult, files: str, columns: int | None) -> Sequence[
 
 
 def headline(result: SweepResult) -> str:
-    """Return the first line of what is shown of a test that passes and has a weakness."""
+    """Return the first line about a test that passes and has a weakness."""
     open_ = [each for each in result.weaknesses if each.fails_test]
     text = waits_text(open_[0].witness) if open_ else survives_text(result)
     more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
@@ -351,7 +350,7 @@ def headline(result: SweepResult) -> str:
 
 
 def summary_text(result: SweepResult) -> str:
-    """Return what the terminal's summary says of a sweep, also of one without a weakness."""
+    """Return the line of the terminal's summary about a sweep, with or without weaknesses."""
     left_out = [f"left out {each}" for each in left_out_texts(result)]
     unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
     chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
@@ -359,14 +358,14 @@ def summary_text(result: SweepResult) -> str:
 
 
 def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
-    """Return the disturbance that tries a fault which another extension suggests."""
+    """Return the disturbance for a fault that another extension suggests."""
     ranks = fault.ranks if isinstance(fault.ranks, tuple) else ()
     passed = RecordedPoint(ranks[0] if ranks else 0, fault.at, 0, where=where)
     return Disturbance("hazards", fault, ranks, passed, class_)
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
-    """Return why a test is not swept; None if it is."""
+    """Return the reason why a test is not swept; None if it is swept."""
     finding = attempt.judged.finding
     if plan.expected is not None:
         return "it is expected to hang (multihost_expect)"
@@ -401,14 +400,11 @@ class _Runner:
     """Runs the steps of one sweep in the lanes.
 
     Attributes:
-        lanes: Where worlds run.
-        sweep: What to run next, and what has been found.
-        began_s: When the sweep began.
-        budget_s: How long disturbances may be started.
-        request: Returns how to run a step.
+        began_s: The start of the sweep, by the monotonic clock.
+        budget_s: The time in which disturbances may be started.
+        request: Returns the request to a lane for a step.
         launcher: Returns the launcher whose server a step needs.
-        line: Shows how far the sweep is.
-        lost: Why worlds could not be run.
+        lost: The reasons why worlds could not be run.
     """
 
     lanes: LanePool
@@ -422,10 +418,10 @@ class _Runner:
     _steps: dict[int, Step] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Run everything that there is time for.
+        """Run all steps for which there is time.
 
         Raises:
-            LaunchError: No lane or no server can be had.
+            LaunchError: A lane or a server could not be started.
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         self._fill()
@@ -441,7 +437,7 @@ class _Runner:
             self._show()
 
     def _fill(self) -> None:
-        """Begin as many steps as there are lanes."""
+        """Begin steps while the machine has room for more worlds."""
         while has_room(len(self._steps)):
             has_time = time.monotonic() + self._reserve_s() < self.began_s + self.budget_s
             step = self.sweep.next_step(has_time=has_time)
@@ -453,7 +449,7 @@ class _Runner:
             self.lanes.begin(request, self.launcher(step))
 
     def _reserve_s(self) -> float:
-        """Return how long it will take to repeat the witnesses; at most half of the budget."""
+        """Return the estimated time to repeat the witnesses, at most half of the budget."""
         seconds = self.sweep.last_s * (1 + 5 / (_processors() + 2))
         return min(seconds, self.budget_s / 2)
 
