@@ -1,18 +1,18 @@
 """Sweeps: run a passing test again and again, each time with one disturbance.
 
-`marker`, `options` and `hookspecs` are what users and other extensions say, `result` has the
-values. `families` lists what a sweep can do to a rank. `run` sweeps tests, in the processes of
-`lanes`. `report`, `words` and `html` show sweeps, `record` writes and reads sweep.json; the names
-of files are `file_names`. `annotations` and `summary` are for a forge, `renderer` offers them.
-A sweep calls, in this order, what follows; all of it is pure:
+`marker`, `options` and `hookspecs` are the interface for users and other extensions, and `result`
+has the values. `families` lists the kinds of disturbances. `run` sweeps tests in the processes of
+`lanes`. `report`, `words` and `html` show sweeps, `record` writes and reads sweep.json, and
+`file_names` has the names of files. `annotations` and `summary` are for a forge, and `renderer`
+offers them. A sweep uses the following modules, in this order; all their functions are pure:
 
-* `plan` makes the plan from the points of the undisturbed run: `classes` finds points that are
-  alike, and ranks that pass the same points, `sharing` files that several ranks use, what certainly
-  comes after what, and what whoever holds a lock does. From these the families make `choices`.
-* `judge` says what a disturbance has brought about. `rest` skips what would only show again what is
-  known.
-* `weaknesses` reduces the runs to what they show, and says what to repeat; `acceptances` marks what
-  the project accepts. `mendings` are the patterns that remove weaknesses.
+* `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
+  and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
+  order of points, and the points of a lock's holder. From these the families make `choices`.
+* `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
+  new.
+* `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
+  the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(FAMILIES)))
 
 
-@hookimpl(tryfirst=True)  # before other processes are waited for
+@hookimpl(tryfirst=True)  # before another plugin waits for other processes
 def pytest_multihost_collected(session: pytest.Session) -> None:
-    """Check that what is marked to be swept runs as a world."""
+    """Check that every test with the marker runs as a world."""
     marked = [item for item in session.items if item.get_closest_marker("multihost_sweep")]
     if marked:
         from pytest_multihost.extensions.sweep.marker import check_markers
@@ -90,7 +90,7 @@ def pytest_multihost_plan(item: pytest.Item, settings: Settings) -> Sequence[str
 
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
-    """Begin to start the lanes, and have the undisturbed run record its points."""
+    """Begin to start the lanes, and make the undisturbed run record its points."""
     from pytest_multihost.extensions.sweep.marker import REQUEST
 
     request, spec = item.stash.get(REQUEST, None), (yield)

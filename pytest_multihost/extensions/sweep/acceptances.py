@@ -1,4 +1,4 @@
-"""Match weaknesses with those that a project accepts."""
+"""Marks the weaknesses that a project accepts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from pytest_multihost.extensions.sweep.result import Weakness
 def apply_acceptances(
     weaknesses: Sequence[Weakness], accepted: Sequence[Acceptance], *, nodeid: str
 ) -> tuple[tuple[Weakness, ...], tuple[Acceptance, ...]]:
-    """Mark the weaknesses that are accepted.
-
-    Args:
-        weaknesses: All that a sweep of one test has found.
-        accepted: The entries of the project's file.
+    """Mark the weaknesses of one test that the project's file accepts.
 
     Returns:
-        The weaknesses, and the entries for this test that no weakness meets.
+        The weaknesses, and the entries for this test that match no weakness.
     """
     mine = [each for each in accepted if each.hazard is None and each.is_for(nodeid)]
     met: list[Acceptance] = []

@@ -1,4 +1,4 @@
-"""An error at the line of each weakness, for a forge."""
+"""Makes an error annotation at the line of each weakness, for a forge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, W
 def sweep_annotations(results: Sequence[SweepResult]) -> list[Annotation]:
     """Return an error at the culprit's line of each weakness.
 
-    If that line is unknown, the error is at the line that was disturbed or at which others wait.
+    If that line is unknown, the error is at the disturbed line, or at the waiting ranks' line.
     """
     return [_annotation(result, weakness) for result, weakness in open_weaknesses(results)]
 
@@ -38,7 +38,7 @@ def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
 
 
 def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
-    """Yield what is said of a weakness below its headline, each with what it is about."""
+    """Yield the facts about a weakness for the lines below its headline, each as title and text."""
     run = weakness.witness
     yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
     if run.culprit is not None and run.culprit != run.disturbance.passed.where:

@@ -1,7 +1,7 @@
-"""What a family of disturbances chooses from, what it chooses, and how early that is run.
+"""Defines the input of a family of disturbances, its choices, and their order.
 
-Faults have a turn and a weight: those of a lower turn are run first, of one turn those of a lower
-weight. The weights follow from what published hangs were caused by: a file that one rank writes and
+Faults have a turn and a weight: a sweep runs lower turns first, and within a turn lower weights
+first. The weights follow from the causes of published hangs: a file that one rank writes and
 another looks for, a failure on the one rank that works between two operations, data that end early.
 """
 
@@ -26,14 +26,14 @@ from pytest_multihost.extensions.sweep.classes import (
 from pytest_multihost.extensions.sweep.sharing import Sharing, order_of, sharing_of
 
 MATCHED = frozenset(each.name for each in COLLECTIVES if not each.has_root)
-"""Operations in which each rank does the same, and waits for particular ranks, not for any."""
+"""Operations in which all ranks do the same, and wait for particular ranks, not for any rank."""
 
 ROOTED = frozenset(each.name for each in COLLECTIVES if each.has_root)
-"""Operations in which one rank does something else than the others."""
+"""Operations in which one rank acts differently from the others."""
 
 
 class Weight(IntEnum):
-    """How early a fault is run among those of one turn; the lowest first."""
+    """The order of faults within one turn; the lowest weight runs first."""
 
     LATE_AT_SHARED_CHANGE = 10
     SHORT_DATA = 11
@@ -54,7 +54,7 @@ class Weight(IntEnum):
 
 
 SECOND_TURN, LATER_TURN, LAST_TURN = 1, 2, 5
-"""Turns: of what a class may show at its other end, of what is costly, of what is rarely shown."""
+"""The turn of a class's other end, of costly faults, and of faults that rarely show anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Choice:
     """A fault at a point, with its place in the order.
 
     Attributes:
-        weight: Its place within the turn.
-        class_: Equal for what likely shows the same.
-        alike: Other lines at which its class is passed.
+        weight: Orders the choices of one turn.
+        class_: Equal for choices that likely show the same.
+        alike: Other lines with points of the same class.
     """
 
     turn: int
@@ -77,13 +77,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndisturbedRun:
-    """What is known of the run that a sweep disturbs, and what the user has named.
+    """The facts about the undisturbed run, and the functions that the user named.
 
     Attributes:
-        points: The points that each rank has passed, in order.
-        roles: The ranks of each role, that of rank 0 first.
-        size: Ranks of the world.
-        sharing: Which files ranks share.
+        points: The points that each rank passed, in order.
+        roles: The ranks of each role; the role of rank 0 is first.
+        size: The number of ranks.
+        sharing: The files that ranks share.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
     """
@@ -99,7 +99,7 @@ class UndisturbedRun:
     def of(
         cls, points: Records, size: int, decisions: Sequence[str], values: Sequence[str]
     ) -> UndisturbedRun:
-        """Return what follows from the points that ranks have passed."""
+        """Return the run with the given points."""
         return cls(
             points=points,
             roles=roles_of(points, size),
@@ -111,19 +111,17 @@ class UndisturbedRun:
 
     @property
     def of_the_test(self) -> Iterator[RecordedPoint]:
-        """The points of all ranks that are the test's business."""
+        """The points of all ranks that belong to the test."""
         return (each for found in self.points.values() for each in found if is_of_the_test(each))
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Ranks that pass the same points, and what is known of them.
+    """Ranks that pass the same points.
 
     Attributes:
-        ranks: The ranks.
-        points: The points of the first of them.
-        points_of_last: Those of the last.
-        run: The run.
+        points: The points of the first of these ranks.
+        points_of_last: The points of the last one.
     """
 
     ranks: tuple[int, ...]
@@ -133,12 +131,12 @@ class Role:
 
     @classmethod
     def of(cls, ranks: tuple[int, ...], run: UndisturbedRun) -> Role:
-        """Return what is known of ranks."""
+        """Return the role of these ranks."""
         return cls(ranks, run.points.get(ranks[0], ()), run.points.get(ranks[-1], ()), run)
 
     @property
     def is_everybody(self) -> bool:
-        """Whether all ranks are of the role."""
+        """Whether all ranks have this role."""
         return len(self.ranks) == self.run.size
 
     @property
@@ -147,17 +145,18 @@ class Role:
         return [each for each in self.points if each.point.point == "collective"]
 
     def of_rank(self, rank: int) -> list[RecordedPoint]:
-        """Return what of its points is the test's business, as one of the two ranks passes it."""
+        """Return the points of its first or last rank that belong to the test."""
         points = self.points if rank == self.ranks[0] else self.points_of_last
         return [each for each in points if is_of_the_test(each)]
 
     @property
     def disturbed(self) -> tuple[int, ...]:
-        """The ranks of it that may show different things.
+        """The ranks of the role to disturb, because they may show different weaknesses.
 
-        One is enough where all do the same, also in their operations: the ranks can be exchanged.
-        The first and the last are tried where one of them is the root of an operation, or ranks
-        tell each other apart: by messages, by keys of a store, or in an operation of the user's.
+        One rank is enough if all do the same, also in their operations, because the ranks are
+        interchangeable. The first and the last are tried if one of them is the root of an
+        operation, or if ranks distinguish each other: by messages, by keys of a store, or in an
+        operation of the user's.
         """
         names = {each.point.name for each in self.operations}
         others = names - MATCHED
@@ -176,10 +175,9 @@ def choices_at_ends(
     """Yield a fault at the first and the last point of each line and kind of span.
 
     Args:
-        role: The ranks.
-        is_wanted: Whether something is to be done at a point.
-        fault_at: What is done there.
-        weight: Its place within the turn.
+        is_wanted: Returns whether to disturb a rank at a point.
+        fault_at: Returns the fault for a point.
+        weight: Orders the choices of one turn.
     """
 
     def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:

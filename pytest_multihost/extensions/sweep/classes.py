@@ -1,9 +1,9 @@
-"""Classes of points: a disturbance shows at one point of a class what it shows at all.
+"""Groups points into classes: a disturbance shows the same at every point of a class.
 
-A span is what a rank does between two operations. Spans are alike if the same line ends them by the
-same operation: there the others wait, and these are mostly the rounds of a loop. What is done at
-one line in one round is a class with what is done there in the others, so its first and its last
-point are enough.
+A span is the time of a rank between two operations. Spans are of one kind if the same line ends
+them with the same operation, where the other ranks wait; most such spans are the rounds of a loop.
+The points of one line in all spans of one kind are a class, so it is enough to disturb the first
+and the last of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from fnmatch import translate
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 
-# Ranks that pass the same points: what disturbs one of them disturbs the others alike.
-
-
 _NUMBER = re.compile(r"[0-9]+")
 
 _COUNTED = frozenset({"batch", "collective", "sync_point"})
-"""Kinds of points of which ranks of one role pass equally many.
+"""Kinds of points that all ranks of one role pass equally often.
 
-How often a file is asked for depends on timing: ranks poll. So does how often a store is.
+Accesses to files and stores are not among them: their number depends on timing, because ranks poll.
 """
 
 Records = Mapping[int, Sequence[RecordedPoint]]
@@ -33,12 +30,12 @@ Records = Mapping[int, Sequence[RecordedPoint]]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where and how points are passed, whatever their number and span.
+    """The common part of all points of one line, without their number and span.
 
     Attributes:
-        call: Which call on a file.
+        call: The call on a file.
         line: File and line of the user's code; None if none is on the stack.
-        name: Without numbers; empty where the line says enough.
+        name: The point's name without numbers; empty if the line is enough.
     """
 
     kind: str
@@ -48,10 +45,10 @@ class Site:
 
 
 def site_of(passed: RecordedPoint) -> Site:
-    """Return where and how a point was passed.
+    """Return the site of a point.
 
-    The line says enough: a loop over files is one site. Without a line, as in a library's own
-    threads, the name stands for it; of operations, always.
+    For a call on a file the line is enough, so a loop over files is one site. Without a line, as in
+    a library's own threads, and for all other points, the site also has the name.
     """
     point, where = passed.point, passed.where
     line = (where.file, where.line) if where is not None else None
@@ -61,12 +58,7 @@ def site_of(passed: RecordedPoint) -> Site:
 
 
 def roles_of(points: Records, size: int) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each role, that of rank 0 first.
-
-    Args:
-        points: The points that each rank has passed.
-        size: Ranks of the world.
-    """
+    """Return the ranks of each role; the role of rank 0 is first."""
     named = _RankNumbers.of(points)
     roles: dict[Hashable, list[int]] = {}
     for rank in range(size):
@@ -75,13 +67,13 @@ def roles_of(points: Records, size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _signature(points: Iterable[RecordedPoint], named: _RankNumbers) -> Hashable:
-    """Return what is equal for ranks of one role: the points they pass, in any order."""
+    """Return the key of a rank's role: the points that the rank passes, in any order."""
     points = list(points)
     made = {(site_of(e).line, e.point.name) for e in points if e.point.call == "mkdir"}
     sites = {
         (site_of(each), named.name_of(each))
         for each in points
-        # Whoever is not the first to make a folder asks whether it is one.
+        # A rank that is not the first to make a folder also asks whether it is one.
         if each.point.call != "stat" or (site_of(each).line, each.point.name) not in made
     }
     counted = (each for each in points if each.point.point in _COUNTED)
@@ -94,25 +86,25 @@ def _polls(passed: RecordedPoint) -> bool:
 
 
 _Position = tuple[Site, str, int]
-"""Site, name without numbers, and which of its numbers."""
+"""A site, a name without numbers, and the index of a number in the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RankNumbers:
-    """Which numbers in the names of points are the rank's own, as in ``shard-0.pt``.
+    """The numbers in the names of points that derive from the rank, as in ``shard-0.pt``.
 
-    A number is, if each rank has another one there, always as far from its own number: from 0, from
-    1, or its neighbour's.
+    A number derives from the rank if it differs from the rank by the same offset on every rank:
+    ranks counted from 0 or from 1, or the rank of a neighbour.
 
     Attributes:
-        offsets: How far it is, for each position of a number that is the rank's own.
+        offsets: The offset, for each position of such a number.
     """
 
     offsets: Mapping[_Position, int]
 
     @classmethod
     def of(cls, points: Records) -> _RankNumbers:
-        """Find them in all points of all ranks."""
+        """Find these numbers in all points of all ranks."""
         seen: dict[_Position, dict[int, set[int]]] = {}
         for rank, passed in points.items():
             for each in passed:
@@ -127,7 +119,7 @@ class _RankNumbers:
         return cls(offsets)
 
     def name_of(self, passed: RecordedPoint) -> str:
-        """Return the name of a point, with a word in place of the rank's own number."""
+        """Return the name of a point, with "{rank}" for each number that derives from the rank."""
         own = iter(
             self.offsets.get(position) == number - passed.rank
             for position, number in _numbers(passed)
@@ -143,30 +135,30 @@ def _numbers(passed: RecordedPoint) -> list[tuple[_Position, int]]:
 
 
 _NOT_OF_THE_TEST = (
-    # What the kernel and the system hold: no failure of a file system.
+    # Files of the kernel and the system: a file system does not fail there.
     *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/*"),
-    # Python and installed packages: read once, mostly at imports, long before a job's first step.
+    # Python and installed packages are read once, mostly at imports, long before the first step.
     *("*/site-packages/*", "*/dist-packages/*", "*/lib/python3*", "*.py", "*.pyc", "*__pycache__*"),
-    # Of this plugin, pytest and coverage: there only because it is a test.
+    # Files of this plugin, pytest and coverage exist only because this is a test.
     *("*/.pytest_multihost/*", "*/.pytest_cache/*", "*/.coverage*", "*/pytest.ini"),
-    # Caches of compilers: machine-wide, made to be shared, and warm or cold by chance.
+    # Caches of compilers are machine-wide, made to be shared, and warm or cold by chance.
     *("*torchinductor_*", "*/triton/*", "*/.triton/*", "*/jax_cache*", "*/.cache/*"),
-    # Libraries of the system and extension modules; another one may be what the test builds.
+    # Libraries of the system and extension modules; other libraries may be built by the test.
     *("/lib/*", "/lib64/*", "*.cpython-*.so", "*.abi3.so"),
 )
-"""Globs of files that are not the test's own business.
+"""Globs of files that do not belong to the test.
 
-What a library does in the test's folders is: to commit a checkpoint is what goes wrong.
+Accesses of a library in the test's folders do belong to it: commits of checkpoints go wrong.
 """
 
 _matches_any = re.compile("|".join(map(translate, _NOT_OF_THE_TEST))).match
 
 _NEVER_DISTURBED = frozenset({"rendezvous", "start"})
-"""Points that are passed by the harness, not by the test."""
+"""Points that the harness passes, not the test."""
 
 
 def is_of_the_test(passed: RecordedPoint) -> bool:
-    """Return whether to disturb a rank at a point can show something about the test."""
+    """Return whether a point belongs to the test, so that a fault there can show a weakness."""
     point = passed.point
     if point.point in _NEVER_DISTURBED:
         return False
@@ -185,12 +177,12 @@ def kinds_of_spans(points: Iterable[RecordedPoint]) -> Mapping[int, SpanKind]:
 
 @dataclass(frozen=True, slots=True)
 class PointClass:
-    """Points of a role that are alike.
+    """Equivalent points of a role.
 
     Attributes:
-        key: What they have in common.
-        points: Those of the role's first rank, in order.
-        points_of_last: The same of its last rank.
+        key: Equal for all points of the class.
+        points: The points of the role's first rank, in order.
+        points_of_last: The points of the role's last rank, in order.
     """
 
     key: Hashable
@@ -198,24 +190,23 @@ class PointClass:
     points_of_last: tuple[RecordedPoint, ...]
 
     def lines_beside(self, passed: RecordedPoint) -> tuple[Place, ...]:
-        """Return the lines of its points, in order, but for that of one of them."""
+        """Return the lines of its points, in order, except the line of one point."""
         lines = dict.fromkeys(each.where for each in self.points if each.where is not None)
         return tuple(each for each in lines if each != passed.where)
 
     @property
     def is_poll(self) -> bool:
-        """Whether they are one call on one file, made again and again in one span.
+        """Whether the points are one call on one file, repeated within one span.
 
-        Nothing of the rank's own happens in between, so it does not matter at which of them it is
-        disturbed.
+        The rank does nothing else in between, so a fault shows the same at any of them.
         """
         return len({(each.point.name, each.point.call, each.span) for each in self.points}) == 1
 
     @property
     def ends(self) -> tuple[RecordedPoint, ...]:
-        """The first point and the last one, of different ranks if possible.
+        """The first and the last point, of different ranks if possible.
 
-        Both ranks are disturbed that way, each at one of the points.
+        Then both ranks are disturbed, each at one of the points.
         """
         if len(self.points) < 2:  # noqa: PLR2004 - a first and a last
             return self.points[:1]
@@ -227,12 +218,12 @@ def classes_of(
     last: Sequence[RecordedPoint],
     key_of: Callable[[RecordedPoint, SpanKind], Hashable | None],
 ) -> tuple[PointClass, ...]:
-    """Return the classes of a role's points that are the test's business, in order.
+    """Return the classes of a role's points that belong to the test, in order.
 
     Args:
         first: All points of the role's first rank.
         last: All points of its last rank.
-        key_of: Returns what is equal for points of one class; None for a point of none.
+        key_of: Returns the key of a point's class; None for a point without a class.
     """
     groups, others = _grouped(first, key_of), _grouped(last, key_of)
     return tuple(

@@ -1,4 +1,4 @@
-"""The names of the files of a sweep, in the folder of the undisturbed attempt."""
+"""Names the files of a sweep in the folder of the undisturbed attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hook of sweeps, for other extensions."""
+"""Declares the hook with which other extensions suggest faults to a sweep."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def pytest_multihost_suspects(  # type: ignore[empty-body]
     config: pytest.Config, attempt: CompletedAttempt
 ) -> Mapping[Fault, Place | None]:
-    """Return faults that are likely to show a weakness of a test, with the lines they are about.
+    """Return faults that are likely to show a weakness of a test, each with the line concerned.
 
-    A sweep tries them first. Implement it with ``hookimpl(optionalhook=True)``: there may be no
-    sweeps.
+    A sweep tries them first. Implement it with ``hookimpl(optionalhook=True)``, because sweeps may
+    be switched off.
 
     Args:
         attempt: The undisturbed attempt.

@@ -1,14 +1,14 @@
-"""Judge a run with one disturbance.
+"""Judges a run with one disturbance.
 
-A weakness is shown if somebody waits for what never comes. What is no weakness:
+A run shows a weakness if a rank waits for something that never comes. The following runs show none:
 
 * The failure reached every rank, and all ended by themselves, whatever they raised.
-* Some ranks passed and others failed, and nobody was left waiting.
-* A rank that was only late let others give up after a timeout of theirs, and all ended: that is
-  what the timeout is for.
+* Some ranks passed and others failed, and no rank was left waiting.
+* A rank was only late, others gave up after their own timeout, and all ended. That is the purpose
+  of the timeout.
 
-The harness's own barrier and gather release the others when a rank fails, so ranks that have ended
-by them have been told.
+The harness's own barrier and gather release the other ranks when a rank fails, so the failure
+reached the ranks that they ended.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unan
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
 
 SLOWER = 5.0
-"""How many times as long as undisturbed a world may take before a rank that is still at work counts
-as one that waits, where nothing proves that it does."""
+"""Without a proof, a rank that has not ended counts as waiting after this many times the duration
+of the undisturbed run."""
 
 LEAST_WAIT_S = 2.0
-"""The same in seconds, for short tests."""
+"""The least such time, in seconds, for short tests."""
 
 OWN_TIMEOUT_S = 60.0
-"""Timeouts up to here are the program's own; a runtime's are of minutes."""
+"""Timeouts up to this are the program's own; a runtime's timeouts are minutes."""
 
 _FAILED = ("crashed", "error", "failed", "killed_as_planned")
-"""Outcomes of ranks that have failed by themselves."""
+"""Outcomes of ranks that failed by themselves."""
 
 _PROOFS = ("proof", "mismatch")
-"""Endings of worlds in which nobody can go on."""
+"""Endings of worlds that prove that no rank can go on."""
 
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
-"""Endings of worlds that have not run the test to an end, for a reason of the harness's."""
+"""Endings of worlds that the harness did not run to the end of the test."""
 
 
 def judge_run(
@@ -55,13 +55,13 @@ def judge_run(
     token: str = "",
     directory: str | None = None,
 ) -> DisturbedRun:
-    """Say what a disturbance has brought about.
+    """Return the judged run of a disturbance.
 
     Args:
-        disturbance: What was done; its fault is the last of its kind in the world's.
-        judged: The world, judged as that of any test.
+        disturbance: Its fault is the last equal one among the world's faults.
+        judged: The world, judged like the world of any test.
         usual_s: Duration of the undisturbed run.
-        directory: The run's artifacts, relative to the artifacts directory.
+        directory: The run's folder, relative to the artifacts directory.
     """
     run = _Run(disturbance, judged, usual_s)
     outcome = run.outcome()
@@ -101,7 +101,7 @@ class _Run:
 
     @property
     def rank(self) -> int:
-        """The rank that was disturbed: of a fault of whichever comes first, that one."""
+        """The disturbed rank; for a fault of the first rank at a point, the rank that was first."""
         index = self.index()
         if not self.disturbance.fault.is_first or index is None:
             return self.disturbance.passed.rank
@@ -109,13 +109,13 @@ class _Run:
 
     @property
     def ranks(self) -> Sequence[RankFinding]:
-        """What happened to each rank."""
+        """The findings of all ranks."""
         return self.judged.finding.ranks
 
     # The outcome
 
     def outcome(self) -> RunOutcome:
-        """Return what the disturbance has brought about."""
+        """Return the outcome of the disturbance."""
         result, finding = self.judged.result, self.judged.finding
         if result.ending in _NO_RUN or not self.has_happened() or self.is_still_held():
             return "not reached"
@@ -135,12 +135,12 @@ class _Run:
         return "told"
 
     def is_proven(self) -> bool:
-        """Return whether it was seen that nobody could go on."""
+        """Return whether the run proves that no rank could go on."""
         result = self.judged.result
         return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
 
     def index(self) -> int | None:
-        """Return which of the world's faults the disturbance's is; the test may have others."""
+        """Return the index of the disturbance's fault among the world's; the test may have some."""
         fault = self.disturbance.fault
         found = [
             index
@@ -155,7 +155,7 @@ class _Run:
         return index is not None and bool(firings(self.judged.result, index))
 
     def is_still_held(self) -> bool:
-        """Return whether the fault itself keeps the rank from going on."""
+        """Return whether the fault itself still stops the rank."""
         if self.disturbance.fault.kind != "hold" or self.judged.result.ending != "overrun":
             return False
         return self.held_until_s() is None
@@ -175,7 +175,7 @@ class _Run:
         return last.at_s if last is not None and ended else None
 
     def has_passed_again(self) -> bool | None:
-        """Return whether the rank has passed the point again after the fault; None: not known."""
+        """Return whether the rank passed the point again after the fault; None if unknown."""
         at = self.disturbance.fault.at
         for event in self.judged.result.history:
             if event.rank == self.rank and isinstance(event.body, PointsPassed):
@@ -185,7 +185,10 @@ class _Run:
         return None
 
     def was_pressed(self) -> bool | None:
-        """Return whether others polled while the rank was held, or had timeouts of seconds."""
+        """Return whether others polled while the rank was held, or had timeouts of seconds.
+
+        None if the rank was not held.
+        """
         index = self.index()
         ends = [
             event.body
@@ -197,7 +200,7 @@ class _Run:
         return any(each.is_pressed or each.reason in ("others poll", "max_s") for each in ends)
 
     def unfinished(self) -> tuple[int, ...]:
-        """Return the ranks that have not ended by themselves."""
+        """Return the ranks that did not end by themselves."""
         return tuple(
             each.facts.rank
             for each in self.ranks
@@ -205,21 +208,21 @@ class _Run:
         )
 
     def gave_up(self) -> tuple[int, ...]:
-        """Return the ranks that ended because they waited for another in vain, or lost it."""
+        """Return the ranks that ended because they waited for a rank in vain, or lost it."""
         return tuple(each.facts.rank for each in self.ranks if each.has_given_up)
 
     def someone_waits(self, unfinished: Sequence[int]) -> bool:
         """Return whether ranks that have not ended wait, and are not only slow.
 
-        A diagnosis says so, or a proof. Without either, as for ranks that poll, they have to
-        be at it for much longer than the whole test takes.
+        A proof or a diagnosis shows it. Without either, as for ranks that poll, the time since the
+        first end of a rank must be much longer than the whole test takes.
         """
         result, diagnosis = self.judged.result, self.judged.diagnosis
         if result.ending in _PROOFS:
             return True
         if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
-            # Those that only sleep again and again since a failure are likely to wait for it.
-            # Whoever stays in an operation, say for a key of the store, does wait.
+            # Ranks that sleep again and again after a failure only probably wait for that rank.
+            # A rank that stays in one operation, such as a wait for a key of the store, does wait.
             in_operations = {each.rank for each in diagnosis.waits_for if each.operation}
             is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
             is_stuck = in_operations.issuperset(unfinished) and all(map(self.is_stuck, unfinished))
@@ -233,8 +236,9 @@ class _Run:
     def is_stuck(self, rank: int) -> bool:
         """Return whether a rank has been in one operation for most of the time since a failure.
 
-        Not one with a timeout of seconds, which it may handle, nor one of many in a row: ranks
-        that go on without the one that has failed are in an operation most of the time, too.
+        An operation with a timeout of seconds does not count, because the rank may handle that. Nor
+        do many short operations, because ranks that go on without the failed one also spend most of
+        the time in operations.
         """
         result = self.judged.result
         failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
@@ -248,9 +252,9 @@ class _Run:
         )
 
     def has_timed_out(self) -> bool:
-        """Return whether a timeout has ended a wait for what would never have come.
+        """Return whether a timeout ended a wait for something that would never have come.
 
-        Not one for a rank that was held at that time: it would have come.
+        A wait for a rank that was held at that time does not count: that rank would have come.
         """
         at_s = [each.at_s for each in self.ranks if each.at_s is not None and self.timed_out(each)]
         if not at_s:
@@ -261,9 +265,10 @@ class _Run:
         return released_s is not None and min(at_s) > released_s
 
     def timed_out(self, found: RankFinding) -> bool:
-        """Return whether a rank has failed because its wait for another was in vain.
+        """Return whether a rank failed because it waited for another rank in vain.
 
-        A connection that is closed tells a rank; so does the harness's own barrier.
+        A closed connection or the harness's own barrier does not count: either reports the failure
+        to the rank.
         """
         error = _raised(found)
         if error is None or error.is_harness_symptom or is_closed_connection(error):
@@ -272,7 +277,7 @@ class _Run:
             return True
         return found.facts.rank != self.rank and is_unanswered(error)
 
-    # Who, and where
+    # Ranks and lines
 
     def waiting(self) -> tuple[int, ...]:
         """Return the ranks that wait."""
@@ -288,7 +293,7 @@ class _Run:
         return others or found
 
     def culprit(self, waiting: Sequence[int]) -> int:
-        """Return the rank that the others wait for: the disturbed one, unless it is another."""
+        """Return the rank that the others wait for; usually the disturbed one."""
         diagnosis = self.judged.diagnosis
         if diagnosis is not None and not {*diagnosis.culprits} <= {*waiting}:
             return self.rank if self.rank in diagnosis.culprits else diagnosis.culprits[0]
@@ -296,12 +301,12 @@ class _Run:
             return self.rank
         others = [each for each in self.ranks if each.facts.rank not in waiting]
         failed = [each for each in others if each.outcome in _FAILED]
-        # Else those that have left the test: a rank that polls waits for what they have not done.
+        # Otherwise ranks that left the test: a polling rank waits for something they did not do.
         first = min(failed or others, key=lambda each: each.at_s or 0.0, default=None)
         return first.facts.rank if first is not None else self.rank
 
     def culprits(self, culprit: int | None) -> tuple[int, ...]:
-        """Return all ranks that the others wait for, the one that is told among them."""
+        """Return all ranks that the others wait for, including the reported culprit."""
         diagnosis = self.judged.diagnosis
         if culprit is None:
             return ()
@@ -309,10 +314,9 @@ class _Run:
         return found if culprit in found else (culprit,)
 
     def culprit_line(self, culprit: int | None) -> Place | None:
-        """Return the line at which the culprit failed or is; else where it was disturbed.
+        """Return the line at which the culprit failed or is, otherwise the disturbed line.
 
-        A rank that has left the test is at no line: what it did otherwise began where it was
-        disturbed.
+        A rank that left the test is at no line; its behaviour changed at the disturbed line.
         """
         if culprit is None:
             return None
@@ -337,7 +341,7 @@ class _Run:
         return self.line_of(rank) or self.error_line(rank)
 
     def operation(self, waiting: Sequence[int]) -> OperationName | None:
-        """Return what the waiting ranks wait in."""
+        """Return the operation in which the waiting ranks wait."""
         diagnosis = self.judged.diagnosis
         if diagnosis is not None:
             theirs = (each for each in diagnosis.waits_for if each.rank in waiting)
@@ -370,7 +374,7 @@ class _Run:
         return self._place(Frame(error.file, error.line, error.function or ""))
 
     def parting_line(self, rank: int) -> Place | None:
-        """Return the line at which a rank did otherwise than the others, if known."""
+        """Return the line at which a rank diverged from the others, if known."""
         diagnosis = self.judged.diagnosis
         divergence = diagnosis.divergence if diagnosis is not None else None
         for side in divergence.sides if divergence is not None else ():
@@ -381,10 +385,10 @@ class _Run:
     def _place(self, frame: Frame | None) -> Place | None:
         return self.judged.context.place(frame) if frame is not None else None
 
-    # Words
+    # Texts
 
     def summary(self, outcome: RunOutcome) -> str:
-        """Return one sentence on what has happened."""
+        """Return one sentence that describes the run."""
         if outcome == "not reached":
             return self.judged.result.reason or "the fault did not happen"
         diagnosis = self.judged.diagnosis
@@ -396,7 +400,7 @@ class _Run:
         return self.judged.finding.reason
 
     def error_text(self, culprit: int | None) -> str | None:
-        """Return the error of the disturbed rank, else that of the culprit, as one line."""
+        """Return the error of the disturbed rank, otherwise of the culprit, as one line."""
         for rank in dict.fromkeys((self.rank, *(() if culprit is None else (culprit,)))):
             error = self.ranks[rank].error
             if error is not None:

@@ -1,4 +1,4 @@
-"""The marker `multihost_sweep`: how one test is to be swept."""
+"""Reads the marker `multihost_sweep` of a test."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ _DATA = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """How one test is to be swept.
+    """The families, budget and functions for the sweep of one test.
 
     Attributes:
-        families: With which disturbances.
-        budget_s: Seconds.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
-        batches: Data loaders, as ``module:name``, beside those of torch and grain.
+        batches: Data loaders, as ``module:name``, in addition to those of torch and grain.
     """
 
     families: tuple[str, ...]
@@ -51,13 +49,13 @@ class SweepRequest:
 
 
 REQUEST = pytest.StashKey[SweepRequest]()
-"""How a test is to be swept; not there if it is not."""
+"""The request of a test; absent if the test is not swept."""
 
 
 def read_sweep_request(
     item: pytest.Item, settings: Settings
 ) -> tuple[SweepRequest | None, list[str]]:
-    """Return how a test is to be swept, None if it is not, and every problem with its marker."""
+    """Return the request of a test, None if it is not swept, and every problem with its marker."""
     mark = item.get_closest_marker("multihost_sweep")
     if mark is None:
         if not settings.get(SWEEP):
@@ -82,16 +80,16 @@ def read_sweep_request(
 
 
 def _own_data(item: pytest.Item) -> tuple[str, ...]:
-    """Return the functions of a test's module that by their kind and name yield a rank's data."""
+    """Return the functions of a test's module that probably yield a rank's data."""
     module = getattr(item, "module", None)
     return tuple(data_functions(module)) if isinstance(module, ModuleType) else ()
 
 
 def data_functions(module: ModuleType) -> Iterator[str]:
-    """Yield the generator functions of a module whose names say that they yield data.
+    """Yield the generator functions of a module whose names suggest that they yield data.
 
-    Also those that it has imported by name, unless from an installed library. Each is one that can
-    be found by its own name again.
+    This includes functions that the module imports by name, except from installed libraries. Each
+    function is an attribute of the module that defines it, under its own name.
     """
     functions = [each for each in vars(module).values() if isinstance(each, FunctionType)]
     for each in filter(inspect.isgeneratorfunction, functions):
@@ -129,7 +127,7 @@ _SWEEP_CHECKS: Mapping[str, Check] = {
 
 
 def plan_sweep_of(item: pytest.Item, settings: Settings) -> list[str]:
-    """Keep how a test is to be swept; return every problem with its marker."""
+    """Store the request of a test; return every problem with its marker."""
     request, problems = read_sweep_request(item, settings)
     if request is not None and not item.config.getoption("multihost_replay"):
         item.stash[REQUEST] = request
@@ -137,12 +135,13 @@ def plan_sweep_of(item: pytest.Item, settings: Settings) -> list[str]:
 
 
 def check_markers(items: Iterable[pytest.Item]) -> None:
-    """Check that what is marked to be swept runs as a world.
+    """Check that every test with the marker runs as a world.
 
-    A marker of a module or class may be meant for some of its tests only.
+    Markers of a module or class are skipped, because they may be meant for some of its tests only.
 
     Raises:
-        pytest.UsageError: With every test that has the marker itself, and is no multihost test.
+        pytest.UsageError: A test has the marker itself, and is no multihost test; lists all such
+            tests.
     """
     wrong = [
         f"{item.nodeid}: @pytest.mark.multihost_sweep is on a test that is not a multihost test,"

@@ -1,4 +1,4 @@
-"""The patterns that remove weaknesses; docs/mending.md shows each with code."""
+"""Lists the patterns that remove weaknesses; docs/mending.md shows each with code."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pytest_multihost.extensions.sweep.result import DisturbedRun
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A pattern that removes a sort of weakness.
+    """A pattern that removes a kind of weakness.
 
     Attributes:
-        anchor: Its section of docs/mending.md.
+        anchor: The pattern's section of docs/mending.md.
     """
 
     anchor: str
@@ -21,7 +21,7 @@ class Mending:
 
     @property
     def page(self) -> str:
-        """Where it is described, with an example."""
+        """The link to its description, with an example."""
         return f"docs/mending.md#{self.anchor}"
 
 
@@ -70,5 +70,5 @@ _BY_KIND = {each.name: _BY_ANCHOR[each.mending] for each in BUILT_IN_KINDS if ea
 
 
 def mending_of_kind(run: DisturbedRun) -> Mending:
-    """Return the pattern that removes what a kind of fault mostly shows."""
+    """Return the pattern that removes the usual weakness of the run's kind of fault."""
     return _BY_KIND.get(run.disturbance.fault.kind, BROADCAST_DECISIONS)

@@ -1,4 +1,4 @@
-"""The options of sweeps."""
+"""Defines the options of sweeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parse_families(text: str) -> tuple[str, ...]:
     """Read "late,fails".
 
     Raises:
-        SettingError: There is no such family.
+        SettingError: A family does not exist.
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     found = tuple(each for each in FAMILIES if each in parts)
@@ -35,7 +35,7 @@ SWEEP: Option[tuple[str, ...]] = Option(
     default=(),
     bare=",".join(DEFAULT_FAMILIES),
 )
-"""Sweep every multihost test with these; empty: only tests with the marker."""
+"""Families for every multihost test; if empty, only tests with the marker are swept."""
 
 BUDGET: Option[float] = Option(
     name="sweep_budget",

@@ -1,4 +1,4 @@
-"""Plan a sweep: which rank to disturb where and how, in which order."""
+"""Plans a sweep: the faults, their ranks and points, and their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_multihost.extensions.sweep.result import Disturbance, SweepPlan
 from pytest_multihost.extensions.sweep.sharing import lock_holders_of
 
 MAX_DISTURBANCES = 10_000
-"""More than a sweep can run; of what is beyond, nothing is planned."""
+"""The maximum of planned disturbances, more than a sweep can run."""
 
 
 def plan_sweep(
@@ -30,12 +30,12 @@ def plan_sweep(
     Args:
         points: The points that each rank passed in the undisturbed run, in order.
         families: The names of the families to plan.
-        size: Ranks of the world.
+        size: The number of ranks.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
 
     Returns:
-        The plan; its disturbances are in the order in which they are to be run.
+        The plan, with the disturbances in the order of their runs.
     """
     run = UndisturbedRun.of(points, size, decisions, values)
     wanted = [FAMILIES[name].load() for name in families]
@@ -65,7 +65,7 @@ class _Chosen:
 
 
 def _disturbances(chosen: Iterable[_Chosen], run: UndisturbedRun) -> Iterator[Disturbance]:
-    """Yield disturbances, each fault once: some points of a class name the same fault."""
+    """Yield disturbances, each fault once, because several points may have the same fault."""
     holders = lock_holders_of(run.points, run.size)
     seen = set[str]()
     numbers: dict[Hashable, int] = {}

@@ -1,4 +1,7 @@
-"""The file sweep.json, see docs/sweep-json.md: the value, and texts for those who only read it."""
+"""Writes and reads sweep.json: the result of a sweep, with texts for readers.
+
+Its contract is docs/sweep-json.md.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from pytest_multihost.extensions.sweep.words import (
 )
 
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""What JSON has no number for, as texts."""
+"""The numbers that JSON lacks, by the texts that replace them."""
 
 
 def sweep_record(result: SweepResult) -> dict[str, Json]:
@@ -68,7 +71,7 @@ def write_sweep(directory: Path, result: SweepResult) -> Path:
     """Write sweep.json into a folder, and return its path.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     text = json.dumps(sweep_record(result), indent=1, allow_nan=False)
     files.write(directory / SWEEP_NAME, text + "\n")
@@ -76,13 +79,10 @@ def write_sweep(directory: Path, result: SweepResult) -> Path:
 
 
 def read_sweep(path: Path) -> SweepResult:
-    """Return what was written.
-
-    Args:
-        path: A sweep.json.
+    """Return the result in a sweep.json.
 
     Raises:
-        MultihostError: It cannot be read, or is none.
+        MultihostError: The file cannot be read, or is no result of a sweep.
     """
     try:
         return from_json(SweepResult, _with_numbers(parse_json(path.read_bytes())))
@@ -95,7 +95,7 @@ def read_sweep(path: Path) -> SweepResult:
 
 
 def sweeps_of(run: Path) -> list[SweepResult]:
-    """Return the sweeps of a run of pytest, without those that cannot be read."""
+    """Return the sweeps of a run of pytest; skips files that cannot be read."""
     found = []
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         with contextlib.suppress(MultihostError):
@@ -104,7 +104,7 @@ def sweeps_of(run: Path) -> list[SweepResult]:
 
 
 def _with_numbers(value: Json) -> Json:
-    """Return a JSON value in which values of the fault `returns` are numbers again."""
+    """Return a JSON value with the parameters of the fault `returns` as numbers again."""
     if isinstance(value, list):
         return [_with_numbers(each) for each in value]
     if not isinstance(value, dict):

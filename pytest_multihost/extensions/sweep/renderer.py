@@ -1,6 +1,7 @@
-"""What pages, annotations and summaries show of the sweeps of a run.
+"""Adds the sweeps of a run to pages, annotations and summaries.
 
-Imported in every run with worlds, so what reads and shows sweeps is imported where there are some.
+Every run with worlds imports this module. The modules that read and show sweeps are imported only
+when they are needed.
 """
 
 from __future__ import annotations

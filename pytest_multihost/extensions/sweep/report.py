@@ -1,4 +1,4 @@
-"""Render the sweep of a test for the terminal: each weakness, then what the sweep covers.
+"""Renders the sweep of a test for the terminal: each weakness, then the coverage of the sweep.
 
 Its page for a browser is in `html`.
 """
@@ -55,9 +55,9 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     """Return the result of a sweep, weaknesses first.
 
     Args:
-        files: Where its artifacts are.
-        columns: The terminal's width; lines to be copied are never cut. None if there is no
-            terminal: nothing is cut then.
+        files: Where the artifacts of the sweep are.
+        columns: The terminal's width; lines to copy are never cut. None if there is no terminal;
+            then no line is cut.
     """
     least, most = WIDTHS
     room = most if columns is None else min(most, max(least, columns))
@@ -118,10 +118,10 @@ def _stands_for(run: DisturbedRun) -> str:
 
 
 def _rows(run: DisturbedRun) -> list[Row]:
-    """Return who was disturbed, whom the others wait for if that is elsewhere, and who waits."""
+    """Return rows for the disturbed ranks, for culprits at another line, and for waiting ranks."""
     fault, passed = run.disturbance.fault, run.disturbance.passed
     disturbed = fault.ranks if isinstance(fault.ranks, tuple) else (passed.rank,)
-    if fault.is_first:  # who that was, the run says if the others wait for it
+    if fault.is_first:  # the run names that rank if the others wait for it
         disturbed = run.culprits or (passed.rank,)
     role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
     rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
@@ -156,7 +156,7 @@ def _shown_by(result: SweepResult, weakness: Weakness) -> str:
 
 
 def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
-    """Yield what the program survives, and what was not tried."""
+    """Yield the lines about survived and skipped disturbances."""
     is_weak = any(each.fails_test for each in result.weaknesses)
     role: Role = "culprit" if is_weak else "good" if result.status == "passed" else "plain"
     yield (Span(survives_text(result), role),)
@@ -166,7 +166,7 @@ def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
 
 
 def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield titles, each with its facts."""
+    """Yield titles, each with its texts."""
     if result.status == "not swept":
         return
     kinds = {kind: sum(counts) for kind, counts in result.points.items() if sum(counts)}

@@ -1,4 +1,4 @@
-"""What is left to run while a sweep runs: without what would only show again what is known."""
+"""Selects and orders the remaining disturbances of a sweep; skips those that show nothing new."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def order_rest(
     runs: Sequence[DisturbedRun],
     running: Sequence[Disturbance] = (),
 ) -> tuple[Disturbance, ...]:
-    """Return the disturbances that are left, without those that would show again what is known.
+    """Return the disturbances that may show something new, in the order of their runs.
 
     Skips a disturbance if its class has shown a weakness, or if a finished or running run makes it
-    redundant. What is at a line that has shown a weakness is run last.
+    redundant. Disturbances at lines that have shown weaknesses come last.
 
     Args:
-        rest: What has not been run, in the plan's order.
-        runs: What has been run.
-        running: What is running.
+        rest: The disturbances without a run, in the plan's order.
+        runs: The finished runs.
+        running: The disturbances that run now.
     """
     weak = [each.disturbance for each in runs if each.outcome in WEAK]
     known = _Known(runs, running)
@@ -40,7 +40,7 @@ _FaultKey = tuple[object, ...]
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known from the runs of a sweep, finished and running."""
+    """The finished and the running runs of a sweep."""
 
     runs: Sequence[DisturbedRun]
     running: Sequence[Disturbance]
@@ -61,7 +61,7 @@ class _Known:
 
     @cached_property
     def _closed(self) -> set[Hashable]:
-        """The classes that have shown a weakness, or may be about to."""
+        """The classes that have shown a weakness, or have a running disturbance."""
         weak = [each.disturbance for each in self.runs if each.outcome in WEAK]
         return {_class(each) for each in (*weak, *self.running)}
 
@@ -86,12 +86,12 @@ def _key(fault: Fault) -> _FaultKey:
 
 
 def _class(disturbance: Disturbance) -> Hashable:
-    """Return what is equal for disturbances of one class."""
+    """Return the key of a disturbance's class."""
     return disturbance.family, disturbance.role, disturbance.class_
 
 
 def _line(disturbance: Disturbance) -> Hashable:
-    """Return what is equal for what is done at one line, of one kind."""
+    """Return the key of disturbances of one family and role at one line."""
     passed = disturbance.passed
     where = passed.where
     line = (where.file, where.line) if where is not None else passed.point.name

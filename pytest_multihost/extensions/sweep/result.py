@@ -1,4 +1,4 @@
-"""A sweep of one test: the points it passed, how each was disturbed, and what came of that.
+"""Defines the result of a sweep: the plan, the disturbed runs and the weaknesses of one test.
 
 A sweep runs a passing test again and again, each time with one disturbance: one fault at one point
 of one rank. `SweepResult` is the content of sweep.json; its contract is docs/sweep-json.md. Fields
@@ -26,10 +26,10 @@ RunOutcome = Literal[
     "split",  # ranks passed and others failed, and nobody was left waiting
     "not reached",  # the disturbance did not happen
 ]
-"""What a disturbance has brought about."""
+"""The outcome of a disturbed run."""
 
 WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
-"""Outcomes that show a weakness: somebody waits for what never comes."""
+"""Outcomes that show a weakness: a rank waits for something that never comes."""
 
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 
@@ -39,12 +39,11 @@ class Disturbance:
     """One fault at one point of one rank.
 
     Attributes:
-        family: The name of its family.
-        fault: The fault; its `ranks` is one number.
-        role: The ranks that pass the same points: disturbing any of them should show the same.
-        passed: The point, as it was passed in the undisturbed run.
-        class_: Number of its class: what is done at all points of one likely shows the same.
-        alike: Other lines at which its class is passed; not each is tried.
+        fault: Its `ranks` are one rank, all ranks if `is_first`, or as suggested by an extension.
+        role: The ranks that pass the same points; disturbing any of them should show the same.
+        passed: The point, as the undisturbed run passed it.
+        class_: The number of its class; disturbances of one class likely show the same.
+        alike: Other lines with points of the class; not each is tried.
     """
 
     family: str
@@ -57,13 +56,13 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What a sweep will do, likeliest to find something first.
+    """The disturbances of a sweep, the likeliest to show a weakness first.
 
     Attributes:
         roles: The ranks of each role.
-        point_count: Number of points that all ranks have passed.
-        disturbances: What to run, in this order, as long as the budget lasts.
-        brute_force: How many runs all points of all ranks with all faults would take.
+        point_count: The number of points passed by all ranks together.
+        disturbances: Run in this order, as long as the budget lasts.
+        brute_force: The number of runs for all faults at all points of all ranks.
     """
 
     roles: tuple[tuple[int, ...], ...]
@@ -77,28 +76,26 @@ class DisturbedRun:
     """A run with one disturbance, judged.
 
     Attributes:
-        disturbance: What was done.
-        outcome: What came of it.
-        culprit: The line of user code at which the rank is that the others wait for: where it was
-            disturbed and failed, or where it waits itself.
-        library: The line of an installed package at which the culprit has failed, if it has: user
-            code calls much of a library by one line.
-        waiting: The line of user code at which ranks wait; None if nobody does.
-        waiting_ranks: Who waits.
-        culprits: Whom they wait for; several if these wait for each other.
-        operation: What they wait in.
-        kind: The kind of hang, of docs/verdict.md; None if nobody waits.
+        culprit: The culprit's line of user code: where it was disturbed and failed, or where it
+            waits itself.
+        library: The line of an installed package at which the culprit failed; None if it did not.
+            It is kept because user code calls much of a library from one line.
+        waiting: The line of user code at which ranks wait; None if no rank waits.
+        waiting_ranks: The ranks that wait for the culprits.
+        culprits: The ranks that the others wait for; several if they wait for each other.
+        operation: The operation in which the waiting ranks wait.
+        kind: The kind of hang, of docs/verdict.md; None if no rank waits.
         summary: One sentence: the diagnosis of the verdict, or the error.
-        error: The error of the disturbed rank, as text of one line; None if it has none.
-        again: Whether the disturbed rank has passed the point again afterwards; None: not known.
-        is_pressed: Whether, when a rank was held, others were polling or had timeouts of seconds;
-            None: not known.
-        detected_by: What showed that the world hangs; None if it does not.
-        is_proven: Whether it was seen that nobody could go on, which does not depend on how slow
-            the machine was.
+        error: The error of the disturbed rank, or of the culprit, as one line; None without one.
+        again: Whether the disturbed rank passed the point again afterwards; None if unknown.
+        is_pressed: Whether others polled, or had timeouts of seconds, while the rank was held; None
+            if no rank was held.
+        detected_by: The evidence that the world hangs; None if it does not.
+        is_proven: Whether the run proves that no rank could go on, however slow the machine was.
         seconds: Duration of the run.
-        token: Repeats the run: --multihost-replay.
-        directory: Its artifacts, relative to the artifacts directory; None if they are not kept.
+        token: The value of --multihost-replay that repeats the run.
+        directory: The folder of its artifacts, relative to the artifacts directory; None if they
+            are not kept.
     """
 
     disturbance: Disturbance
@@ -122,7 +119,7 @@ class DisturbedRun:
 
     @property
     def weakness_key(self) -> tuple[object, ...]:
-        """What is equal for runs that show the same weakness; the operation's number may differ."""
+        """The key of the weakness; it has the operation's name, because its number may differ."""
         lines = (self.culprit, self.library, self.waiting)
         operation = self.operation.name if self.operation is not None else None
         return (*((each.file, each.line) if each else None for each in lines), operation)
@@ -130,11 +127,11 @@ class DisturbedRun:
 
 @dataclass(frozen=True, slots=True)
 class UnsteadyRun:
-    """A run that showed a weakness, and whose repeats did not show it each time.
+    """A run that showed a weakness, although its repeats did not show it each time.
 
     Attributes:
-        run: Its index in `runs`.
-        repeated: How often it was repeated, and how often that showed the weakness again.
+        run: The index in `runs`.
+        repeated: The number of repeats, and the number of these that showed the weakness again.
     """
 
     run: int
@@ -143,15 +140,16 @@ class UnsteadyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakness:
-    """Runs that show the same: one culprit line, one waiting line, one operation.
+    """Runs that show the same culprit line, waiting line and operation.
 
     Attributes:
-        witness: The run with the mildest disturbance of those whose repeats show it each time; if
-            none does, the one whose repeats show it most often.
-        shown_by: All runs that show it, the witness among them, by their index in `runs`.
-        repeated: How often the witness was repeated, and how often it showed the weakness again.
-        unsteady: Other runs that were repeated, and did not show it each time.
-        accepted: Why the project accepts it; None if it does not.
+        witness: The run with the mildest disturbance among the runs whose repeats all show the
+            weakness; if there is none, the run whose repeats show it most often.
+        shown_by: All runs that show the weakness, including the witness, as indices in `runs`.
+        repeated: The number of repeats of the witness, and the number of these that showed the
+            weakness again.
+        unsteady: Other repeated runs that did not show the weakness each time.
+        accepted: The project's reason to accept the weakness; None if it is not accepted.
     """
 
     witness: DisturbedRun
@@ -162,7 +160,7 @@ class Weakness:
 
     @property
     def is_confirmed(self) -> bool | None:
-        """Whether a repeat has shown it again; None if nothing was repeated."""
+        """Whether a repeat showed the weakness again; None if nothing was repeated."""
         counts = [self.repeated, *(each.repeated for each in self.unsteady)]
         if not any(times for times, _ in counts):
             return None
@@ -170,7 +168,7 @@ class Weakness:
 
     @property
     def fails_test(self) -> bool:
-        """Whether it makes the test fail: it is not accepted, and not only seen by chance."""
+        """Whether the weakness makes the test fail: not accepted, and not seen by chance only."""
         return self.accepted is None and self.is_confirmed is not False
 
 
@@ -179,8 +177,7 @@ class LeftOut:
     """Disturbances that were planned and not run.
 
     Attributes:
-        reason: ``budget``, ``known``, ``machine``, ...: all are in docs/sweep-json.md.
-        count: How many.
+        reason: ``budget``, ``known``, ``machine``, ...; docs/sweep-json.md lists all reasons.
     """
 
     reason: str
@@ -193,12 +190,12 @@ class SweepResult:
     """The sweep of one test; see docs/sweep-json.md for the fields.
 
     Attributes:
-        status: ``failed`` if there is a weakness that is not accepted.
-        reason: Why the test was not swept, or what ended the sweep; None otherwise.
-        points: How many points each rank passed, by kind of point.
-        shard: Always None; earlier versions could run one part of the plan, and wrote which.
-        lanes: How many worlds ran at a time.
-        started_at: UTC, when the sweep began; empty if unknown.
+        status: ``failed`` if a weakness makes the test fail.
+        reason: The reason why the test was not swept, or why the sweep ended; None otherwise.
+        points: The number of points that each rank passed, by kind of point.
+        shard: Always None; earlier versions could run a part of the plan, and wrote its number.
+        lanes: The number of worlds at a time.
+        started_at: The start of the sweep, in UTC; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.
         unmet_acceptances: Accepted weaknesses that were not found, as texts.
     """

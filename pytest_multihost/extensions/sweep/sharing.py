@@ -1,4 +1,4 @@
-"""Which files several ranks use, and where it matters who comes first."""
+"""Finds the files that several ranks use, and the calls on them whose order matters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import ASKS, RecordedPoint
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
 
-# Which points of different ranks certainly come one after the other, whoever is late.
+# The certain order of points of different ranks, whichever rank is late.
 #
-# Operations that are over only once all ranks have entered them divide a run into epochs: what a
-# rank does in one comes before all that any rank does in the next. Within an epoch any order is
-# possible.
+# Operations that end only after all ranks have entered them divide a run into epochs. Every point
+# of an epoch comes before every point of the next one. Within an epoch any order is possible.
 
 
 Epoch = int | None
-"""The epoch of a point; None if it may be any."""
+"""The epoch of a point; None if unknown."""
 
 
 Epochs = Mapping[RecordedPoint, Epoch]
@@ -30,11 +29,11 @@ def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
 
 
 def order_of(points: Records, size: int) -> Epochs:
-    """Return the epochs of the points that ranks have passed.
+    """Return the epoch of each point that ranks passed.
 
-    Only the operations of main threads count, as far as all ranks have passed the same, in the same
-    order. Points of other threads may be of any epoch: nothing is known of when their threads were
-    begun and awaited.
+    Only operations of main threads divide epochs, and only as long as all ranks pass the same ones
+    in the same order. Points of other threads have no known epoch, because the start and the join
+    of these threads are not recorded.
     """
     met = [[e.point.name for e in points.get(rank, ()) if _meets(e)] for rank in range(size)]
     common = 0
@@ -56,13 +55,13 @@ def _meets(passed: RecordedPoint) -> bool:
 
 
 _TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
-"""Calls that make, move or remove what has a name, and what is below; `open` may make a file."""
+"""Calls that make, move or remove a name and everything below it; `open` may make a file."""
 
 LOOKS = frozenset({"listdir", "open", "stat"})
-"""Calls whose result depends on whether others have made the file."""
+"""Calls whose result depends on whether other ranks have made the file."""
 
 _IN_OPEN_FILES = frozenset({"fsync", "read", "write"})
-"""Calls that find the file whatever has become of its name since it was opened."""
+"""Calls that find the file even if its name has changed since it was opened."""
 
 
 def makes_name(passed: RecordedPoint) -> bool:
@@ -71,18 +70,17 @@ def makes_name(passed: RecordedPoint) -> bool:
 
 
 def changes(passed: RecordedPoint) -> bool:
-    """Return whether others may see what a call does."""
+    """Return whether other ranks may see the effect of a call."""
     return makes_name(passed) or passed.point.call == "write"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a rank does with a file in an epoch.
+    """A rank's call on a file in an epoch.
 
     Attributes:
-        call: The call; ``ask`` for a `stat` that asks only whether the file is there.
-        makes: Whether it makes, empties, moves or removes it.
-        epoch: When.
+        call: The call; ``ask`` for a `stat` that asks only whether the file exists.
+        makes: Whether the call makes, empties, moves or removes the file.
     """
 
     rank: int
@@ -92,7 +90,7 @@ class Access:
 
     @classmethod
     def of(cls, passed: RecordedPoint, epochs: Epochs) -> Access:
-        """Return what a point stands for."""
+        """Return the access at a point."""
         call, epoch = passed.point.call, epochs.get(passed)
         if call == "stat" and _is_asked(passed):
             call = "ask"
@@ -108,11 +106,10 @@ class Sharing:
     """The files and folders that ranks use.
 
     Attributes:
-        epochs: The epoch of each point.
-        at: What is done with each path.
-        inside: For each folder, what is done with what is directly in it.
-        below: For each folder, what is done with what is in it, however deep.
-        made: By whom, where and which folders are made.
+        at: The accesses to each path.
+        inside: For each folder, the accesses to its direct entries.
+        below: For each folder, the accesses to entries at any depth.
+        made: The folders that ranks make, each as rank, line and path.
     """
 
     epochs: Epochs = field(default_factory=dict)
@@ -122,9 +119,9 @@ class Sharing:
     made: frozenset[tuple[int, object, str]] = frozenset()
 
     def is_raced(self, passed: RecordedPoint) -> bool:
-        """Return whether the order of a call and one of another rank is open, and matters.
+        """Return whether the order of a call and another rank's call is open and matters.
 
-        It matters if one of them changes what the other finds.
+        The order matters if one call changes the result of the other.
         """
         if follows_mkdir(passed, self.made):
             return False
@@ -132,11 +129,11 @@ class Sharing:
         return any(may_be_concurrent(epoch, each.epoch) for each in self._conflicts(passed))
 
     def is_seen(self, passed: RecordedPoint) -> bool:
-        """Return whether another rank ever finds what a call changes, or changes what it finds."""
+        """Return whether a call and some call of another rank affect each other, in any epoch."""
         return any(True for _ in self._conflicts(passed))
 
     def _conflicts(self, passed: RecordedPoint) -> Iterator[Access]:
-        """Yield what others do that changes what a call finds, or finds what it changes."""
+        """Yield other ranks' accesses that change a call's result, or whose result it changes."""
         mine = Access.of(passed, self.epochs)
         for path in _paths(passed):
             near = (
@@ -154,9 +151,9 @@ class Sharing:
         """Return whether the order of two calls matters.
 
         Args:
-            path: Its path.
-            other: One at the same path, above or below it.
-            at: That one's path; empty if below.
+            path: The path of `mine`.
+            other: An access to the same path, or to a path above or below it.
+            at: The path of `other`; empty if it is below.
             folder: The upper one of both paths.
         """
         if path == at:
@@ -171,15 +168,15 @@ class Sharing:
         )
 
     def _is_made_anyway(self, upper: Access, lower: Access, folder: str) -> bool:
-        """Return whether a call makes a folder that whoever uses what is in it makes as well."""
+        """Return whether the upper call makes a folder that the lower call's rank also makes."""
         makers = {each.rank for each in self.at.get(folder, ()) if each.call == "mkdir"}
         return upper.call == "mkdir" and lower.rank in makers
 
     def made_by_others(self, passed: RecordedPoint) -> Iterator[str]:
-        """Yield globs for what others alone make and a call looks for.
+        """Yield globs for the files that a call looks for and only other ranks make.
 
-        Of a folder that is listed: all that is in it, and the last that was made. With the first
-        nothing of it is seen, with the second a part.
+        For a listed folder these are all its entries, and the last entry made. Hiding the first
+        shows an empty folder, hiding the second a part of it.
         """
         path = passed.point.name
         if passed.point.call == "listdir":
@@ -192,7 +189,7 @@ class Sharing:
             yield path
 
     def has_one_order(self, folder: str) -> bool:
-        """Return whether a folder certainly has not two entries: it was made, and then used."""
+        """Return whether the test made a folder and it has fewer than two entries."""
         is_made = any(each.call == "mkdir" for each in self.at.get(folder, ()))
         return is_made and sum(_folder(each) == folder for each in self.at) < _TWO
 
@@ -209,8 +206,8 @@ _TWO = 2
 def _clash(one: Access, other: Access) -> bool:
     """Return whether the order of two calls on one file matters.
 
-    What is in a file matters to who reads or writes it, or asks for more than its name; an `open`
-    for reading finds it whatever is in it.
+    The content of a file matters to calls that read or write it, or ask for more than its name. An
+    `open` for reading does not depend on the content.
     """
     for each, there in ((one, other), (other, one)):
         if each.call == "write" and there.call in ("read", "stat", "write", "rename"):
@@ -223,13 +220,13 @@ def _clash(one: Access, other: Access) -> bool:
 def follows_mkdir(passed: RecordedPoint, made: Collection[tuple[int, object, str]]) -> bool:
     """Return whether a rank asks about a folder only because it could not make it.
 
-    Whoever makes a folder that may exist, and is not the first, asks whether it is a folder.
+    A rank that makes a folder that may exist, and is not the first, asks whether it is a folder.
     """
     return passed.point.call == "stat" and _place(passed) in made
 
 
 def folders_made(points: Records) -> frozenset[tuple[int, object, str]]:
-    """Return by which ranks, at which lines, which folders are made."""
+    """Return the folders that ranks make, each as rank, line and path."""
     return frozenset(
         _place(each) for passed in points.values() for each in passed if each.point.call == "mkdir"
     )
@@ -241,7 +238,7 @@ def _place(passed: RecordedPoint) -> tuple[int, object, str]:
 
 
 def sharing_of(points: Records, epochs: Epochs) -> Sharing:
-    """Return which ranks use which files and folders, and when."""
+    """Return the accesses of all ranks to files and folders of the test."""
     at: dict[str, set[Access]] = {}
     inside: dict[str, set[Access]] = {}
     below: dict[str, set[Access]] = {}
@@ -274,34 +271,34 @@ def _above(path: str) -> list[str]:
     return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
 
 
-# Which points are passed by whoever holds a lock: in another run that may be another rank.
+# The points that only the holder of a lock passes; in another run another rank may hold it.
 #
-# A lock file is made by the rank that comes first, and removed by it; the others look for it. What
-# only that rank does afterwards is not bound to its number, so a disturbance of it is one of
-# whichever rank comes first.
+# The first rank makes a lock file and removes it; the other ranks look for the file. The points
+# that only that rank passes afterwards do not depend on its number, so a disturbance there is a
+# fault of the first rank at the point.
 
 
 _TAKES = frozenset({"link", "mkdir", "open"})
 _GIVES_BACK = frozenset({"rename", "rmdir", "unlink"})
 
 _Named = tuple[str, str]
-"""Name and call of a point."""
+"""The name and the call of a point."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolders:
-    """The points that one rank alone passes after several have tried to take a lock.
+    """The points that only one rank passes after it has tried to take a lock.
 
     Attributes:
-        size: Number of ranks.
-        alone: Those points, by name and call, each with its rank.
+        size: The number of ranks.
+        alone: The rank of each such point, by name and call.
     """
 
     size: int
     alone: Mapping[_Named, int]
 
     def of_any(self, fault: Fault, passed: RecordedPoint) -> Fault:
-        """Return a fault at a point, for whichever rank passes it first if that may vary."""
+        """Return a fault at a point; for the first rank there if that rank may vary."""
         point = passed.point
         is_here = fault.at.point == "io" and _named(fault.at) == _named(point)
         if not is_here or self.alone.get(_named(point)) != passed.rank:
@@ -310,11 +307,11 @@ class LockHolders:
 
 
 def lock_holders_of(points: Records, size: int) -> LockHolders:
-    """Return what is done by one rank alone since it may have taken a lock.
+    """Return the points that only one rank passes after it has tried to take a lock.
 
     Args:
-        points: The points that each rank has passed, in order.
-        size: Ranks of the world.
+        points: The points that each rank passed, in order.
+        size: The number of ranks.
     """
     ranks_of: dict[_Named, set[int]] = {}
     for rank, passed in points.items():

@@ -1,4 +1,4 @@
-"""All sweeps of a run as a page in Markdown, for a forge."""
+"""Renders all sweeps of a run as Markdown, for the summary of a forge."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_TOKEN = 2000
 
 
 def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
-    """Return sweeps as Markdown; the empty text where nothing was swept.
+    """Return sweeps as Markdown; empty if there are none.
 
     Args:
         results: One for each test.
-        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
+        max_bytes: The maximum size; parts that do not fit are skipped, and a note replaces them.
     """
     if not results:
         return ""

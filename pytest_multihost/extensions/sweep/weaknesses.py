@@ -1,4 +1,4 @@
-"""Reduce runs to the weaknesses that they show."""
+"""Reduces disturbed runs to weaknesses, and selects the runs to repeat."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pytest_multihost.extensions.sweep.result import (
 )
 
 REPEATS = 5
-"""How often a witness is repeated before it is told."""
+"""The number of repeats of a witness before the report."""
 
 MOST_WITNESSES = 3
-"""How many runs of one weakness are repeated, one after the other, until one is steady."""
+"""The number of runs of one weakness that are repeated, in turn, until one is steady."""
 
 Counts = tuple[int, int]
-"""How often a run was repeated, and how often that showed its weakness again."""
+"""The number of repeats of a run, and the number of these that showed its weakness again."""
 
 
 def find_weaknesses(
     runs: Sequence[DisturbedRun], repeats: Sequence[DisturbedRun] = ()
 ) -> tuple[Weakness, ...]:
-    """Return what runs show: one weakness for each culprit line, waiting line and operation.
+    """Return one weakness for each culprit line, waiting line and operation.
 
     Args:
         runs: One run of each disturbance.
-        repeats: Further runs of some of them.
+        repeats: Further runs of some disturbances.
     """
 
     def counted(run: DisturbedRun) -> Counts:
@@ -62,13 +62,12 @@ def find_weaknesses(
 
 
 def _witness(mildest: Sequence[int], counts: Mapping[int, Counts]) -> int:
-    """Return which run is the witness: the first that no repeat has failed to repeat.
+    """Return the witness: the mildest run whose repeats all showed the weakness again.
 
-    If none of a few is, it is the one of them that was repeated best.
+    If none of the first `MOST_WITNESSES` runs is steady, the witness is the steadiest of them.
 
     Args:
         mildest: The runs, the mildest first.
-        counts: How often each was repeated, and how often that showed the same.
     """
     tried = mildest[:MOST_WITNESSES]
     steady = [each for each in tried if counts[each][0] == counts[each][1]]
@@ -85,9 +84,10 @@ def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturb
 
 
 def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
-    """Return whether a repeated run shows a weakness at a line of its witness's.
+    """Return whether a repeated run shows a weakness at a line of its witness.
 
-    Of several ranks that wait at several lines, it depends on timing which of them is told.
+    One equal line is enough: if several ranks wait at several lines, the reported line depends on
+    timing.
     """
     if run.outcome not in WEAK:
         return False
@@ -95,9 +95,9 @@ def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
 
 
 def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
-    """Sort the mildest disturbance first, then the shortest lateness, then the shortest run.
+    """Return a sort key: the mildest family, then once before onwards, then the shortest.
 
-    To be late at one point is milder than at all, and to fail once than from then on.
+    A hold at one point is milder than at all points, and one failure milder than repeated ones.
     """
     fault = run.disturbance.fault
     family = FAMILIES[run.disturbance.family].load()

@@ -1,4 +1,4 @@
-"""What the reports of a sweep say: a disturbance, a weakness and its mending in plain words."""
+"""Describes disturbances, weaknesses and mendings in plain words, for the reports of a sweep."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ OUTCOMES: Mapping[RunOutcome, str] = {
     "survived": "the test passed",
     "not reached": "the disturbance did not happen",
 }
-"""What each outcome of a run means, the worst first."""
+"""The meaning of each outcome, the worst first."""
 
 
 _MAX_ALIKE = 6
-"""How many further lines of a weakness are told."""
+"""The maximum of further lines in the report of a weakness."""
 
 _KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 
 def plural(count: int, noun: str) -> str:
-    """Return, say, "1 weakness", "2 weaknesses"."""
+    """Return a count with its noun, such as "1 weakness" or "2 weaknesses"."""
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def ordinal(number: int) -> str:
-    """Return, say, "2nd"."""
+    """Return an ordinal number, such as "2nd"."""
     is_teen = number // 10 % 10 == 1
     return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def point_text(point: Point) -> str:
-    """Return a point as one speaks of it: "2nd rename of */ckpt/tmp"."""
+    """Return a point in words, such as "2nd rename of */ckpt/tmp"."""
     nth = f"{ordinal(point.nth)} " if point.nth > 1 else ""
     match point.point:
         case "io":
@@ -71,7 +71,7 @@ def point_text(point: Point) -> str:
 
 
 def disturbance_text(disturbance: Disturbance) -> str:
-    """Return what was done to which rank: "rank 0's rename of */tmp failed with EIO (once)"."""
+    """Return a disturbance in words, such as "rank 0's rename of */tmp failed with EIO (once)"."""
     fault = disturbance.fault
     who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
     who = "the first rank" if fault.is_first else who
@@ -110,14 +110,14 @@ def _time_text(at: Point) -> str:
 
 
 def operation_text(operation: OperationName | None) -> str:
-    """Return, say, "barrier #4"; empty without an operation."""
+    """Return an operation with its number, such as "barrier #4"; empty without an operation."""
     if operation is None:
         return ""
     return f"{operation.name} #{operation.sequence}" if operation.sequence else operation.name
 
 
 def waits_text(run: DisturbedRun) -> str:
-    """Return who waits in what for whom, or what else came of the run."""
+    """Return the waiting ranks, their operation and the culprits in words, or the run's summary."""
     if run.outcome not in WEAK or not run.waiting_ranks:
         return run.summary or run.error or OUTCOMES[run.outcome]
     is_one = len(run.waiting_ranks) == 1
@@ -139,7 +139,7 @@ def _end(run: DisturbedRun) -> str:
 
 
 def mending(run: DisturbedRun) -> Mending:
-    """Return what would mend the weakness that a run shows."""
+    """Return the pattern that removes the weakness that a run shows."""
     family = FAMILIES.get(run.disturbance.family)
     return family.load().mend(run) if family is not None else BROADCAST_DECISIONS
 
@@ -148,7 +148,7 @@ def mending(run: DisturbedRun) -> Mending:
 
 
 def survived(result: SweepResult) -> int:
-    """Return how many disturbances happened and left nobody waiting."""
+    """Return the number of disturbances that happened and left no rank waiting."""
     return len(result.runs) - result.count("not reached", *WEAK)
 
 
@@ -171,18 +171,18 @@ def survives_text(result: SweepResult) -> str:
 
 
 def by_chance(result: SweepResult) -> list[Weakness]:
-    """Return the weaknesses that no repeat has shown again, and that are not accepted."""
+    """Return the weaknesses that no repeat showed again, except accepted ones."""
     return [each for each in result.weaknesses if each.accepted is None and not each.fails_test]
 
 
 def chance_text(weakness: Weakness) -> str:
-    """Return how often a weakness was seen that no repeat has shown again."""
+    """Return how often a weakness was seen that no repeat showed again."""
     count = len(weakness.shown_by)
     return f"seen {'once' if count == 1 else f'in {count} runs'}, not repeated"
 
 
 def unsteady_texts(result: SweepResult, weakness: Weakness) -> list[str]:
-    """Return which other runs were repeated and did not show a weakness each time."""
+    """Return the other repeated runs that did not show a weakness each time, in words."""
     return [
         f"{disturbance_text(result.runs[each.run].disturbance)}: {repeats_text(each.repeated)}"
         for each in weakness.unsteady
@@ -190,10 +190,10 @@ def unsteady_texts(result: SweepResult, weakness: Weakness) -> list[str]:
 
 
 def alike_texts(result: SweepResult, weakness: Weakness) -> list[str]:
-    """Return the lines at which the same is likely, and which no weakness names.
+    """Return the lines that likely have the same weakness, except lines of reported weaknesses.
 
-    A failure there meets the same handlers, and the same operation follows; where one was tried and
-    hurt nobody, it is not told.
+    A failure at these lines meets the same handlers, and the same operation follows. Lines that
+    were tried are skipped.
     """
     disturbance = weakness.witness.disturbance
     told = [each.witness.culprit for each in result.weaknesses]
@@ -206,19 +206,19 @@ def alike_texts(result: SweepResult, weakness: Weakness) -> list[str]:
 
 
 def repeats_text(repeated: tuple[int, int]) -> str:
-    """Return how many repeats showed the same: "4 of 5 repeats"."""
+    """Return how many repeats showed the weakness again, such as "4 of 5 repeats"."""
     times, shown = repeated
     return f"{shown} of {plural(times, 'repeat')}"
 
 
 def outcomes_text(runs: Iterable[DisturbedRun]) -> str:
-    """Return how many runs had which outcome, the worst first: "2 hung, 400 survived"."""
+    """Return the number of runs by outcome, the worst first, such as "2 hung, 400 survived"."""
     counts = Counter(each.outcome for each in runs)
     return ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
 
 
 def families_text(families: Iterable[str]) -> str:
-    """Return how many of which family there are: "8 fails, 4 late"."""
+    """Return the number of disturbances by family, such as "8 fails, 4 late"."""
     return ", ".join(f"{count} {name}" for name, count in Counter(families).most_common())
 
 
@@ -233,7 +233,7 @@ _LEFT_OUT = {
 
 
 def left_out_texts(result: SweepResult) -> list[str]:
-    """Return what was planned and not run, one sentence for each reason."""
+    """Return one sentence for each reason why planned disturbances were not run."""
     counts: Counter[str] = Counter()
     by_reason: dict[str, list[str]] = {}
     for each in result.left_out:
@@ -247,7 +247,7 @@ def left_out_texts(result: SweepResult) -> list[str]:
 
 
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
-    """Return the roles: "rank 0; ranks 1-3"."""
+    """Return the roles in words, such as "rank 0; ranks 1-3"."""
     return "; ".join(rank_set(role) for role in roles)
 
 
