@@ -10,7 +10,7 @@ from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 
 
 def accept_hazards(hazards: Hazards, accepted: Sequence[Acceptance], *, nodeid: str) -> Hazards:
-    """Return the hazards of one test, with those marked that the project's file accepts."""
+    """Mark the hazards of one test that the project's file accepts, and return all hazards."""
     mine = [each for each in accepted if each.is_for(nodeid)]
     return replace(hazards, found=tuple(_marked(each, mine) for each in hazards.found))
 

@@ -23,7 +23,7 @@ RunOutcome = Literal[
     "left waiting",  # ranks waited for one that had failed
     "hung",
     "timed out",  # a timeout of the runtime or of the program ended a wait
-    "split",  # ranks passed and others failed, and nobody was left waiting
+    "split",  # ranks passed and others failed, and no rank was left waiting
     "not reached",  # the disturbance did not happen
 ]
 """The outcome of a disturbed run."""
