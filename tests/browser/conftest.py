@@ -20,7 +20,7 @@ from pytest_multihost.core.report.html import write_index, write_page
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
-RENDERERS = offered_renderers(new_plugin_manager())
+RENDERERS = offered_renderers(new_plugin_manager().hook)
 SMALL, BIG = (4, 80), (64, 10_000)
 HOSTILE = "</script><script>document.title = 'caught'</script><img src=x onerror=alert(1)>"
 

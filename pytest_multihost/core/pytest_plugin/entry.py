@@ -10,7 +10,7 @@ those of an interpreter that a controller has started (`server_process`). Inside
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +27,6 @@ from pytest_multihost.core.pytest_plugin.marks import (
     parametrize,
 )
 from pytest_multihost.core.pytest_plugin.options import (
-    CORE_OPTIONS,
     OFFERED,
     OfferedOptions,
     add_options,
@@ -41,7 +40,7 @@ from pytest_multihost.core.registry import register_extensions
 if TYPE_CHECKING:
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.model.spec import WorldSpec
-    from pytest_multihost.core.option import Option, Settings
+    from pytest_multihost.core.option import Settings
 import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
@@ -167,12 +166,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG0
 
 
 # This plugin's own hooks about pytest; `core.built_in` implements the others
-
-
-@pytest.hookimpl(tryfirst=True)  # first in the help
-def pytest_multihost_options() -> Sequence[Option[Any]]:
-    """Offer the core's options."""
-    return CORE_OPTIONS
 
 
 @pytest.hookimpl(trylast=True)

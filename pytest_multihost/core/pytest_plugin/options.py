@@ -190,6 +190,11 @@ class OfferedOptions:
     parser: pytest.Parser
     options: list[Option[Any]] = field(default_factory=list)
 
+    @pytest.hookimpl(tryfirst=True)  # first in the help
+    def pytest_multihost_options(self) -> Sequence[Option[Any]]:
+        """Offer the core's options."""
+        return CORE_OPTIONS
+
     def add(self, offered: Sequence[Option[Any]]) -> None:
         """Declare the options of one plugin."""
         group = self.parser.getgroup("multihost", "worlds of ranks")

@@ -33,9 +33,6 @@ from pytest_multihost.extensions.sweep.sharing import changes
 _UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late)
 """Operations that end in the same way however late a rank is."""
 
-_UNAFFECTED = frozenset(each.name for each in COLLECTIVES if not each.fails_late)
-"""Operations that end in the same way however late a rank is."""
-
 LATE_S = 3.0
 """The least hold for ranks whose others have timeouts of seconds, or poll a number of times."""
 
