@@ -18,7 +18,7 @@ PRELOAD = Preload(library=LIBRARY, setting="clock='jump'", instead="clock='real'
 def test_a_machine_without_the_library_of_the_clock_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is missing, and that a real clock needs nothing; one that has it is told nothing."""
+    """The error names what is missing and says that a real clock needs nothing."""
     monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "there is no C compiler")
     with pytest.raises(LaunchError) as found:
         PRELOAD.require()

@@ -111,7 +111,7 @@ def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
         return parse_dump(done.stdout)
     except ValueError:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        return said[0] if said else "py-spy told nothing"
+        return said[0] if said else "py-spy printed no error"
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
 
