@@ -20,11 +20,16 @@ def test_world(world, i, tmp_path):
 
 
 def test_neither_controller_nor_server_grows(run_worlds) -> None:
-    """Descriptors, threads and shared memory segments are the same after 100 worlds."""
+    """Descriptors and threads are the same after 100 worlds; segments do not grow with them."""
     worlds = run_worlds(SOURCE, "-q")
     worlds.run.assert_outcomes(passed=100)
-    counts = [worlds.output(f"test_world[{i}]", 0) for i in range(100)]
-    assert counts[-1] == counts[5]
+    early, late = (
+        [int(each) for each in worlds.output(f"test_world[{i}]", 0).split()] for i in (5, 99)
+    )
+    assert late[:4] == early[:4]
+    # /dev/shm is the machine's: tests of other workers add and remove segments meanwhile. A
+    # segment left by every fourth world would still be seen.
+    assert late[4] - early[4] < (99 - 5) // 4
 
 
 def test_a_world_of_64_ranks_passes(run_worlds) -> None:
