@@ -1,4 +1,4 @@
-"""Runs of pytest that somebody ends in the middle, and what is left of them."""
+"""Processes that a test starts, such as runs of pytest that it ends in the middle."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
+
+HANG = """
+import time
+from pytest_multihost import current_world
+
+def read_shard():
+    time.sleep(600)
+
+world = current_world()
+if world.rank == 2:
+    read_shard()
+world.barrier("step")
+"""
+"""A script of `multihost run`: rank 2 sleeps, and the others wait for it in a barrier."""
 
 
 def start_pytest(path: Path, source: str, *args: str, **variables: str) -> subprocess.Popen[str]:
@@ -24,6 +38,21 @@ def start_pytest(path: Path, source: str, *args: str, **variables: str) -> subpr
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def start_together(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let no rank go on before all ranks are up.
+
+    Each rank prints "up", reads a line, prints "on", and may read another line.
+    """
+    for word in (b"up\n", b"on\n"):
+        for each in ranks:
+            assert each.stdout is not None
+            assert each.stdout.readline() == word
+        for each in ranks:
+            assert each.stdin is not None
+            each.stdin.write(b"\n")
+            each.stdin.flush()
 
 
 def await_that(condition: Callable[[], object], timeout_s: float = 60) -> None:

@@ -20,7 +20,7 @@ def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str
     """Return the page for the terminal, in colour and in its width if that is one.
 
     Args:
-        files: Where what it was told from is.
+        files: The source of the judgement: a directory, or the title of a job.
         shows_native: Whether native frames are shown, if they were read.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -39,7 +39,7 @@ def _word(judged: Judgement) -> str:
         return outcome.upper()
     if found is None or outcome != "hung":
         return "NOT KNOWN TO HANG"
-    # Who looks only once cannot tell a slow rank from one that hangs, unless it is proven.
+    # A single look cannot distinguish a slow rank from a hanging one, except by proof.
     is_sure = found.detected_by != "attach" or judged.result.reason is not None
     return "HUNG" if is_sure else "HUNG?"
 

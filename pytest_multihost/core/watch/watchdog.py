@@ -151,7 +151,7 @@ class Watchdog:
 
     Attributes:
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
-        early: What to do if a hang is found before the deadline.
+        early: The reaction to a hang that the watchdog finds before the deadline.
         interval_s: Time until the next check is due.
         warned: With early "warn", the evidence of the hang.
     """

@@ -14,23 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import await_that
+from runs import HANG, await_that
 
 MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 LIMIT_S = 240.0
-HANG = """
-import time
-from pytest_multihost import current_world
-
-def read_shard():
-    time.sleep(600)
-
-world = current_world()
-if world.rank == 2:
-    read_shard()
-world.barrier("step")
-"""
 LOCK = """
 import fcntl, os, time
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import start_together
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 Start = Callable[..., list[subprocess.Popen[bytes]]]
@@ -65,14 +66,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             for rank in range(size)
         ]
         started.extend(ranks)
-        for word in (b"up\n", b"on\n"):
-            for each in ranks:
-                assert each.stdout is not None
-                assert each.stdout.readline() == word
-            for each in ranks:
-                assert each.stdin is not None
-                each.stdin.write(b"\n")
-                each.stdin.flush()
+        start_together(ranks)
         return ranks
 
     yield begin

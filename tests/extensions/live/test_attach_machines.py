@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from machines import two_machines
-from runs import wait_until_idle
+from runs import start_together, wait_until_idle
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 ADDRESS = "10.98.0.1"
@@ -104,14 +104,7 @@ def started(text: str, path: Path, machines: tuple[Entry, Entry]) -> Iterator[tu
         command = [*entry, sys.executable, str(program)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         ranks.append(subprocess.Popen(command, env=own, **pipes))
-    for word in (b"up\n", b"on\n"):
-        for each in ranks:
-            assert each.stdout is not None
-            assert each.stdout.readline() == word
-        for each in ranks:
-            assert each.stdin is not None
-            each.stdin.write(b"\n")
-            each.stdin.flush()
+    start_together(ranks)
     entered = (psutil.Process(each.pid).children()[0] for each in ranks)
     wait_until_idle([each.pid for each in entered])
     yield machines

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import start_together
 
 ATTACH = ("-m", "pytest_multihost.core.command.main", "attach")
 USER, OTHER = 64321, 64322
@@ -88,14 +89,7 @@ def started(folder: Path, **variables: str) -> Iterator[Ranks]:
         )
         for rank in range(2)
     ]
-    for word in (b"up\n", b"on\n"):
-        for each in ranks:
-            assert each.stdout is not None
-            assert each.stdout.readline() == word
-        for each in ranks:
-            assert each.stdin is not None
-            each.stdin.write(b"\n")
-            each.stdin.flush()
+    start_together(ranks)
     yield ranks
     for each in ranks:
         with each:

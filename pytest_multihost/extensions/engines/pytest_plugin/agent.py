@@ -32,7 +32,7 @@ _LOST = 1
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Agent:
-    """What a process does that is not the controller of its attached run; a plugin.
+    """The plugin of a process that takes part in an attached run but does not control it.
 
     Attributes:
         rendezvous: Where to find the controller.
