@@ -43,6 +43,7 @@ class Option(Generic[T_co]):
         bare: The text that ``--multihost-name`` without a value stands for; None: it needs a value.
         flags: Further names on the command line.
         key: None: a test cannot set the option for itself.
+        is_replayed: Whether a replay token carries it, because it decides what world a test has.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Option(Generic[T_co]):
     bare: str | None = None
     flags: tuple[str, ...] = ()
     key: MarkerKey[T_co] | None = None
+    is_replayed: bool = False
 
     @property
     def dest(self) -> str:
@@ -77,10 +79,13 @@ class Settings:
     Attributes:
         values: The values that a source has set, by the option's name.
         options: All options that exist.
+        replayed: The texts of the replayed options that the command line, the environment or a
+            replay token has set, by the option's name.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
     options: tuple[Option[Any], ...] = ()
+    replayed: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, option: Option[T]) -> T:
         """Return the value of an option."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_multihost.core.model.errors import SettingError, shown
@@ -32,6 +34,7 @@ class Replay:
         test: Checksum of the test's node id.
         size: Ranks of the world.
         services: Names of the services that it needs.
+        options: Texts of the options that decided what world the test had, by the option's name.
     """
 
     test: int
@@ -39,6 +42,7 @@ class Replay:
     seed: int
     faults: tuple[Fault, ...]
     services: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, nodeid: str) -> bool:
         """Whether it replays the test with this node id."""
@@ -47,7 +51,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A token's JSON: version, test, size, seed, faults and services, by one letter each."""
+    """A token's JSON: version, test, size, seed, faults, services (c) and options."""
 
     omits_defaults: ClassVar = True
 
@@ -57,6 +61,7 @@ class _Token:
     s: int = 0
     f: tuple[_ShortFault, ...] = ()
     c: tuple[str, ...] = ()
+    o: Mapping[str, str] = field(default_factory=dict)
 
 
 def checksum(nodeid: str) -> int:
@@ -70,10 +75,24 @@ def token(spec: WorldSpec) -> str:
         (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
     )
     test, services = checksum(spec.nodeid), spec.replayed_services
-    content = _Token(VERSION, test, spec.size, spec.seed, faults, services)
+    content = _Token(VERSION, test, spec.size, spec.seed, faults, services, spec.options)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+
+
+def replay_command(spec: WorldSpec) -> str:
+    """Return the shell command that repeats a world, to be typed where pytest was started."""
+    return spec.command or test_command(spec.selected_by or (spec.nodeid,), token(spec))
+
+
+def test_command(selected_by: Sequence[str], token: str) -> str:
+    """Return the shell command that repeats a test's world.
+
+    Args:
+        selected_by: pytest's arguments that select the test.
+    """
+    return shlex.join(["pytest", *selected_by, "--multihost-replay", token])
 
 
 def read_token(text: str) -> Replay:
@@ -115,4 +134,4 @@ def read_token(text: str) -> Replay:
         Fault(kind, ranks, at, params, must_fire=bool(flags & 1), is_first=bool(flags & 2))
         for kind, ranks, at, params, flags in found.f
     )
-    return Replay(found.t, found.n, found.s, faults, found.c)
+    return Replay(found.t, found.n, found.s, faults, found.c, found.o)

@@ -123,6 +123,9 @@ class WorldSpec:
         services: The parts of its services, by their names.
         horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
         command: The command line that runs it again, if it is not a test.
+        selected_by: pytest's arguments that select the test, from the directory where pytest was
+            started.
+        options: Texts of the options that decided what world it is, for a replay, by name.
     """
 
     nodeid: str
@@ -144,6 +147,8 @@ class WorldSpec:
     horizon_s: float | None = None
     backend_facts: BackendFacts = BackendFacts()
     command: str = ""
+    selected_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
     subject: Subject = "test"
 
     @property

@@ -11,6 +11,7 @@ those of an interpreter that a controller has started (`server_process`). Inside
 from __future__ import annotations
 
 from collections.abc import Generator
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     OFFERED,
     OfferedOptions,
     add_options,
+    bare_options_given,
     offered_options,
     read_settings,
     with_host_kinds,
@@ -63,6 +65,23 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(built_in, "multihost_built_in")
     register_extensions(pluginmanager)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """Keep options that may stand without a value from taking a test file for one.
+
+    pytest has parsed the command line once to find the first conftest files, so it parses again.
+    """
+    given = bare_options_given(args, offered_options(early_config))
+    if given != args:
+        args[:] = given
+        early_config.known_args_namespace = parser.parse_known_args(
+            args, namespace=copy(early_config.option)
+        )
+    return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:

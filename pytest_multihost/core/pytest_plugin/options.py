@@ -15,6 +15,7 @@ import pytest
 
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.replay import read_token
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
@@ -49,6 +50,7 @@ RANKS: Option[tuple[int, ...] | None] = Option(
         must_be(one_or_more(is_count), f"a whole number from 1 to {MAX_RANKS}, or a list of them"),
         each_once,
     ),
+    is_replayed=True,
 )
 """World sizes; several parametrize a test."""
 
@@ -59,6 +61,7 @@ BACKENDS: Option[tuple[str, ...]] = Option(
     parse=parse_names,
     default=(DEFAULT_BACKEND,),
     key=MarkerKey(must_be(one_or_more(is_name), "a name, or a list of names"), each_once),
+    is_replayed=True,
 )
 """Names of backends; several parametrize a test."""
 
@@ -69,6 +72,7 @@ TIMEOUT: Option[float] = Option(
     parse=parse_seconds,
     default=120.0,
     key=MarkerKey(_SECONDS, float),
+    is_replayed=True,
 )
 
 STARTUP_TIMEOUT: Option[float] = Option(
@@ -78,6 +82,7 @@ STARTUP_TIMEOUT: Option[float] = Option(
     parse=parse_seconds,
     default=60.0,
     key=MarkerKey(_SECONDS, float),
+    is_replayed=True,
 )
 
 LOCAL_DEVICES: Option[int] = Option(
@@ -87,6 +92,7 @@ LOCAL_DEVICES: Option[int] = Option(
     parse=parse_count,
     default=1,
     key=MarkerKey(must_be(is_count, f"a whole number from 1 to {MAX_RANKS}"), int),
+    is_replayed=True,
 )
 
 
@@ -110,6 +116,7 @@ def hosts_option(kinds: Collection[HostKind]) -> Option[Hosts]:
         parse=parse,
         default=Hosts(),
         key=MarkerKey(check, parse),
+        is_replayed=True,
     )
 
 
@@ -122,6 +129,7 @@ LAUNCH: Option[str] = Option(
     help="How ranks are started; auto: the first sound method",
     parse=one_of("auto", "fork", "server", "spawn"),
     default="auto",
+    is_replayed=True,
 )
 
 EARLY: Option[Early] = Option(
@@ -138,6 +146,7 @@ MODE: Option[str] = Option(
     help="Run the marked tests as worlds of ranks, or every test",
     parse=one_of("marked", "auto"),
     default="marked",
+    is_replayed=True,
 )
 
 ARTIFACTS: Option[Path] = Option(
@@ -232,6 +241,34 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("multihost_require_gpu", text, type="bool", default=False)
 
 
+def bare_options_given(args: Sequence[str], options: Iterable[Option[Any]]) -> list[str]:
+    """Return the command line with a value for each option that stands without one.
+
+    Otherwise argparse would take the next argument for the value, even if that is a test file:
+    "--multihost-sweep test_a.py" becomes "--multihost-sweep=late,fails,differs test_a.py".
+    """
+    bare = {flag: each for each in options if each.bare is not None for flag in _flags(each)}
+    given = list(args)
+    for index, arg in enumerate(args):
+        following = args[index + 1] if index + 1 < len(args) else ""
+        if (option := bare.get(arg)) is not None and _is_tests(following, option):
+            given[index] = f"{arg}={option.bare}"
+    return given
+
+
+def _flags(option: Option[Any]) -> tuple[str, ...]:
+    return (*option.flags, option.flag)
+
+
+def _is_tests(text: str, option: Option[Any]) -> bool:
+    """Return whether the argument after an option selects tests, and is not the option's value."""
+    try:
+        option.parse(text)
+    except SettingError:
+        return Path(text.split("::", maxsplit=1)[0]).exists()
+    return False
+
+
 def offered_options(config: pytest.Config) -> Sequence[Option[Any]]:
     """Return all options that plugins have offered."""
     offered: OfferedOptions | None = config.pluginmanager.get_plugin(OFFERED)
@@ -255,26 +292,45 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
         pytest.UsageError: Values cannot be used; the error names each one, and where it was set.
     """
     known = tuple(options)
+    token = _replayed_options(config)
     values: dict[str, object] = {}
+    replayed: dict[str, str] = {}
     problems: list[str] = []
     for option in known:
-        source, text = _source(config, option)
+        source, text = _source(config, option, token)
         try:
             if text:
                 values[option.name] = option.parse(text)
         except SettingError as error:
             problems.append(f"{source}: {error}")
+        if text and option.is_replayed and not source.endswith(_INI):
+            replayed[option.name] = text
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    return Settings(values, known)
+    return Settings(values, known, replayed)
 
 
-def _source(config: pytest.Config, option: Option[Any]) -> tuple[str, str]:
+_INI = " (ini)"
+
+
+def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
+    """Return the texts of the options in the token of --multihost-replay."""
+    text = config.getoption("multihost_replay")
+    try:
+        return read_token(text).options if text else {}
+    except SettingError as error:
+        raise pytest.UsageError(f"--multihost-replay: {error}") from None
+
+
+def _source(
+    config: pytest.Config, option: Option[Any], token: Mapping[str, str]
+) -> tuple[str, str]:
     """Return the first source that sets an option, by its name for users, and the text there."""
     sources = {
         option.flag: config.getoption(option.dest),
+        "the replay token": token.get(option.name),
         option.variable: os.environ.get(option.variable),
-        f"{option.dest} (ini)": config.getini(option.dest),
+        f"{option.dest}{_INI}": config.getini(option.dest),
     }
     return next(((name, text) for name, text in sources.items() if text), ("", ""))
 

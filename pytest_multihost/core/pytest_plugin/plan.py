@@ -5,6 +5,7 @@ A test's faults come from its marker and the command line, or from a replay toke
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -148,6 +149,8 @@ def _plan_item(
         fault_facts=facts,
         hosts=hosts.of(size),
         services={**hosts.services, **{each.name: each.part for each in services}},
+        selected_by=_selected_by(item.config, nodeid),
+        options=_replayed_options(settings, marked.settings),
     )
     return Plan(
         world=world,
@@ -158,6 +161,24 @@ def _plan_item(
         expected=expected,
         settings=marked.settings,
     ), problems
+
+
+def _selected_by(config: pytest.Config, nodeid: str) -> tuple[str, ...]:
+    """Return the arguments that select a test from the directory where pytest was started."""
+    path, *names = nodeid.split("::")
+    relative = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+    chosen = (("-c", config.getoption("inifilename")), ("--rootdir", config.getoption("rootdir")))
+    given = [text for flag, value in chosen if value for text in (flag, str(value))]
+    return (*given, "::".join([relative, *names]))
+
+
+def _replayed_options(run: Settings, test: Settings) -> Mapping[str, str]:
+    """Return the texts of the run's replayed options that the test's markers do not replace."""
+    return {
+        option.name: run.replayed[option.name]
+        for option in run.options
+        if option.name in run.replayed and run.get(option) == test.get(option)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +210,8 @@ class FaultOptions:
             seed, faults = self.replay.seed, self.replay.faults
             if size != self.replay.size:
                 replayed = self.replay.size
-                return seed, (), [f"is replayed with {replayed} ranks: --ranks {replayed}"]
+                why = f"has {size} ranks now, and the token repeats a world of {replayed}"
+                return seed, (), [f"{why}. Leave out --ranks, or set the marker back."]
         else:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
@@ -219,14 +241,10 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
             everywhere.append(parse_fault(text))
         except SettingError as error:
             problems.append(f"--multihost-fault: {error}")
-    replay = None
-    if text := config.getoption("multihost_replay"):
-        try:
-            replay = read_token(text)
-        except SettingError as error:
-            problems.append(f"--multihost-replay: {error}")
     if problems:
         raise pytest.UsageError("\n".join(problems))
+    text = config.getoption("multihost_replay")
+    replay = read_token(text) if text else None
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     seed, services = config.getoption("multihost_seed"), config.hook.pytest_multihost_services()
     return FaultOptions(kinds, tuple(everywhere), seed, replay, services)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
-from pytest_multihost.core.model.replay import token
+from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Divergence
@@ -80,8 +80,7 @@ def page_sections(
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
     if spec.faults or spec.replayed_services:
-        replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
-        lines.append(titled_line("replay", replay))
+        lines.append(titled_line("replay", replay_command(spec)))
     for name, texts in service_texts(result).items():
         lines += titled(name, texts[: 1 + _MAX_DOUBTS], room)
     lines.append(titled_line("files", files))

@@ -32,4 +32,5 @@ CLOCK_OPTION: Option[str] = Option(
     parse=_parse,
     default=REAL,
     key=MarkerKey(_check, _read),
+    is_replayed=True,
 )

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
@@ -24,6 +25,8 @@ from pytest_multihost.extensions.github.facts import (
     headline,
     sides_of,
 )
+
+_MAX_COMMAND = 4000
 
 MAX_SUMMARY = 1024 * 1024
 """Maximum bytes of one step's summary; GitHub drops a larger file as a whole."""
@@ -99,7 +102,8 @@ def _details(verdict: JsonVerdict) -> str:
         lines.append(f"* clock: {escaped(jumped)}")
     lines.append(f"* artifacts: {escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
-        lines.append(f"* replay: {escaped('--multihost-replay ' + verdict['replay'], 2000)}")
+        command = test_command([verdict["nodeid"]], verdict["replay"])
+        lines.append(f"* replay: {escaped(command, _MAX_COMMAND)}")
     return "\n".join([*lines, "\n</details>\n"])
 
 

@@ -8,7 +8,12 @@ from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
-from pytest_multihost.extensions.sweep.words import disturbance_text, mending, waits_text
+from pytest_multihost.extensions.sweep.words import (
+    disturbance_text,
+    mending,
+    replay_command,
+    waits_text,
+)
 
 
 def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
@@ -28,7 +33,7 @@ def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
     run = weakness.witness
     places = (run.culprit, run.disturbance.passed.where, run.waiting)
     lines = [text for _, text in weakness_facts(weakness)]
-    lines.append(f"replay: --multihost-replay {run.token}")
+    lines.append(f"replay: {replay_command(result, run)}")
     return Annotation(
         level="error",
         title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",

@@ -21,8 +21,7 @@ def parse_families(text: str) -> tuple[str, ...]:
     if len(found) < len(parts):
         raise SettingError(
             f"families of disturbances are {', '.join(FAMILIES)}, not {shown(text)}",
-            remedy=f"Say --multihost-sweep={','.join(DEFAULT_FAMILIES)}; the names of files go"
-            " before an option that stands without a value.",
+            remedy=f"The default is --multihost-sweep={','.join(DEFAULT_FAMILIES)}.",
         )
     return found
 

@@ -192,6 +192,8 @@ class SweepResult:
     Attributes:
         status: ``failed`` if a weakness makes the test fail.
         reason: The reason why the test was not swept, or why the sweep ended; None otherwise.
+        selected_by: pytest's arguments that select the test, from the directory where pytest was
+            started.
         points: The number of points that each rank passed, by kind of point.
         shard: Always None; earlier versions could run a part of the plan, and wrote its number.
         lanes: The number of worlds at a time.
@@ -203,6 +205,7 @@ class SweepResult:
     schema: Literal["pytest-multihost-hangs/sweep/1"] = SCHEMA
     run_id: str
     nodeid: str
+    selected_by: tuple[str, ...] = ()
     backend: str
     world_size: int
     seed: int

@@ -12,13 +12,14 @@ from pytest_multihost.extensions.sweep.words import (
     outcomes_text,
     plural,
     repeats_text,
+    replay_command,
     survives_text,
     waits_text,
 )
 
 _LEFT_OUT = "\n_There is more in sweep\\.json\\: it does not fit into a summary._\n"
 _HEAD = "| test | ranks | result | survives | outcomes | took |\n|---|--:|---|---|---|--:|\n"
-_MAX_TOKEN = 2000
+_MAX_COMMAND = 4000
 
 
 def sweep_summary(results: Sequence[SweepResult], *, max_bytes: int) -> str:
@@ -60,5 +61,5 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     shown += f", and {repeats_text(weakness.repeated)}"
     lines.append(f"* shown by {escaped(shown)}")
     if run.token:
-        lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
+        lines.append(f"* replay: {escaped(replay_command(result, run), _MAX_COMMAND)}")
     return "\n".join([*lines, "\n</details>\n"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.extensions.sweep.families import FAMILIES
@@ -253,4 +253,4 @@ def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
 
 def replay_command(result: SweepResult, run: DisturbedRun) -> str:
     """Return the shell command that repeats a run."""
-    return f"pytest {shlex.quote(result.nodeid)} --multihost-replay {run.token}"
+    return test_command(result.selected_by or (result.nodeid,), run.token)

@@ -91,6 +91,25 @@ def test_a_file_that_is_not_waited_for_is_found(run_worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*HUNG*", "*survives * of * disturbances*"])
 
 
+def test_a_file_after_the_bare_option_is_a_test_file(run_worlds) -> None:
+    """`--multihost-sweep test_a.py` sweeps that file: it is no list of families."""
+    plain = "def test_plain(world): world.barrier('x')"
+    worlds = run_worlds(
+        f"import pytest\n@pytest.mark.multihost(ranks=2)\n{plain}",
+        "--multihost-sweep",
+        "test_worlds.py",
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert "disturbances" in worlds.stdout
+
+
+def test_a_family_that_does_not_exist_is_a_usage_error(run_worlds) -> None:
+    """It is no test file either, so the error names the families."""
+    worlds = run_worlds("def test_plain(): pass", "--multihost-sweep", "lat,fails")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "families of disturbances are late, fails" in worlds.run.stderr.str()
+
+
 def test_the_token_of_a_weakness_repeats_it(run_worlds) -> None:
     """In an ordinary run of the test, which is not swept then."""
     worlds = run_worlds(PRIMARY, "--multihost-sweep=fails")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
 from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
@@ -206,11 +206,7 @@ def services(page: PageModel) -> Mapping[str, ServiceRecord]:
 
 def replay_command(page: PageModel) -> str:
     """Return the shell command that repeats the test with the same faults and settings."""
-    if page.judged.result.spec.command:
-        return page.judged.result.spec.command
-    command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
-    token = page.verdict.replay
-    return f"{command} --multihost-replay {token}" if token else command
+    return replay.replay_command(page.judged.result.spec)
 
 
 def timeout_text(spec: WorldSpec) -> str:

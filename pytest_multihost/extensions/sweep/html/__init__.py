@@ -139,7 +139,7 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
     rows = matrix(result)
     return render(
         "sweep.html.j2",
-        ["sweep.js"],
+        ["sweep.js", "page.js"],
         folder=_FOLDER,
         result=result,
         rows=rows,

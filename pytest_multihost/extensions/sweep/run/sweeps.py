@@ -381,6 +381,7 @@ def _blank_result(request: SweepRequest, attempt: CompletedAttempt, run_id: str)
     return SweepResult(
         run_id=run_id,
         nodeid=spec.nodeid,
+        selected_by=spec.selected_by,
         backend=spec.backend,
         world_size=spec.size,
         seed=spec.seed,
