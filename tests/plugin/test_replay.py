@@ -59,7 +59,7 @@ def test_each_printed_command_repeats_its_world(run_worlds, pytester, marker, gi
 def test_a_command_holds_in_the_directory_where_pytest_was_started(
     run_worlds, pytester, monkeypatch
 ) -> None:
-    """pytest's ids are relative to its rootdir, and a user's paths to the working directory."""
+    """Pytest's ids are relative to its rootdir, and a user's paths to the working directory."""
     below = pytester.mkdir("below")
     pytester.makeini("[pytest]")
     monkeypatch.chdir(below)
