@@ -463,7 +463,7 @@ class _WorldRun:
         reasons = {
             "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
             "overrun": f"took longer than {self._limit_s():g} s",
-            "proof": f"nothing can move {self.spec.deadline_text}",
+            "proof": f"no rank can make progress {self.spec.deadline_text}",
             "mismatch": "ranks are in operations that can never match",
             "stopped": "a rank is stopped",
         }

@@ -81,11 +81,13 @@ class Settings:
         options: All options that exist.
         replayed: The texts of the replayed options that the command line, the environment or a
             replay token has set, by the option's name.
+        sources: What has set an option, as in "--multihost-timeout", by the option's name.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
     options: tuple[Option[Any], ...] = ()
     replayed: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, option: Option[T]) -> T:
         """Return the value of an option."""

@@ -41,7 +41,7 @@ def test_the_clock_of_the_test_starts_when_all_ranks_are_ready(run: Run) -> None
 def test_an_overrun_names_who_did_not_come(run: Run) -> None:
     """Of several ranks only the late one is named, with the phase it is in."""
     ran = run([*well_behaved(0), *well_behaved(1, stays_in="call"), *well_behaved(2)], size=3)
-    assert ran.result.reason == "took longer than 60 s: rank 1 still in call"
+    assert ran.result.reason == "took longer than 60 s: rank 1 still in the test"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_after_a_death_the_others_get_a_short_grace(run: Run) -> None:
     script = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call"), death]
     ran = run(script)
     assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + GRACE_AFTER_DEATH_S)
-    assert ran.result.reason == "rank 1 died, then rank 0 still in call: ended after a grace"
+    assert ran.result.reason == "rank 1 died, then rank 0 still in the test: ended after a grace"
 
 
 def test_after_a_raise_the_others_get_a_grace(run: Run) -> None:

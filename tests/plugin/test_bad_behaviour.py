@@ -154,7 +154,7 @@ def check(told: Mapping[str, Told], cases: Mapping[str, Case], name: str) -> Non
 
 
 WHOSE = "something else than this package wrote into the rank's connection to pytest"
-LOST = "rank 1: lost its connection to pytest in call, exit code 70"
+LOST = "rank 1: lost its connection to pytest in the test, exit code 70"
 
 QUICK = {
     # What does not concern the test's result must not change it.
@@ -286,12 +286,12 @@ QUICK = {
     "killed_for_its_memory": Case(
         "if world.rank: os.kill(os.getpid(), signal.SIGKILL)\nworld.barrier()",
         "failed",
-        "rank 1: was killed by SIGKILL in call",
+        "rank 1: was killed by SIGKILL in the test",
     ),
     "another_program": Case(
         "if world.rank: os.execv('/bin/true', ['true'])\nworld.barrier()",
         "failed",
-        "rank 1: exited with code 0 in call, before it had reported",
+        "rank 1: exited with code 0 in the test, before it had reported",
     ),
     "exit_handler_leaves": Case(
         "atexit.register(os._exit, 3)", "failed", "exited with code 3 in shutdown"
@@ -391,12 +391,12 @@ HANGS = {
     "descriptors_closed": Case(
         "if world.rank:\n  os.closerange(0, 1024)\n  time.sleep(600)",
         "failed",
-        "HUNG  rank 1 is stuck in call, and nobody waits for it",
+        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
     ),
     "another_program": Case(
         "if world.rank: os.execvp('sleep', ['sleep', '600'])",
         "failed",
-        "HUNG  rank 1 is stuck in call, and nobody waits for it",
+        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
     ),
     "stopped": Case(
         "if world.rank: os.kill(os.getpid(), signal.SIGSTOP)\nworld.barrier()",
@@ -409,7 +409,7 @@ HANGS = {
         time.sleep(600)
         """,
         "failed",
-        "HUNG  ranks 0,1 are stuck in call, and nobody waits for them",
+        "HUNG  ranks 0,1 are stuck in the test, and nobody waits for them",
     ),
     "record_without_end": Case(
         """
@@ -418,7 +418,7 @@ HANGS = {
             os.write(channel(), struct.pack("!II", len(header), 0xFFFFFFFF) + header)
         """,
         "failed",
-        "HUNG  rank 1 is stuck in call, and nobody waits for it",
+        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
     ),
 }
 
@@ -459,7 +459,7 @@ def test_it(world):
     )
     worlds.run.assert_outcomes(failed=1, passed=1)
     told = "MemoryError" in worlds.stdout
-    assert told or "was killed by SIGABRT in call" in worlds.stdout
+    assert told or "was killed by SIGABRT in the test" in worlds.stdout
     assert "lost its connection" not in worlds.stdout
 
 

@@ -45,7 +45,7 @@ def test_a_test_fails_when_any_one_rank_fails(run_worlds, rank: int) -> None:
 
 
 WAYS_TO_LEAVE = {
-    "os._exit(0)": "exited with code 0 in call, before it had reported",
+    "os._exit(0)": "exited with code 0 in the test, before it had reported",
     "os._exit(3)": "exited with code 3",
     "os.kill(os.getpid(), 9)": "was killed by SIGKILL",
     "os.abort()": "was killed by SIGABRT",

@@ -267,7 +267,7 @@ def test_next(world):
     time.sleep(random.Random(f"rank {moment}").uniform(0.0, 0.3))
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     output, _ = run.communicate(timeout=60)
-    assert "CRASHED  rank 2: was killed by SIGKILL in call" in output
+    assert "CRASHED  rank 2: was killed by SIGKILL in the test" in output
     assert "1 failed, 1 passed" in output
     await_that(lambda: living(tmp_path) == [])
 

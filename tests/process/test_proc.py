@@ -778,8 +778,8 @@ def test_what_may_go_on_is_never_called_hung(outcomes: Mapping[str, Outcome], na
     ("name", "expected"),
     [
         ("lock_deadlock", ("BLOCKED", "futex")),
-        ("sleep", ("SLEEPING", "sleep until +5")),
-        ("select_on_nothing", ("SLEEPING", "sleep until +5")),
+        ("sleep", ("SLEEPING", "sleep for another 5")),
+        ("select_on_nothing", ("SLEEPING", "sleep for another 5")),
         ("spin", ("RUNNING", "runs")),
         ("child", ("CHILD", "wait4(child")),
         ("stopped", ("STOPPED", "stopped")),
@@ -970,7 +970,7 @@ def test_a_request_that_will_be_repeated_is_waited_for(world: World) -> None:
     world.start(fill(RETRY, PORT=free_port()))
     found = search(world, looks=24)
     assert not found.is_proven
-    assert "waits in futex until +" in found.blockers
+    assert "waits for a lock for another " in found.blockers
 
 
 def test_a_library_tells_the_names_of_its_functions() -> None:

@@ -87,9 +87,9 @@ def test_a_mismatch_begins_with_its_culprit_where_the_others_are_in_two_places()
     )
     assert (found.kind, found.culprits) == ("mismatch", (1,))
     assert found.summary == (
-        "rank 1 in barrier #5 (world group)"
-        " where rank 0 in broadcast #5 (world group) from rank 2,"
-        " rank 2 in all_reduce #6 (world group)"
+        "rank 1 is in barrier #5 (world group)"
+        ", rank 0 is in broadcast #5 (world group) from rank 2,"
+        " rank 2 is in all_reduce #6 (world group)"
     )
 
 
@@ -98,5 +98,5 @@ def test_a_mismatch_without_a_culprit_ends_with_the_largest_side() -> None:
     found = diagnosed(collective("all_gather", 1, size=2), collective("barrier", 1, size=2))
     assert (found.kind, found.culprits) == ("mismatch", ())
     assert found.summary == (
-        "rank 0 in all_gather #1 (world group) where rank 1 in barrier #1 (world group)"
+        "rank 0 is in all_gather #1 (world group), rank 1 is in barrier #1 (world group)"
     )

@@ -29,7 +29,6 @@ from pytest_multihost.core.model.result import (
 )
 from pytest_multihost.core.model.spec import Subject
 from pytest_multihost.core.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.core.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.core.model.verdict import Kind, RankPlace, Span, sentence
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
@@ -42,7 +41,7 @@ from pytest_multihost.core.report.html.pages import (
     write_page,
 )
 from pytest_multihost.core.report.html.render import display_text, environment, script_json
-from pytest_multihost.core.report.html.sections import DETECTED_BY, PageModel, rank_groups
+from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
 from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
@@ -325,7 +324,7 @@ def test_the_source_around_the_culprit_marks_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("words", "keys"),
-    [(TEXTS.MEANINGS, Kind), (TEXTS.NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName)],
+    [(TEXTS.MEANINGS, Kind), (TEXTS.NEXT_STEPS, Kind)],
 )
 def test_there_are_explanations_for_everything_that_can_be_found(words, keys) -> None:
     """A page never fails for want of an explanation."""

@@ -384,15 +384,15 @@ def test_what_xfail_expects_is_not_the_reason_of_a_failure(
         ("fails passes fails", "self", "ranks 0,2: ValueError: boom"),
         ("subfails passes", "self", "rank 0: contains 1 failed subtest"),
         ("passes interrupts", "self", "rank 1: Exit: enough"),
-        ("crashes hangs", "settled", "rank 0: was killed by SIGKILL in call"),
-        ("quits", "self", "rank 0: exited with code 0 in call, before it had reported"),
-        ("breaks", "self", "rank 0: lost its connection to pytest in call, exit code 70"),
+        ("crashes hangs", "settled", "rank 0: was killed by SIGKILL in the test"),
+        ("quits", "self", "rank 0: exited with code 0 in the test, before it had reported"),
+        ("breaks", "self", "rank 0: lost its connection to pytest in the test, exit code 70"),
         ("quits-early", "self", "rank 0: exited with code 0 in shutdown"),
         ("passes skips", "self", "rank 1 skipped alone: no data (rank 0 did not)"),
         ("skips passes skips", "self", "ranks 0,2 skipped alone: no data (rank 1 did not)"),
         ("skips skips", "self", "no data"),
         ("hangs parks", "overrun", "took longer than 60 s"),
-        ("hangs crashes", "overrun", "rank 1: was killed by SIGKILL in call"),
+        ("hangs crashes", "overrun", "rank 1: was killed by SIGKILL in the test"),
         ("loses loses", "self", "ranks 0,1 lost the others: RuntimeError: peer is gone"),
         ("strict-xpasses", "self", "rank 0: [XPASS(strict)] bug"),
         ("hangs", "lost", "the server is gone"),
@@ -511,7 +511,7 @@ def test_a_rank_that_aborts_is_told_with_what_its_runtime_said(log: str, said: s
     dies = ("exited", exited(signal=6))
     history = [*fate(0, [dies], 1.0), *fate(1, FATES["hangs"], 1.0)]
     finding = judged(history, 2, "settled", last_words={0: log})
-    assert finding.reason == f"rank 0: was killed by SIGABRT in call{said}"
+    assert finding.reason == f"rank 0: was killed by SIGABRT in the test{said}"
 
 
 def test_the_last_words_of_one_rank_make_no_other_collateral() -> None:

@@ -23,14 +23,15 @@ def test_ranks_in_one_place_are_told_together() -> None:
     facts = [RankFacts(rank, phase="call", parked_s=1.0) for rank in range(4)]
     facts[0] = RankFacts(0, phase="call")
     facts[2] = RankFacts(2, exit=GONE)
-    assert progress_text(12.4, facts) == "12 s: rank 0 in call, ranks 1,3 done, rank 2 gone"
+    assert progress_text(12.4, facts) == "12 s: rank 0 in the test, ranks 1,3 done, rank 2 gone"
 
 
 @pytest.mark.parametrize("phase", ["startup", "setup", "call", "teardown", "shutdown"])
 def test_a_rank_is_told_by_its_phase(phase: str) -> None:
     """Until its test body is over."""
     facts = replace(RankFacts(0), phase=phase)
-    assert progress_text(1.0, [facts]) == f"1 s: rank 0 in {phase}"
+    place = "the test" if phase == "call" else phase
+    assert progress_text(1.0, [facts]) == f"1 s: rank 0 in {place}"
 
 
 def test_who_is_waited_for_is_told_with_what_it_does() -> None:
@@ -76,7 +77,7 @@ def test_where_nobody_is_waited_for_nobody_is_told(ranks: list[int]) -> None:
 
 def test_the_line_leaves_the_cursor_where_it_was() -> None:
     """What pytest prints next goes on where it had stopped, over our text."""
-    text = "3 s: rank 0 in call"
+    text = "3 s: rank 0 in the test"
     shown = overlay(text, 80)
     assert shown == f" {text}\x1b[K\x1b[{len(text) + 1}D"
 
@@ -91,7 +92,7 @@ def test_the_line_is_cut_to_what_is_left_of_the_terminal() -> None:
 @pytest.mark.parametrize("width", [-5, 0, 11])
 def test_where_there_is_no_room_nothing_is_shown(width: int) -> None:
     """A few letters tell nothing."""
-    assert overlay("3 s: rank 0 in call", width) == ""
+    assert overlay("3 s: rank 0 in the test", width) == ""
 
 
 def test_erasing_leaves_what_pytest_has_printed() -> None:

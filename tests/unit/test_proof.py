@@ -370,9 +370,9 @@ def test_a_shallow_snapshot_proves_nothing() -> None:
 @pytest.mark.parametrize(
     ("main", "expected"),
     [
-        (thread("clock_nanosleep", ends_s=110.0), "rank 0: main thread sleeps until +9.0 s"),
-        (thread("futex", ends_s=110.0), "main thread waits in futex until +9.0 s"),
-        (thread("futex", ends_s=None), "main thread waits in futex for some time"),
+        (thread("clock_nanosleep", ends_s=110.0), "rank 0: main thread sleeps for another 9.0 s"),
+        (thread("futex", ends_s=110.0), "main thread waits for a lock for another 9.0 s"),
+        (thread("futex", ends_s=None), "main thread waits for a lock for some time"),
         (thread("futex", futex_scope="outside"), "memory that others may share"),
         (thread("futex", futex_scope="unknown"), "memory that others may share"),
         (thread(state="R"), "main thread runs"),
@@ -424,7 +424,7 @@ def test_a_thread_that_has_left_its_wait_moves(change: dict[str, Any]) -> None:
 def test_every_other_thread_must_stand_still_as_well() -> None:
     """One that sleeps may release the main thread afterwards."""
     ends = beside("clock_nanosleep", ends_s=110.0, name="beat")
-    assert "rank 0: thread beat sleeps until +9.0 s" in found_in(process(ends))
+    assert "rank 0: thread beat sleeps for another 9.0 s" in found_in(process(ends))
 
 
 def test_a_thread_that_has_just_begun_or_ended_moves() -> None:
@@ -528,7 +528,7 @@ def test_a_runtimes_own_thread_may_not_work(own: dict[str, Any], expected: str) 
 
 def test_the_main_thread_is_never_the_runtimes_own() -> None:
     """What it does is what the test does, whoever's code it is in."""
-    assert "waits in futex until" in found_in(process(thread(code=GLOO, ends_s=110.0)))
+    assert "waits for a lock for another" in found_in(process(thread(code=GLOO, ends_s=110.0)))
 
 
 def test_a_thread_in_an_open_operation_may_poll() -> None:
@@ -545,7 +545,7 @@ def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
     first = moment(process(), operations=(limited,))
     found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
     assert len(found) == 1
-    assert found[0].startswith("rank 0: main thread gives up all_reduce until +")
+    assert found[0].startswith("rank 0: main thread gives up all_reduce after another ")
 
 
 def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
@@ -569,7 +569,7 @@ def test_a_limit_of_torchs_own_thread_may_end_a_collective() -> None:
     """It is one of gloo's that waits, and it gives up when the limit of its group is over."""
     gives_up = {"code": GLOO, "ends_s": DEADLINE_S - 1}
     found = found_in(process(beside(**gives_up)))
-    assert "gives up what it does for a rank until +" in found
+    assert "gives up what it does for a rank after another " in found
     for harmless in ({**gives_up, "ends_s": DEADLINE_S + 1}, {**gives_up, "code": JAX}):
         assert found_in(process(beside(**harmless))) == ""
     looks_again = process(beside(**gives_up, runs=7))
@@ -615,7 +615,7 @@ def test_an_operation_of_another_rank_excuses_nothing() -> None:
 def test_an_operation_that_gives_up_before_the_deadline_may_end() -> None:
     """One single wait with a limit is not polling: a test may count on the timeout."""
     found = found_in(process(thread(ends_s=110.0)), operations=(operation(),))
-    assert found == "rank 0: main thread gives up all_reduce until +9.0 s"
+    assert found == "rank 0: main thread gives up all_reduce after another 9.0 s"
     assert found_in(process(thread(ends_s=1900.0)), operations=(operation(),)) == ""
 
 
@@ -1010,7 +1010,7 @@ def test_a_child_is_judged_like_a_rank_without_a_runtime() -> None:
     assert found_in(waits, child) == ""
     sleeps = replace(child, threads=(thread("clock_nanosleep", tid=7, ends_s=110.0),))
     said = found_in(waits, sleeps)
-    assert said == "rank 0: child process `sh` 7 main thread sleeps until +9.0 s"
+    assert said == "rank 0: child process `sh` 7 main thread sleeps for another 9.0 s"
     helper = beside("epoll_wait", tid=8, code=GLOO, ends_s=100.0)
     assert "thread python waits in" in found_in(
         waits, replace(child, threads=(*child.threads, helper))
@@ -1070,7 +1070,7 @@ def test_a_worker_with_something_further_in_is_not_idle(stack: tuple[str, ...]) 
     """A task, a call that is to be repeated, or a library that does not tell: the wait may end."""
     worker = pooled(*stack)
     assert not is_idle(worker)
-    assert "waits in futex until" in found_in(process(worker))
+    assert "waits for a lock for another" in found_in(process(worker))
 
 
 def test_what_an_earlier_task_left_on_the_stack_of_an_idle_worker_does_not_matter() -> None:
@@ -1123,7 +1123,7 @@ def test_a_loop_that_may_itself_be_left_behind_shows_nothing(*, is_leaf: bool, w
     """A thread of Python's waits on the stack of an ended worker, in a lock of its own."""
     python = left_behind(is_leaf=is_leaf, wait=wait)
     assert PYTHON[0] in python.code
-    assert "waits in futex until" in found_in(process(python))
+    assert "waits for a lock for another" in found_in(process(python))
 
 
 def test_jax_may_connect_again_once_all_have_begun_to() -> None:

@@ -61,7 +61,7 @@ def test_a_hang_is_recorded() -> None:
     script = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]
     data = recorded(script, timeout_s=3)
     assert (data["status"], data["outcome"], data["ended_by"]) == ("failed", "hung", "harness")
-    assert data["reason"] == "took longer than 3 s: ranks 0,1 still in call"
+    assert data["reason"] == "took longer than 3 s: ranks 0,1 still in the test"
     first = data["rank_results"][0]
     assert (first["outcome"], first["phase"], first["duration_s"]) == ("hung", "call", 3.0)
     assert (first["signal"], first["cpu_s"], first["peak_rss_bytes"]) == (15, 0.1, 1 << 20)

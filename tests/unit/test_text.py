@@ -511,7 +511,7 @@ def test_a_function_called_by_another_rank_is_shown_and_not_the_shutdown_beside_
     ("script", "told"),
     [
         ([at(0, 1.0, "parked")], "rank 0 returned from the test"),
-        ([at(0, 1.0, "exited", exited(signal=9))], "rank 0 was killed by SIGKILL in call"),
+        ([at(0, 1.0, "exited", exited(signal=9))], "rank 0 was killed by SIGKILL in the test"),
     ],
 )
 def test_who_has_left_is_told_with_the_line_at_which_the_others_wait(

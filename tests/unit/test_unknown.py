@@ -63,7 +63,7 @@ def test_a_rank_that_stands_still_prevents_no_proof(runs: tuple[bool, ...]) -> N
 
 def test_what_a_deep_snapshot_shows_is_more_precise() -> None:
     """It names the wait that may end."""
-    found = notes((True,), "rank 1: main thread sleeps until +0.1 s")
+    found = notes((True,), "rank 1: main thread sleeps for another 0.1 s")
     assert "because rank 1: main thread sleeps" in found
     assert "again and again" not in found
 

@@ -49,7 +49,8 @@ def evidence(
         yield from _functions_for_others(state)
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
-            yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
+            doing = f": {seen.activity}" if seen.activity is not None else ""
+            yield Evidence(rank, f"its main thread is {seen.label.lower()}{doing}", "proc")
     yield from effect_evidence(result)
 
 
@@ -75,7 +76,7 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
     if last is None:
-        return Evidence(state.rank, "entered no operation of this group", "recorder")
+        return Evidence(state.rank, "has not entered an operation of this group", "recorder")
     left = f", which it left by {last.error}" if last.error else ""
     fact = f"its last operation in this group was {last.describe(result.spec.size)}{left}"
     return Evidence(state.rank, fact, "recorder")

@@ -117,12 +117,11 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         ranks_in.items(),
         key=lambda each: (not {*each[1]} & {*cause.culprits}, len(each[1]), each[1]),
     )
-    of_culprits = sum(not {*cause.culprits}.isdisjoint(ranks) for _, ranks in ordered)
-    first_other = of_culprits or len(ordered) - 1
     found: Sentence = ()
     for number, (words, ranks) in enumerate(ordered):
-        between = " where " if number == first_other else ", " if number else ""
-        found = sentence(found, between, _ranks(ranks, cause), " in ", words)
+        be = "is" if len(ranks) == 1 else "are"
+        between = ", " if number else ""
+        found = sentence(found, between, _ranks(ranks, cause), f" {be} in ", words)
     return found
 
 
@@ -176,7 +175,11 @@ def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     where = sentence(" in ", _words(own[0], result.spec.size)) if own else ()
     be, them = ("is", "it") if len(cause.culprits) == 1 else ("are", "them")
     who = _ranks(cause.culprits, cause)
-    return sentence(who, f" {be} stuck in {phase}", where, f", and nobody waits for {them}")
+    doing = f"{be} stuck in {phase}"
+    seen = [result.last_seen.get(rank) for rank in cause.culprits]
+    if all(each is not None and each.label == "SLEEPING" for each in seen):
+        doing = f"{'sleeps' if be == 'is' else 'sleep'} in {phase}"
+    return sentence(who, f" {doing}", where, f", and no other rank waits for {them}")
 
 
 def _unknown(_: Cause, finding: Finding, result: WorldResult) -> Sentence:

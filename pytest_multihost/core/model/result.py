@@ -45,6 +45,10 @@ SnapshotReason = Literal["tick", "trouble", "end"]
 """Why a snapshot was taken: periodically, after a rank raised or died, or at the world's end."""
 
 
+_LOCK_CALLS = frozenset({"futex", "futex_wait", "futex_waitv"})
+"""System calls in which a thread waits for a lock, a condition, an event or a queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """What a rank's main thread does at one instant, according to the kernel.
@@ -64,19 +68,30 @@ class Activity:
     has_unknown_timeout: bool = False
 
     @property
+    def is_lock(self) -> bool:
+        """Whether it waits for a lock, a condition, an event or a queue."""
+        return self.name in _LOCK_CALLS
+
+    @property
     def call(self) -> str:
-        """The call and its object: ``read(/data/ckpt)``."""
-        return f"{self.name}({self.target})" if self.target else self.name
+        """The call and its object: ``read(/data/ckpt)``; a lock is named as a reader knows it."""
+        name = "a lock" if self.is_lock else self.name
+        return f"{name}({self.target})" if self.target else name
 
     @property
     def until(self) -> str:
-        """The end of its timeout, to append to the call: `` until +2.5 s``; empty without one."""
+        """Its remaining time, to append to the call: `` for another 2.5 s``; empty without one."""
         if self.has_unknown_timeout:
             return " for some time"
-        return "" if self.ends_in_s is None else f" until +{self.ends_in_s:.1f} s"
+        return "" if self.ends_in_s is None else f" for another {self.ends_in_s:.1f} s"
+
+    @property
+    def after(self) -> str:
+        """Its remaining time, to append to an end: `` after another 2.5 s``; empty without one."""
+        return self.until.replace("for", "after", 1)
 
     def __str__(self) -> str:
-        """Return call and timeout: ``epoll_wait until +2.5 s``."""
+        """Return call and remaining time: ``epoll_wait for another 2.5 s``."""
         return f"{self.call}{self.until}"
 
 

@@ -49,8 +49,8 @@ Subject = Literal["test", "script", "job"]
 
 
 def phase_name(phase: str, subject: Subject) -> str:
-    """Return the reader's name of a rank's phase; "call" is pytest's word."""
-    return f"the {subject}" if phase == "call" and subject != "test" else phase
+    """Return the reader's name of a rank's phase; "call" is pytest's word for the test itself."""
+    return f"the {subject}" if phase == "call" else phase
 
 
 DEFAULT_BACKEND: Final = "none"
@@ -111,6 +111,7 @@ class WorldSpec:
         backend: Name of the backend that forms the process group.
         local_devices: Devices per rank, for backends that make their own (jax).
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
+        timeout_from: The source of the timeout, for readers: "the default", "its marker".
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
@@ -146,6 +147,7 @@ class WorldSpec:
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     horizon_s: float | None = None
     backend_facts: BackendFacts = BackendFacts()
+    timeout_from: str = ""
     command: str = ""
     selected_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -163,7 +165,7 @@ class WorldSpec:
     @property
     def deadline_text(self) -> str:
         """The time before which nothing can move if it hangs, in words."""
-        return "before the deadline" if self.horizon_s is None else f"within {self.horizon_s:g} s"
+        return "before the timeout" if self.horizon_s is None else f"within {self.horizon_s:g} s"
 
     @property
     def shares_files(self) -> bool:

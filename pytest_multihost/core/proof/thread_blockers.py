@@ -78,10 +78,10 @@ def _operation(
     # torch's store sleeps for up to 20 s before it tries again to connect to its host, rank 0.
     retries = is_sleep(thread) and first.timeout_s is not None and 0 in interval.now.lacking(first)
     if interval.times_out(thread) and not must_fail and not retries:
-        yield f"gives up {operations[-1].name}{interval.activity(thread).until}"
+        yield f"gives up {operations[-1].name}{interval.activity(thread).after}"
     elif first.gives_up_s <= interval.deadline_s:
         left_s = max(first.gives_up_s - interval.now.kernel.at_s, 0.0)
-        yield f"gives up {first.name} until +{left_s:.1f} s"
+        yield f"gives up {first.name} after another {left_s:.1f} s"
     elif first.name == _CONNECTS and not interval.now.lacking(first):
         yield f"may connect again in {first.name}"
     elif any(each.is_own for each in operations) and not interval.has_not_moved(thread):
@@ -108,7 +108,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
 
 def gives_up(interval: Interval, thread: Thread) -> str:
     """Return the words for a runtime's own thread whose operation times out."""
-    return f"gives up what it does for a rank{interval.activity(thread).until}"
+    return f"gives up what it does for a rank{interval.activity(thread).after}"
 
 
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
@@ -171,4 +171,6 @@ def _descriptors(interval: Interval, thread: Thread, *, is_runtimes: bool = Fals
 
 def _describe(interval: Interval, thread: Thread) -> str:
     activity = interval.activity(thread)
-    return f"sleeps{activity.until}" if is_sleep(thread) else f"waits in {activity}"
+    if is_sleep(thread):
+        return f"sleeps{activity.until}"
+    return f"waits {'for' if activity.is_lock else 'in'} {activity}"

@@ -295,19 +295,21 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
     token = _replayed_options(config)
     values: dict[str, object] = {}
     replayed: dict[str, str] = {}
+    sources: dict[str, str] = {}
     problems: list[str] = []
     for option in known:
         source, text = _source(config, option, token)
         try:
             if text:
                 values[option.name] = option.parse(text)
+                sources[option.name] = source
         except SettingError as error:
             problems.append(f"{source}: {error}")
         if text and option.is_replayed and not source.endswith(_INI):
             replayed[option.name] = text
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    return Settings(values, known, replayed)
+    return Settings(values, known, replayed, sources)
 
 
 _INI = " (ini)"

@@ -143,6 +143,9 @@ def _plan_item(
         backend_facts=backend.facts,
         local_devices=marked.get(LOCAL_DEVICES),
         timeout_s=marked.get(TIMEOUT),
+        timeout_from="its marker"
+        if marked.has_own_timeout
+        else settings.sources.get(TIMEOUT.name, "the default"),
         startup_timeout_s=marked.get(STARTUP_TIMEOUT),
         seed=seed,
         faults=faults,

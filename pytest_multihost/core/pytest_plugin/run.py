@@ -189,11 +189,13 @@ class Run:
 
     def _spec(self, item: pytest.Item, plan: Plan) -> WorldSpec:
         own_s = plan.world.timeout_s
-        timeout_s = item.stash.get(_TIMEOUT, own_s)
+        given_s = item.stash.get(_TIMEOUT, own_s)
+        timeout_s = min(given_s, own_s) if plan.has_own_timeout else given_s
         spec = replace(
             plan.world,
             attempt=self._attempts[item.nodeid],
-            timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
+            timeout_s=timeout_s,
+            timeout_from=plan.world.timeout_from if timeout_s == own_s else "pytest-timeout",
             tells_points=self.config.getoption("multihost_points"),
         )
         changed: WorldSpec = self.config.hook.pytest_multihost_prepare(

@@ -4,6 +4,7 @@
 * `artifacts` writes and reads the folders of runs and attempts, and the records in them.
 * `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
   colours and shared words.
+* `ground` says why a world counts as hung, and how soon that was known.
 * `live_line` is the line on the terminal while a world runs, `points` the list of the points that
   its ranks have passed.
 * `markdown` escapes and fits text for summaries.

@@ -21,6 +21,7 @@ from pytest_multihost.core.model.verdict import Divergence
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
+from pytest_multihost.core.report.ground import ground
 from pytest_multihost.core.report.layout import (
     INDENT,
     MARGIN,
@@ -46,16 +47,6 @@ from pytest_multihost.core.report.native import native_sections
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
-
-_DETECTED_BY = {
-    "proof": "nothing could move",
-    "mismatch": "these can never match",
-    "stopped": "a rank is stopped",
-    "exit": "a rank died",
-    "raise": "a rank raised",
-    "dumps": "from what the ranks had recorded",
-    "attach": "as far as it can be seen from outside",
-}
 
 
 def page_sections(
@@ -97,18 +88,13 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     result, diagnosis = judged.result, judged.diagnosis
     grounds: list[str] = []  # why the world was ended, and the confidence of its diagnosis
     if diagnosis is not None:
-        ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
-        seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
-        if by == "proof":
-            ground = f"{ground} {result.spec.deadline_text}"
-        after = f"; judged {seconds:.1f} s after the last progress" if by != "attach" else ""
-        if by == "dumps":  # the times of copied dumps may be unknown
-            after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""
-        grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}{after}"]
+        known = f"{diagnosis.kind}, {diagnosis.confidence}"
+        label = "cause unknown" if diagnosis.kind == "unknown" else known
+        grounds = [f"{ground(judged)} ({label})"]
     elif result.reason != judged.finding.reason:  # else the headline has it
         grounds = (result.reason or "").splitlines()
-    for ground in grounds:
-        yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
+    for each in grounds:
+        yield from ((Span(part),) for part in textwrap.wrap(each, width, subsequent_indent="  "))
     # Ranks that have left the test wait in the harness, so their stacks show only the harness.
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
@@ -118,8 +104,8 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
     yield from stack_lines(shown, judged.context)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
-        found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
-        evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
+        found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
+        evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from titled("evidence", evidence, width)

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_multihost.core import files
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.verdict import JsonVerdict, Verdict
+from pytest_multihost.core.report import ground
 from pytest_multihost.core.report.artifacts import (
     Attempt,
     RunFolder,
@@ -135,6 +136,7 @@ def attempt_page(
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
         sections=sections,
+        grounds=ground,
         extra=[found for each in of_pages if (found := each(verdict)) is not None],
         extra_files={name: text for each in renderers for name, text in each.files.items()},
         left_out=timeline["left_out"],

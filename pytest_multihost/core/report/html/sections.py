@@ -13,7 +13,6 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
-from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
@@ -35,6 +34,7 @@ from pytest_multihost.core.model.verdict import (
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.active_faults import frozen_for_good
 from pytest_multihost.core.outcome.own_failures import later_failures
+from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
 
@@ -166,14 +166,8 @@ def ground(page: PageModel) -> str:
     diagnosis, reason = page.judged.diagnosis, page.judged.result.reason or ""
     if diagnosis is None:
         return reason
-    shown_by = DETECTED_BY[diagnosis.detected_by]
-    if diagnosis.detected_by == "proof":
-        shown_by = f"{shown_by} {page.judged.result.spec.deadline_text}"
-    if diagnosis.detected_by == "deadline" and reason:
-        shown_by = reason[0].upper() + reason[1:]
-    judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
-    if diagnosis.detected_by in ("dumps", "attach"):  # the last progress is not known
-        judged = f"{shown_by}."
+    text = grounds.ground(page.judged)
+    judged = f"{text[0].upper()}{text[1:]}."
     is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
     return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
 
@@ -207,11 +201,6 @@ def services(page: PageModel) -> Mapping[str, ServiceRecord]:
 def replay_command(page: PageModel) -> str:
     """Return the shell command that repeats the test with the same faults and settings."""
     return replay.replay_command(page.judged.result.spec)
-
-
-def timeout_text(spec: WorldSpec) -> str:
-    """Return the timeout of a world in words."""
-    return "none" if spec.timeout_s >= NO_TIMEOUT_S else f"{spec.timeout_s:g} s"
 
 
 class StackClass(NamedTuple):
@@ -324,16 +313,3 @@ def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], lis
 def rank_files(page: PageModel) -> list[str]:
     """Return the names of the ranks' logs and stacks."""
     return [name for name in page.files if name.endswith(_LISTED_FILES)]
-
-
-DETECTED_BY: Mapping[str, str] = {
-    "proof": "Nothing could move",
-    "mismatch": "Ranks are in operations that can never match",
-    "stopped": "A rank is stopped",
-    "exit": "A rank died",
-    "raise": "A rank raised",
-    "deadline": "Its time was up",
-    "dumps": "From what the ranks had recorded of themselves",
-    "attach": "As far as it can be seen from outside",
-}
-"""Words for how a hang was detected."""

@@ -1,0 +1,77 @@
+"""Why a world was ended as hung, in one sentence, and how soon that was known."""
+
+from __future__ import annotations
+
+from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
+from pytest_multihost.core.model.verdict import DetectedBy, Diagnosis
+
+_GROUNDS: dict[DetectedBy, str] = {
+    "mismatch": "the ranks are in operations that can never match",
+    "stopped": "a rank is stopped",
+    "exit": "a rank died",
+    "raise": "a rank raised",
+    "dumps": "the ranks' flight recorders show it",
+    "attach": "as far as it can be seen from outside",
+}
+
+
+_TWO_DIGITS = 10
+
+
+def ground(judged: Judgement) -> str:
+    """Return why the world counts as hung, and how long after its last progress; empty if not.
+
+    A rank that sleeps for longer than the timeout may be right, so the sentence names both times.
+    """
+    diagnosis, result = judged.diagnosis, judged.result
+    if diagnosis is None:
+        return ""
+    seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
+    found = f"found {seconds:.1f} s after the last progress"
+    if by == "attach":
+        return _GROUNDS[by]
+    if by == "dumps":  # the times of copied dumps may be unknown
+        dumped = f", dumped {seconds:.1f} s after the last operation began" if seconds else ""
+        return f"{_GROUNDS[by]}{dumped}"
+    if by == "proof":
+        return f"{_sleepers(judged, diagnosis) or _no_progress(result.spec)}; {found}"
+    return f"{_GROUNDS.get(by) or result.reason or 'its timeout is over'}; {found}"
+
+
+def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
+    """Return how long the culprits sleep, if all of them do; empty otherwise."""
+    spec, last = judged.result.spec, judged.result.last_seen
+    seen = [last[rank].activity for rank in diagnosis.culprits if rank in last]
+    left = [each.ends_in_s for each in seen if each is not None and each.name == "sleep"]
+    longest_s = max((each for each in left if each is not None), default=None)
+    if longest_s is None or None in left or len(left) < len(diagnosis.culprits):
+        return ""
+    who = rank_set(diagnosis.culprits)
+    verb = "sleeps" if len(diagnosis.culprits) == 1 else "sleep"
+    sleeps = f"{who} {verb} for another {_seconds(longest_s)}"
+    if spec.horizon_s is not None:
+        return f"{sleeps}, which is longer than the {spec.horizon_s:g} s of --horizon"
+    return (
+        f"{sleeps}, and the timeout is {timeout_text(spec)}: if that is right, set a longer timeout"
+    )
+
+
+def _no_progress(spec: WorldSpec) -> str:
+    if spec.horizon_s is not None:
+        return f"no rank can make progress within the next {spec.horizon_s:g} s"
+    return f"no rank can make progress before the timeout of {timeout_text(spec)}"
+
+
+def timeout_text(spec: WorldSpec) -> str:
+    """Return the timeout of a world and its origin: "120 s (the default)"."""
+    if spec.timeout_s >= NO_TIMEOUT_S:
+        return "none"
+    origin = f" ({spec.timeout_from})" if spec.timeout_from else ""
+    return f"{_seconds(spec.timeout_s)}{origin}"
+
+
+def _seconds(value: float) -> str:
+    """Return seconds with two digits at least: 150 s, 12 s, 7.8 s."""
+    return f"{value:.2g} s" if value < _TWO_DIGITS else f"{value:.0f} s"
