@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from runtimes import needs
+
 SOURCE = """
 import threading, time
 import pytest
@@ -41,3 +43,55 @@ def test_the_default_timeout_is_named_as_the_default(run_worlds) -> None:
     """A reader who has set no timeout learns that there is one."""
     worlds = run_worlds(SOURCE, "-k", "evaluates")
     assert "the timeout is 120 s (the default)" in " ".join(worlds.stdout.split())
+
+
+MISTAKES = """
+import logging
+import pytest
+import torch, torch.distributed as dist
+
+@pytest.mark.multihost(ranks=2)
+def test_no_backend(world):
+    logging.getLogger("mine").debug("my own record")
+    dist.all_reduce(torch.ones(1))
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_twice(world):
+    dist.init_process_group("gloo")
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_other(world):
+    raise ValueError("twice is enough")
+
+@pytest.mark.multihost(ranks=2)
+def test_handled(world):
+    with pytest.raises(ValueError):
+        dist.all_reduce(torch.ones(1))
+    assert False
+"""
+
+
+def part(text: str, test: str) -> str:
+    """Return the part of the terminal's output about one test."""
+    return (
+        text.split(f" {test} _")[1]
+        .split("\n____", maxsplit=1)[0]
+        .split("=== short test summary", maxsplit=1)[0]
+    )
+
+
+@needs("torch")
+def test_the_two_classic_mistakes_get_a_hint_once(run_worlds) -> None:
+    """Another error, and the same error if the test handles it, get none."""
+    told = run_worlds(MISTAKES, "--log-level=DEBUG").stdout
+    assert part(told, "test_no_backend").count('give the test backend="gloo"') == 1
+    assert part(told, "test_twice").count("has initialised the process group already") == 1
+    assert "  hint " not in part(told, "test_other") + part(told, "test_handled")
+
+
+@needs("torch")
+def test_records_of_the_runtime_about_itself_are_omitted(run_worlds) -> None:
+    """The test's own records stay."""
+    told = run_worlds(MISTAKES, "--log-level=DEBUG").stdout
+    assert "my own record" in told
+    assert "c10d-NullHandler" not in told

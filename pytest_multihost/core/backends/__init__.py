@@ -17,7 +17,7 @@ import pluggy
 from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO, NCCL
-from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND
 
 __all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "offered_backends"]
@@ -25,6 +25,11 @@ __all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "offered_backends"]
 
 NONE = Backend(
     name=DEFAULT_BACKEND,
+    noise=GLOO.noise,
+    hints={
+        "Default process group has not been initialized": 'The backend "none" makes no process'
+        ' group: give the test backend="gloo", or let it call init_process_group.'
+    },
     start=lambda _spec: None,
     symptoms=GLOO.symptoms + JAX.symptoms,
     fatal_symptoms=GLOO.fatal_symptoms + JAX.fatal_symptoms,
@@ -53,8 +58,8 @@ def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
     offered = list(offered)
     backend = next((each for each in offered if each.name == name), None)
     if backend is None:
-        known = ", ".join(f"{each.name} ({each.offered_by})" for each in offered)
-        raise SettingError(f"unknown backend {name!r}", seen=f"There are: {known}.")
+        known = known_names([each.name for each in offered], name)
+        raise SettingError(f"unknown backend {shown(name)}", seen=f"There are: {known}")
     if backend.package is not None and importlib.util.find_spec(backend.package) is None:
         happened = f"backend {name!r} needs the package {backend.package!r}"
         extra = backend.extra or backend.package

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_multihost.core.model.spec import BackendFacts, RankSpec
 
@@ -40,6 +40,10 @@ class Backend:
             environment variables name, as gRPC does: scripts then do not see these variables.
         operation_error: The exception of a failed torch operation, as ``module:Class``; empty:
             RuntimeError.
+        hints: Advice for a test that raises an exception with this backend, by a regular expression
+            that is searched in the exception's type and text.
+        noise: Regular expressions of lines that its runtime prints about itself in each run. The
+            terminal omits them; the ranks' logs keep them.
         offered_by: The distribution that offers it; shown when an unknown backend is asked for.
     """
 
@@ -56,6 +60,8 @@ class Backend:
     may_run_jax: bool = True
     connects_by_proxies: bool = False
     operation_error: str = ""
+    hints: Mapping[str, str] = field(default_factory=dict, hash=False)
+    noise: tuple[str, ...] = ()
     offered_by: str = "pytest-multihost-hangs"
 
     @property
@@ -65,4 +71,6 @@ class Backend:
             may_run_jax=self.may_run_jax,
             connects_by_proxies=self.connects_by_proxies,
             operation_error=self.operation_error,
+            hints=self.hints,
+            noise=self.noise,
         )

@@ -104,6 +104,13 @@ JAX = Backend(
     devices=lambda: tuple(sys.modules["jax"].local_devices()),  # imported at the start
     primary_leaves_last=True,
     connects_by_proxies=True,
+    noise=(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.",),
+    hints={
+        r"distributed\.initialize\S* (should only be called once|must be called before)": (
+            "The backend has initialised jax.distributed already: remove the test's call, or give"
+            ' the test backend="none".'
+        )
+    },
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
         r"Gloo [\w-]+ failed: Application timeout caused pair closure",

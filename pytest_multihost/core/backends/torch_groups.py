@@ -65,6 +65,18 @@ def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type chec
     return torch
 
 
+_NOISE = (
+    r"DEBUG +c10d-NullHandler-default:",
+    r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.",
+)
+"""Lines that torch and gloo print about their own connections."""
+
+_HINTS = {
+    "trying to initialize the default process group twice": "The backend has initialised the"
+    " process group already: remove the test's call of init_process_group, or give the test"
+    ' backend="none".'
+}
+
 GLOO = Backend(
     name="gloo",
     package="torch",
@@ -73,6 +85,8 @@ GLOO = Backend(
     preload=_import_torch,
     devices=lambda: (_import_torch().device("cpu"),),
     may_run_jax=False,
+    hints=_HINTS,
+    noise=_NOISE,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
         r"transport/tcp/\S+ (Timed out waiting|.*Broken pipe|Application timeout)",

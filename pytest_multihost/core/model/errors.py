@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 _MAX_SHOWN = 200
 
 
@@ -13,6 +16,13 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__} without a repr: {error}>"
     half = _MAX_SHOWN // 2
     return text if len(text) <= _MAX_SHOWN else f"{text[:half]} ... {text[-half:]}"
+
+
+def known_names(names: Iterable[str], wrong: str) -> str:
+    """Return the known names as a sentence's end, with the one nearest to a wrong name."""
+    names = list(names)
+    near = difflib.get_close_matches(wrong[:_MAX_SHOWN], names, n=1)
+    return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
 
 
 class MultihostError(Exception):

@@ -67,11 +67,16 @@ class BackendFacts:
             environment variables name, as gRPC does.
         operation_error: The exception of a failed torch operation, as ``module:Class``; empty:
             RuntimeError.
+        hints: Advice for a test that raises an exception, by a regular expression that is searched
+            in the exception's type and text.
+        noise: Regular expressions of lines that the terminal omits from the ranks' output.
     """
 
     may_run_jax: bool = True
     connects_by_proxies: bool = False
     operation_error: str = ""
+    hints: Mapping[str, str] = field(default_factory=dict, hash=False)
+    noise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.nemesis.kind import known_names
 
 T = TypeVar("T", Fault, Point)
 _MAX_TEXT = 200

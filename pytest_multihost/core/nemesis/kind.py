@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeGuard
 
@@ -21,8 +20,6 @@ from pytest_multihost.core.model.fault import (
 from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63
-_MAX_NAME = 100
-
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
 
@@ -168,13 +165,6 @@ class FaultKind:
             if name in params and (wanted := check(params[name])) is not None:
                 found.append(f"{name} must be {wanted}, not {shown(params[name])}")
         return found
-
-
-def known_names(names: Iterable[str], wrong: str) -> str:
-    """Return the known names as a sentence's end, with the one nearest to a wrong name."""
-    names = list(names)
-    near = difflib.get_close_matches(wrong[:_MAX_NAME], names, n=1)
-    return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
 
 
 def error_number(name: object) -> int:

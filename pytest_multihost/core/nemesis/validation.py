@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from pytest_multihost.core.model.errors import shown
+from pytest_multihost.core.model.errors import known_names, shown
 from pytest_multihost.core.model.fault import Fault, Point, resolve, size_problems
 from pytest_multihost.core.model.spec import Host
-from pytest_multihost.core.nemesis.kind import FaultKind, known_names
+from pytest_multihost.core.nemesis.kind import FaultKind
 from pytest_multihost.core.nemesis.targets import target_problem
 
 

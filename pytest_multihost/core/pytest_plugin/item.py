@@ -42,7 +42,7 @@ from pytest_multihost.core.pytest_private import (
     rename_subtest,
     terminal_writer,
 )
-from pytest_multihost.core.report import read_log
+from pytest_multihost.core.report import read_log, without_lines
 from pytest_multihost.core.report.layout import COLOURS, Section
 from pytest_multihost.core.report.text import page_sections
 
@@ -284,18 +284,20 @@ def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
     """Yield phase, title and text of the ranks' output and log records, with the rank."""
+    noise = attempt.judged.result.spec.backend_facts.noise
     for finding in attempt.judged.finding.ranks:
         rank = finding.facts.rank
         path = attempt.directory / f"rank-{rank}.log"
         head, tail = _COLLATERAL if finding.outcome == "collateral" else _FULL
         log = read_log(path, head=head, tail=tail)
         left_out = f"\n... {log.describe_left_out(str(path))} ...\n"
-        if text := f"{log.head}{left_out}{log.tail}" if log.left_out else log.head:
+        shown = f"{log.head}{left_out}{log.tail}" if log.left_out else log.head
+        if text := without_lines(shown, noise):
             yield ("call", "output", text), rank
         # The logging plugin's captured records, under pytest's own titles.
         for title, text in _last_report(finding).get("sections", ()):
-            if title.startswith("Captured log "):
-                yield (title.removeprefix("Captured log "), "log", text), rank
+            if title.startswith("Captured log ") and (told := without_lines(text, noise)):
+                yield (title.removeprefix("Captured log "), "log", told), rank
 
 
 def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:

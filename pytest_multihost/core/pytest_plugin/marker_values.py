@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pytest_multihost.core.model.errors import shown
+from pytest_multihost.core.model.errors import known_names, shown
 from pytest_multihost.core.model.fault import MAX_SECONDS, Fault
 from pytest_multihost.core.model.spec import MAX_RANKS
 from pytest_multihost.core.option import Check
@@ -14,7 +14,8 @@ from pytest_multihost.core.option import Check
 def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
     """Yield every problem with the values of a marker's keys; None is always valid."""
     if unknown := sorted(values.keys() - checks.keys()):
-        yield f"has no key {', '.join(map(repr, unknown))}; there are: {', '.join(checks)}"
+        known = known_names(checks, unknown[0])
+        yield f"has no key {', '.join(map(repr, unknown))}; there are: {known}"
     for key, check in checks.items():
         if values.get(key) is not None and (problem := check(values[key])):
             yield f"{key} {problem}"

@@ -35,7 +35,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
-        raise SettingError(f"ranks must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
+        raise SettingError(f"sizes must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 

@@ -329,7 +329,7 @@ def _source(
 ) -> tuple[str, str]:
     """Return the first source that sets an option, by its name for users, and the text there."""
     sources = {
-        option.flag: config.getoption(option.dest),
+        _flags(option)[0]: config.getoption(option.dest),
         "the replay token": token.get(option.name),
         option.variable: os.environ.get(option.variable),
         f"{option.dest}{_INI}": config.getini(option.dest),

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import group_by_value, rank_set
 from pytest_multihost.core.model.replay import Replay, checksum, read_token
@@ -38,6 +38,7 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 )
 from pytest_multihost.core.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
 from pytest_multihost.core.pytest_plugin.options import (
+    BACKENDS,
     HOSTS,
     LAUNCH,
     LOCAL_DEVICES,
@@ -87,6 +88,7 @@ def plan_items(
     """
     offered = offered_backends(config.hook)
     fault_options = read_fault_options(config)
+    _check_backends(settings, offered)
     plans: dict[str, Plan] = {}
     problems: list[str] = []
     for item in items:
@@ -104,6 +106,16 @@ def plan_items(
             "Copy the test's whole id as well from the line that begins with 'replay'."
         )
     return plans
+
+
+def _check_backends(settings: Settings, offered: Sequence[Backend]) -> None:
+    """Raise a UsageError for an unknown backend of the run, even if no test takes it."""
+    names = [each.name for each in offered]
+    for name in settings.get(BACKENDS):
+        if name not in names:
+            source = settings.sources.get(BACKENDS.name, "")
+            known = known_names(names, name)
+            raise pytest.UsageError(f"{source}: unknown backend {shown(name)}\nThere are: {known}")
 
 
 def _plan_item(

@@ -5,6 +5,7 @@
 * `text` renders a world for the terminal, and `native` its native frames; `layout` has its columns,
   colours and shared words.
 * `ground` says why a world counts as hung, and how soon that was known.
+* `hints` is advice for classic mistakes.
 * `live_line` is the line on the terminal while a world runs, `points` the list of the points that
   its ranks have passed.
 * `markdown` escapes and fits text for summaries.
@@ -13,6 +14,6 @@
 * `logs` reads the ranks' logs: excerpts for pages, and new lines as they come.
 """
 
-from pytest_multihost.core.report.logs import LiveOutput, read_log
+from pytest_multihost.core.report.logs import LiveOutput, read_log, without_lines
 
-__all__ = ["LiveOutput", "read_log"]
+__all__ = ["LiveOutput", "read_log", "without_lines"]

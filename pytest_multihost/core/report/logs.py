@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -102,3 +103,9 @@ class LiveOutput:
                 # Only the last state of a progress bar that overwrites itself.
                 last = line.rstrip("\r").rpartition("\r")[2]
                 self.write(f"{self.prefix(rank)}{last}\n")
+
+
+def without_lines(text: str, patterns: Sequence[str]) -> str:
+    """Return a text without the lines that begin with a match of one of the patterns."""
+    lines = text.splitlines(keepends=True)
+    return "".join(each for each in lines if not any(re.match(p, each) for p in patterns))

@@ -22,6 +22,7 @@ from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report.ground import ground
+from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import (
     INDENT,
     MARGIN,
@@ -110,6 +111,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
+    yield from titled("hint", hints(judged), width)
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:

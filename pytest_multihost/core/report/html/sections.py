@@ -35,6 +35,7 @@ from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.active_faults import frozen_for_good
 from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report import ground as grounds
+from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.logs import LogExcerpt
 
@@ -189,7 +190,8 @@ def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:
 
 def notes(page: PageModel) -> list[str]:
     """Return the notes for the reader."""
-    found = list(page.judged.diagnosis.notes) if page.judged.diagnosis else []
+    found = hints(page.judged)
+    found += page.judged.diagnosis.notes if page.judged.diagnosis else []
     return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
 
 
