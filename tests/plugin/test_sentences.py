@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from runtimes import needs
 
 SOURCE = """
@@ -73,11 +75,8 @@ def test_handled(world):
 
 def part(text: str, test: str) -> str:
     """Return the part of the terminal's output about one test."""
-    return (
-        text.split(f" {test} _")[1]
-        .split("\n____", maxsplit=1)[0]
-        .split("=== short test summary", maxsplit=1)[0]
-    )
+    after = text.split(f" {test} _")[1]
+    return re.split("\n____|=== short test summary", after, maxsplit=1)[0]
 
 
 @needs("torch")
@@ -95,3 +94,27 @@ def test_records_of_the_runtime_about_itself_are_omitted(run_worlds) -> None:
     told = run_worlds(MISTAKES, "--log-level=DEBUG").stdout
     assert "my own record" in told
     assert "c10d-NullHandler" not in told
+
+
+DEEP = """
+import pytest
+
+def deep(rank, n=0):
+    # A function whose body is shown by pytest's long style.
+    if n < 9:
+        return deep(rank, n + 1)
+    raise (ValueError if rank else KeyError)(f"of rank {rank}")
+
+@pytest.mark.multihost(ranks=2)
+def test_both(world):
+    deep(world.rank)
+"""
+
+
+def test_only_the_first_failing_rank_shows_its_whole_traceback(run_worlds) -> None:
+    """The others show their line and their error, and the page has the rest."""
+    first, other = re.split("-+ rank [01]: .*Error -+\n", run_worlds(DEEP).stdout)
+    assert "A function whose body" in first
+    assert "A function whose body" not in other
+    assert "test_worlds.py:8: in deep" in other or "test_worlds.py:8:\n" in other
+    assert "of rank" in other

@@ -127,7 +127,7 @@ def test_a_lone_skip_names_rank_and_reason(run_worlds) -> None:
                 pytest.skip("no shard")
         """
     )
-    assert "rank 2 skipped alone: no shard (ranks 0,1 did not)" in worlds.stdout
+    assert "rank 2 skipped alone, ranks 0,1 did not; reason: no shard" in worlds.stdout
 
 
 def test_runxfail_reports_the_failure(run_worlds) -> None:

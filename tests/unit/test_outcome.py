@@ -364,7 +364,7 @@ def test_a_failure_in_the_test_is_not_reported_as_one_of_setup() -> None:
 @pytest.mark.parametrize(
     ("fates", "headline", "reason"),
     [
-        ("skips xfails", 0, "rank 0 skipped alone: no data (rank 1 did not)"),
+        ("skips xfails", 0, "rank 0 skipped alone, rank 1 did not; reason: no data"),
         ("xfails@1 fails@2", 1, "rank 1: ValueError: boom"),
     ],
 )
@@ -388,8 +388,8 @@ def test_what_xfail_expects_is_not_the_reason_of_a_failure(
         ("quits", "self", "rank 0: exited with code 0 in the test, before it had reported"),
         ("breaks", "self", "rank 0: lost its connection to pytest in the test, exit code 70"),
         ("quits-early", "self", "rank 0: exited with code 0 in shutdown"),
-        ("passes skips", "self", "rank 1 skipped alone: no data (rank 0 did not)"),
-        ("skips passes skips", "self", "ranks 0,2 skipped alone: no data (rank 1 did not)"),
+        ("passes skips", "self", "rank 1 skipped alone, rank 0 did not; reason: no data"),
+        ("skips passes skips", "self", "ranks 0,2 skipped alone, rank 1 did not; reason: no data"),
         ("skips skips", "self", "no data"),
         ("hangs parks", "overrun", "took longer than 60 s"),
         ("hangs crashes", "overrun", "rank 1: was killed by SIGKILL in the test"),

@@ -61,7 +61,7 @@ class _Token:
     s: int = 0
     f: tuple[_ShortFault, ...] = ()
     c: tuple[str, ...] = ()
-    o: Mapping[str, str] = field(default_factory=dict)
+    o: tuple[tuple[str, str], ...] = ()
 
 
 def checksum(nodeid: str) -> int:
@@ -75,7 +75,8 @@ def token(spec: WorldSpec) -> str:
         (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
     )
     test, services = checksum(spec.nodeid), spec.replayed_services
-    content = _Token(VERSION, test, spec.size, spec.seed, faults, services, spec.options)
+    options = tuple(spec.options.items())
+    content = _Token(VERSION, test, spec.size, spec.seed, faults, services, options)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
@@ -134,4 +135,4 @@ def read_token(text: str) -> Replay:
         Fault(kind, ranks, at, params, must_fire=bool(flags & 1), is_first=bool(flags & 2))
         for kind, ranks, at, params, flags in found.f
     )
-    return Replay(found.t, found.n, found.s, faults, found.c, found.o)
+    return Replay(found.t, found.n, found.s, faults, found.c, dict(found.o))

@@ -20,6 +20,7 @@ from pytest_multihost.core.model.event import (
     BROKEN,
     Exited,
     Interrupted,
+    RaisedError,
     ReportMade,
     SerializedReport,
 )
@@ -214,7 +215,7 @@ def _lost_a_peer(finding: RankFinding, died_s: float) -> bool:
 
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:
     error = failure.error
-    text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
+    text = _one_text(error) if error else ""
     is_follow_up = error is not None and symptoms.is_symptom(error, text)
     outcome: RankOutcome = "failed"
     match failure:
@@ -232,6 +233,12 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
         error=error.rank_error if error is not None else None,
         report=own_report,
     )
+
+
+def _one_text(error: RaisedError) -> str:
+    """Return the name and the message of an exception; the message may be empty."""
+    name = error.type.rpartition(".")[2]
+    return f"{name}: {error.message}" if error.message else name
 
 
 def _died(
@@ -405,7 +412,8 @@ def _reason(
         return result.reason or lost or "the world did not end"
     if decisive.outcome == "skipped":
         others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
-        return f"{_name_all(ranks, decisive)} skipped alone: {decisive.summary} ({others} did not)"
+        who = _name_all(ranks, decisive)
+        return f"{who} skipped alone, {others} did not; reason: {decisive.summary}"
     return f"{_name_all(ranks, decisive)}: {decisive.summary}"
 
 

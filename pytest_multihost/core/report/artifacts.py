@@ -214,8 +214,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         expected=None,
         outcome=finding.outcome,
         ended_by="self" if result.ending == "self" else "harness",
-        # After a grace period the engine knows only that it ended ranks; the finding has the cause.
-        reason=finding.reason if result.ending == "settled" else result.reason,
+        reason=_reason(judged),
         started_at=result.started_at,
         startup_s=None if result.go_s is None else round(result.go_s - result.started_s, 4),
         duration_s=round(result.ended_s - result.started_s, 4),
@@ -229,6 +228,15 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
     for each in result.records.values():
         of_services |= {key: value for key, value in each.verdict.items() if key in known}
     return replace(verdict, **of_services)
+
+
+def _reason(judged: Judgement) -> str | None:
+    """Return why the world ended as it did, if no exception and no diagnosis says it."""
+    result, finding = judged.result, judged.finding
+    if result.ending == "settled":  # the engine knows only that it ended ranks after a grace period
+        return finding.reason
+    is_lone_skip = finding.status == "failed" and not any(each.error for each in finding.ranks)
+    return result.reason or (finding.reason if is_lone_skip else None)
 
 
 def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:

@@ -17,7 +17,7 @@ from pytest_multihost.core.model.operation import Operation, group_by_value, ran
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.verdict import Divergence
+from pytest_multihost.core.model.verdict import Divergence, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
@@ -48,6 +48,8 @@ from pytest_multihost.core.report.native import native_sections
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
+_MAX_MESSAGE = 12
+"""Maximum number of lines of a further rank's error message."""
 
 
 def page_sections(
@@ -195,16 +197,28 @@ def _other_failures(finding: Finding) -> Iterator[Section]:
         ranks = {each.facts.rank for each in group}
         if finding.headline in ranks or first.error is None or first.outcome == "collateral":
             continue
-        lines = tuple((Span(line),) for line in first.error.text.splitlines())
-        yield Section(f"{rank_set(ranks)}: {first.error.type}", lines)
+        yield Section(f"{rank_set(ranks)}: {first.error.type}", _short(first.error))
     later = group_by_value(
-        ((f"{error.type} in {phase}", error.text), each.facts.rank)
+        ((f"{error.type} in {phase}", _short(error.rank_error)), each.facts.rank)
         for each in finding.ranks
         for phase, error in later_failures(each, finding.symptoms)
     )
-    for (title, text), those in later.items():
-        shown = tuple((Span(line),) for line in text.splitlines())
-        yield Section(f"{rank_set(those)}: {title}", shown)
+    for (title, lines), those in later.items():
+        yield Section(f"{rank_set(those)}: {title}", lines)
+
+
+def _short(error: RankError) -> tuple[Line, ...]:
+    """Return the line and the message of a further error, as `--tb=short` shows its last entry.
+
+    Its whole traceback is in report.html: here it would push the verdict off the screen.
+    """
+    function = f" in {error.function}" if error.function else ""
+    at = [f"{error.file}:{error.line}:{function}"] if error.file else []
+    message = error.message.splitlines() or [""]
+    name = error.type.rpartition(".")[2]
+    told = [f"E   {name}: {message[0]}" if message[0] else f"E   {name}"]
+    told += [f"E   {line}" for line in message[1:_MAX_MESSAGE]]
+    return tuple((Span(line),) for line in at + told)
 
 
 _MAX_BRANCHES = 9

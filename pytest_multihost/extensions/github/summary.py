@@ -90,11 +90,10 @@ def _details(verdict: JsonVerdict) -> str:
             for each in [*divergence_texts(diagnosis), *claims, *diagnosis["notes"][:MAX_CLAIMS]]
         ]
     alike = group_by_value(
-        ((each["outcome"], each["phase"], each["label"]), each["rank"])
-        for each in verdict["rank_results"]
+        ((each["outcome"], each["label"]), each["rank"]) for each in verdict["rank_results"]
     )
-    for (outcome, phase, label), ranks in alike.items():
-        state = f"{outcome} in {phase}{f', {label}' if label else ''}"
+    for (outcome, label), ranks in alike.items():
+        state = f"{outcome}{f', {label.lower()}' if label else ''}"
         lines.append(f"* {escaped(f'{rank_set(ranks)}: {state}')}")
     if (clock := verdict["clock_jumps"]) is not None:
         real_s = f"{clock['real_s']:.1f} s"

@@ -281,7 +281,7 @@ def test_equal_ranks_and_claims_are_told_once() -> None:
     """64 ranks fill no page."""
     ranks = [rank(number) for number in range(64)]
     text = html.unescape(summary([verdict(rank_results=ranks)]))
-    assert "* rank 0: hung in the test, SLEEPING\n* ranks 1-63: hung in the test, BLOCKED\n" in text
+    assert "* rank 0: hung, sleeping\n* ranks 1-63: hung, blocked\n" in text
     assert "* ranks 1-3: entered all_reduce #3 (recorder)\n" in text
 
 
