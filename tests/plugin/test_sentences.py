@@ -116,5 +116,5 @@ def test_only_the_first_failing_rank_shows_its_whole_traceback(run_worlds) -> No
     first, other = re.split("-+ rank [01]: .*Error -+\n", run_worlds(DEEP).stdout)
     assert "A function whose body" in first
     assert "A function whose body" not in other
-    assert "test_worlds.py:8: in deep" in other or "test_worlds.py:8:\n" in other
+    assert "test_worlds.py:7: in deep" in other or "test_worlds.py:8:\n" in other
     assert "of rank" in other
