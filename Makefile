@@ -27,7 +27,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
+.PHONY: help demo worlds test test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -150,6 +150,20 @@ corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
 	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
 
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
+# The oldest pytest that is supported, and a pytest-asyncio that accepts it, before all else of .venv.
+.venv-pytest8/ready: $(READY)
+	"$(PYTHON)" -m venv --without-pip .venv-pytest8
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-pytest8/first \
+	  pytest==8.3.5 pytest-asyncio==1.1.0
+	printf '%s\n' "$(CURDIR)" "$(CURDIR)/.venv-pytest8/first" "$$($(BIN)/python -c '$(SITE)')" \
+	  > "$$(.venv-pytest8/bin/python -c '$(SITE)')/beside.pth"
+	@touch $@
+
+test-pytest8: .venv-pytest8/ready ## The tests of the plugin on pytest 8.3, the oldest that is supported
+	.venv-pytest8/bin/python -m pytest tests/unit tests/plugin tests/engine tests/examples $(PYTEST_ARGS)
+
 latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang: LATENT_ARGS='--budget 30'
 	$(BIN)/python benchmarks/latent.py $(LATENT_ARGS)
 
@@ -188,8 +202,8 @@ dist: .venv/ready-release ## Build sdist and wheel into dist/, and check what Py
 wheel-check: dist ## Install the wheel into an empty environment and run the README's example there
 	$(BIN)/python conftest_examples/readme_from_wheel.py dist/*.whl torch==2.13.0
 
-clean: ## Remove .venv, .venv-libraries and all that builds, tools and runs leave behind
-	rm -rf .venv .venv-libraries build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
+clean: ## Remove .venv, .venv-* and all that builds, tools and runs leave behind
+	rm -rf .venv .venv-libraries .venv-pytest8 build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o \
 	  \( -name __pycache__ -o -name .pytest_cache -o -name .pytest_multihost \) -prune -exec rm -rf {} +

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -28,8 +29,6 @@ from _pytest._io import TerminalWriter
 from _pytest.config import _prepareconfig
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
-from _pytest.threadexception import collect_thread_exception
-from _pytest.unraisableexception import collect_unraisable
 from _pytest.warnings import catch_warnings_for_item
 
 # Names that other modules import from here only because this module may import `_pytest`.
@@ -172,9 +171,9 @@ def check_leftovers(config: pytest.Config) -> None:
             )
         gc.collect()
         if manager.has_plugin("unraisableexception"):
-            collect_unraisable(config)
+            _collect("unraisableexception", "collect_unraisable", config)
         if manager.has_plugin("threadexception"):
-            collect_thread_exception(config)
+            _collect("threadexception", "collect_thread_exception", config)
 
 
 def reset_setup_state(session: pytest.Session) -> None:
@@ -186,6 +185,13 @@ def xfail_in_force(item: pytest.Item) -> Xfail | None:
     """Return the xfail mark that applies to `item`; None if there is none, or with --runxfail."""
     is_ignored = item.config.getoption("runxfail", None)  # absent with -p no:skipping
     return None if is_ignored else item.stash.get(xfailed_key, None)
+
+
+def _collect(module: str, function: str, config: pytest.Config) -> None:
+    """Report the exceptions that pytest has kept; before 8.4 it reported each one at once."""
+    collect = getattr(importlib.import_module(f"_pytest.{module}"), function, None)
+    if collect is not None:
+        collect(config)
 
 
 def fixture_definitions(item: pytest.Item, name: str) -> list[pytest.FixtureDef[Any]]:
