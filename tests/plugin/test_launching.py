@@ -60,7 +60,7 @@ def test_a_sound_controller_is_forked(run_worlds) -> None:
         """
     )
     assert launch_of(worlds) == "fork"
-    assert "multihost: 1 of 1 tests run as worlds of ranks, launch: fork\n" in worlds.stdout
+    assert "multihost: 1 test runs on several ranks\n" in worlds.stdout
 
 
 def test_a_thread_that_a_plugin_has_started_leads_to_a_clean_server(

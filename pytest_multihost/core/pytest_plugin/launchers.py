@@ -226,7 +226,7 @@ class Launchers:
         """Return the ways of launching in use, with the reasons for those that are not cheapest."""
         parts = []
         for requirements, launcher in self._open.items():
-            why = [*requirements.reasons, *launcher.reasons]
+            why = dict.fromkeys([*requirements.reasons, *launcher.reasons])
             parts.append(f"{launcher.name} ({'; '.join(why)})" if why else launcher.name)
         return ", ".join(dict.fromkeys(parts))
 

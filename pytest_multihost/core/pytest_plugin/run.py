@@ -73,8 +73,10 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         convert(item, run.run_item)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.verbosity >= 0:
-        counts = f"{len(chosen)} of {len(session.items)} tests run as worlds of ranks"
-        reporter.write_line(f"multihost: {counts}, launch: {run.launchers.describe()}")
+        counts = f"{len(chosen)} {'test runs' if len(chosen) == 1 else 'tests run'}"
+        launch = run.launchers.describe()
+        how = f", launch: {launch}" if launch != "fork" else ""
+        reporter.write_line(f"multihost: {counts} on several ranks{how}")
         if config.getoption("usepdb", None) or config.getoption("trace", None):
             reporter.write_line(
                 "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."

@@ -181,7 +181,7 @@ def test_one_server_has_all_that_a_test_needs(
 ) -> None:
     """Also fresh interpreters; the header names each reason."""
     worlds = run_worlds(ONE.format(more=more), *args)
-    assert f"1 of 1 tests run as worlds of ranks, launch: {launch}\n" in worlds.stdout
+    assert f"1 test runs on several ranks, launch: {launch}\n" in worlds.stdout
     assert worlds.verdicts["test_it"]["clock"] == "jump"
     outcomes = {each["outcome"] for each in worlds.verdicts["test_it"]["rank_results"]}
     assert outcomes == {"passed"}
