@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
 
 SIZES = """
@@ -178,6 +181,17 @@ def test_an_unknown_backend_of_the_run_is_refused_although_each_test_names_its_o
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     assert "--multihost-backend: unknown backend 'glo'" in worlds.run.stderr.str()
     assert "Did you mean gloo?" in worlds.run.stderr.str()
+
+
+def test_an_id_with_a_size_that_does_not_exist_gets_a_hint(run_worlds, pytester) -> None:
+    """The printed command runs; an id that is wrong for another reason gets no hint."""
+    source = "import pytest\n@pytest.mark.multihost\ndef test_it(world): pass"
+    refused = run_worlds(source, "test_worlds.py::test_it[4]").run
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    [command] = re.findall(r"with 4 ranks: pytest (.*)", refused.stderr.str())
+    assert run_worlds(source, *shlex.split(command)).verdicts["test_it"]["world_size"] == 4
+    other = run_worlds(source, "test_worlds.py::test_ti").run
+    assert "number of ranks" not in other.stderr.str()
 
 
 def test_mode_auto_makes_every_function_a_world(run_worlds) -> None:

@@ -24,6 +24,7 @@ from pytest_multihost.core.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
     SIGNATURE,
+    hint_of_size,
     is_multihost,
     parametrize,
 )
@@ -96,6 +97,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize over several world sizes or backends, after the test's own parameters."""
     parametrize(metafunc, metafunc.config.stash[TALLY].settings)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Add a hint to the error for a test id that exists only with --ranks."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        hint = hint_of_size(session.config.args, session.config.stash[TALLY].settings)
+        if not hint:
+            raise
+        raise pytest.UsageError("\n".join([*map(str, error.args), hint])) from None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

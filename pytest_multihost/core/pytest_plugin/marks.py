@@ -6,6 +6,8 @@ All problems of all tests are reported together, before any test runs.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,6 +140,28 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
         if len(values) > 1:
             metafunc.fixturenames.append(name)
             metafunc.parametrize(name, values, ids=[str(value) for value in values])
+
+
+_SIZE = re.compile(r"(.*)\[(?:.*-)?(\d+)(?:-[a-z]+)?\]")
+
+
+def hint_of_size(args: Iterable[str], settings: Settings) -> str:
+    """Return advice for an id that was not found and ends in a size; empty if there is none.
+
+    An id has a size only if the test runs at several sizes: test_save[4] exists with --ranks 2,4,
+    and neither without the option nor with --ranks 4.
+    """
+    has_several = len(settings.get(RANKS) or ()) > 1
+    for arg in args:
+        found = _SIZE.fullmatch(arg) if "::" in arg else None
+        if found is not None and not has_several:
+            test, size = found[1], found[2]
+            command = shlex.join(["pytest", test, "--ranks", size])
+            return (
+                f"An id ends in a number of ranks only if --ranks has several numbers."
+                f" To run the test with {size} ranks: {command}"
+            )
+    return ""
 
 
 def world_axes(item: pytest.Item, marked: MarkerSettings) -> tuple[int, str, list[str]]:
