@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 
-def explain(directory: object) -> subprocess.CompletedProcess[str]:
+def explain(*args: object, cwd: object = None) -> subprocess.CompletedProcess[str]:
     """Run the console script's module on a folder."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest_multihost.core.command.main",
-        "explain",
-        str(directory),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "explain"]
+    command += map(str, args)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=cwd)
 
 
 BODIES = {
@@ -91,9 +87,43 @@ def test_a_verdict_that_was_changed_by_hand_is_told(run_worlds) -> None:
     )
 
 
-def test_a_folder_without_artifacts_is_told(tmp_path) -> None:
-    """What was looked for, and what to name instead."""
-    told = explain(tmp_path)
-    assert told.returncode == 1
-    assert "is not the folder of an attempt" in told.stderr
-    assert ".pytest_multihost/latest/NAME" in told.stderr
+TWO = """
+import pytest, time
+
+@pytest.mark.multihost(ranks=2, timeout=30)
+def test_hangs(world):
+    if world.rank == 0:
+        world.barrier("x")
+    else:
+        time.sleep(600)
+
+@pytest.mark.multihost(ranks=2)
+def test_fails(world):
+    assert world.rank == 0
+"""
+
+
+def test_the_only_failure_of_the_last_run_needs_no_name(run_worlds) -> None:
+    """Neither without an argument, nor by the name of the run or of the artifacts directory."""
+    worlds = run_worlds(TWO, "-k", "hangs")
+    for args in ([], ["latest"], [".pytest_multihost"], [".pytest_multihost/latest"]):
+        done = explain(*args, cwd=worlds.path)
+        assert done.returncode == 0, done.stderr
+        assert "rank 1 never reached world.barrier" in done.stdout
+
+
+def test_several_failures_are_listed_with_commands_that_run(run_worlds) -> None:
+    """The user copies one."""
+    worlds = run_worlds(TWO)
+    refused = explain("latest", cwd=worlds.path)
+    assert refused.returncode != 0
+    commands = re.findall(r"multihost explain (\S+)", refused.stderr)
+    assert len(commands) == 2
+    assert all(explain(each, cwd=worlds.path).returncode == 0 for each in commands)
+
+
+def test_a_folder_with_nothing_to_explain_says_what_was_looked_for(tmp_path) -> None:
+    """Dumps are among it."""
+    refused = explain(str(tmp_path), cwd=tmp_path)
+    assert "there is nothing to explain" in refused.stderr
+    assert "dumps" in refused.stderr

@@ -65,7 +65,7 @@ def test_a_folder_that_no_plugin_knows_is_that_of_an_attempt(
 ) -> None:
     """So an error is about what an attempt lacks."""
     options = asked(hook, "explain", str(tmp_path))
-    with pytest.raises(MultihostError, match="is not the folder of an attempt"):
+    with pytest.raises(MultihostError, match="there is nothing to explain in"):
         options.act(options, hook)
 
 

@@ -67,10 +67,16 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
         "explain", help=f"say which rank a hang waits for, from {sources} alone"
     )
     folders = ", or ".join(each.folder for each in reversed(explainers))
-    again.add_argument("directory", type=Path, help=f"folder {folders}")
+    again.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=Path("latest"),
+        help=f"latest, the folder of a run, or folder {folders}; default: latest, the last run",
+    )
     for each in explainers:
         each.add_options(again)
-    again.set_defaults(act=partial(_explain, explainers=explainers))
+    again.set_defaults(act=partial(_explain, explainers=explainers), folders=folders)
 
 
 def _add_run(
@@ -238,9 +244,9 @@ def _explain(
 
 def _explain_attempt(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; return 1 if the derived verdict differs."""
-    from pytest_multihost.core.command.rejudged import explain
+    from pytest_multihost.core.command.rejudged import explain, failed_attempt
 
-    page, differences = explain(options.directory)
+    page, differences = explain(failed_attempt(options.directory, folders=options.folders))
     differs = f"differs from verdict.json in: {', '.join(differences)}"
     sys.stdout.write(f"{page}\n{differs if differences else 'agrees with verdict.json'}\n")
     return 1 if differences else 0

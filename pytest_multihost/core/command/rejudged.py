@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +42,38 @@ def explain(directory: Path) -> tuple[str, list[str]]:
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
+
+
+def failed_attempt(directory: Path, *, folders: str) -> Path:
+    """Return the folder of the only attempt with a verdict to explain in a folder.
+
+    Args:
+        directory: Folder of an attempt, of a run, or the artifacts directory; ``latest`` is the
+            last run below the working directory.
+        folders: What else can be explained, for the error.
+
+    Raises:
+        MultihostError: There is no such attempt, or there are several.
+    """
+    if directory == Path("latest") and not directory.exists():
+        directory = Path(".pytest_multihost/latest")
+    if (directory / "verdict.json").exists():
+        return directory
+    run = directory / "latest" if (directory / "latest").exists() else directory
+    found = sorted(path.parent for path in run.glob("*/facts.json"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MultihostError(
+            f"{len(found)} tests failed in {directory}",
+            seen="\n".join(f"  multihost explain {shlex.quote(str(each))}" for each in found),
+            remedy="Name one of them.",
+        )
+    raise MultihostError(
+        f"there is nothing to explain in {directory}",
+        seen="It has no facts.json of a test that failed.",
+        remedy=f"Name latest, the folder of a run, or a folder {folders}.",
+    )
 
 
 def _without_sources(value: Json) -> Json:

@@ -146,7 +146,7 @@ class Sweeps:
             headline=headline(result),
             fails_test=result.status == "failed",
             sections=partial(_sections, result),
-            summary=summary,
+            summary="" if result.status == "failed" else summary,  # the test's failure has it
             page=SWEEP_PAGE_NAME,
         )
 
