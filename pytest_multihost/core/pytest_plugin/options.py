@@ -143,7 +143,7 @@ EARLY: Option[Early] = Option(
 MODE: Option[str] = Option(
     name="mode",
     metavar="marked|auto",
-    help="Run the marked tests as worlds of ranks, or every test",
+    help="Run the marked tests on several ranks, or every test",
     parse=one_of("marked", "auto"),
     default="marked",
     is_replayed=True,
@@ -206,7 +206,7 @@ class OfferedOptions:
 
     def add(self, offered: Sequence[Option[Any]]) -> None:
         """Declare the options of one plugin."""
-        group = self.parser.getgroup("multihost", "worlds of ranks")
+        group = self.parser.getgroup("multihost", "tests on several ranks")
         for each in offered:
             bare = {"nargs": "?", "const": each.bare} if each.bare is not None else {}
             group.addoption(
@@ -224,7 +224,7 @@ class OfferedOptions:
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options that an `Option` cannot express, such as flags and repeated options."""
-    group = parser.getgroup("multihost", "worlds of ranks")
+    group = parser.getgroup("multihost", "tests on several ranks")
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
     group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
     text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"

@@ -46,7 +46,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     tests = "test" if len(last) == 1 else "tests"
-    heading = f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
+    heading = f"### Multi-host tests\n\n{len(last)} {tests} ran on several ranks: {counts}\n\n"
     parts = [heading, *([_TABLE_HEAD] if bad else []), *map(_row, bad), *map(_details, bad)]
     return fitted(parts, _LEFT_OUT, max_bytes)
 

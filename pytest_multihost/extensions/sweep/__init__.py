@@ -58,7 +58,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare `--multihost-sweep-continue`."""
-    group = parser.getgroup("multihost", "worlds of ranks")
+    group = parser.getgroup("multihost", "tests on several ranks")
     text = "Go on with sweeps that were interrupted or had no time left"
     group.addoption("--multihost-sweep-continue", action="store_true", help=text)
 

@@ -67,7 +67,7 @@ def test_a_workflow_is_told_once(
     assert all(line.startswith(start) for line, start in zip(found, wanted, strict=True))
     text = workflow.read_text()
     assert text.count("### Multi-host tests") == 1
-    assert "3 tests ran as worlds of ranks: 1 failed, 1 hung, 1 passed" in text
+    assert "3 tests ran on several ranks: 1 failed, 1 hung, 1 passed" in text
     assert text.count("<details>") == 2
 
 

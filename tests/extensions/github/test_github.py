@@ -239,7 +239,7 @@ def test_the_summary_has_a_row_for_each_test_that_failed() -> None:
     """And counts the others."""
     fine = verdict(nodeid="t.py::fine", status="passed", outcome="passed", diagnosis=None)
     text = summary([verdict(), fine])
-    assert "2 tests ran as worlds of ranks: 1 hung, 1 passed" in text
+    assert "2 tests ran on several ranks: 1 hung, 1 passed" in text
     assert cells(text) == [
         [
             "tests/test_ckpt.py::test_restore[4-gloo]",

@@ -41,7 +41,7 @@ ATTACHED_PLUGIN = "multihost_attached"
 
 def add_attach_option(parser: pytest.Parser) -> None:
     """Declare `--multihost-attach`."""
-    group = parser.getgroup("multihost", "worlds of ranks")
+    group = parser.getgroup("multihost", "tests on several ranks")
     group.addoption("--multihost-attach", action="store_true", default=None, help=_HELP)
     parser.addini("multihost_attach", _HELP, type="bool", default=False)
 
