@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from runtimes import needs_pytest_9
 
 HEADER = '''
 import atexit, json, os, pathlib, pytest, resource, signal, socket, struct, subprocess, sys
@@ -346,6 +347,7 @@ def test_it_is_told_for_what_it_is_and_the_next_test_runs(
     check(quick, QUICK, name)
 
 
+@needs_pytest_9("keeps frames of its hooks in a traceback")
 def test_an_interruption_shows_where_it_was_raised_and_not_our_own_frames(
     quick: dict[str, Told],
 ) -> None:
@@ -359,19 +361,19 @@ HANGS = {
     "setup": Case(
         "pass",
         "failed",
-        "HUNG  rank 1 is stuck in setup, and nobody waits for it",
+        "HUNG  rank 1 sleeps in setup, and no other rank waits for it",
         mark='@pytest.mark.usefixtures("stuck_in_setup")',
     ),
     "teardown": Case(
         "pass",
         "failed",
-        "HUNG  rank 1 is stuck in teardown, and nobody waits for it",
+        "HUNG  rank 1 sleeps in teardown, and no other rank waits for it",
         mark='@pytest.mark.usefixtures("stuck_in_teardown")',
     ),
     "exit_handler": Case(
         "if world.rank: atexit.register(time.sleep, 600)",
         "failed",
-        "HUNG  rank 1 is stuck in shutdown, and nobody waits for it",
+        "HUNG  rank 1 sleeps in shutdown, and no other rank waits for it",
     ),
     "signals_ignored": Case(
         """
@@ -391,12 +393,12 @@ HANGS = {
     "descriptors_closed": Case(
         "if world.rank:\n  os.closerange(0, 1024)\n  time.sleep(600)",
         "failed",
-        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
+        "HUNG  rank 1 sleeps in the test, and no other rank waits for it",
     ),
     "another_program": Case(
         "if world.rank: os.execvp('sleep', ['sleep', '600'])",
         "failed",
-        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
+        "HUNG  rank 1 sleeps in the test, and no other rank waits for it",
     ),
     "stopped": Case(
         "if world.rank: os.kill(os.getpid(), signal.SIGSTOP)\nworld.barrier()",
@@ -409,7 +411,7 @@ HANGS = {
         time.sleep(600)
         """,
         "failed",
-        "HUNG  ranks 0,1 are stuck in the test, and nobody waits for them",
+        "HUNG  ranks 0,1 sleep in the test, and no other rank waits for them",
     ),
     "record_without_end": Case(
         """
@@ -418,7 +420,7 @@ HANGS = {
             os.write(channel(), struct.pack("!II", len(header), 0xFFFFFFFF) + header)
         """,
         "failed",
-        "HUNG  rank 1 is stuck in the test, and nobody waits for it",
+        "HUNG  rank 1 is stuck in the test, and no other rank waits for it",
     ),
 }
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runtimes import needs_pytest_9
 
 HEADER = """
 import asyncio, atexit, gc, logging, os, socket, sys, threading, time, unittest, warnings
@@ -301,6 +302,7 @@ def test_it():
 """
 
 
+@needs_pytest_9("does not wait for a thread's exception")
 def test_a_thread_may_raise_after_the_test(run_worlds) -> None:
     """Plain pytest has it where the thread ends before pytest does: a few milliseconds."""
     worlds = run_worlds(LATE, "-W", "error")

@@ -17,6 +17,11 @@ _ERROR = re.compile(
 """What a run of pytest says of a test that needs a runtime."""
 
 
+def needs_pytest_9(reason: str) -> pytest.MarkDecorator:
+    """Return the mark of a test of what pytest has since version 9."""
+    return pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason=f"pytest 8 {reason}")
+
+
 def needs(runtime: str) -> pytest.MarkDecorator:
     """Return the mark of a test that needs a runtime."""
     return pytest.mark.skipif(runtime in MISSING, reason=f"{runtime} is not installed")
