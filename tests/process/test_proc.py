@@ -284,9 +284,9 @@ hung_program(
     "peer = socket.create_connection(('127.0.0.1', int(told(0)))); ready(); peer.recv(1)",
 )
 
-alive_program("short_event", "waits in futex", "ready()\nwhile True: threading.Event().wait(1)")
+alive_program("short_event", "waits for a lock", "ready()\nwhile True: threading.Event().wait(1)")
 alive_program("short_sleep", "sleeps", "ready()\nwhile True: time.sleep(0.5)")
-alive_program("sleep_that_ends", "sleeps until", "ready(); time.sleep(40)")
+alive_program("sleep_that_ends", "sleeps for another", "ready(); time.sleep(40)")
 alive_program(
     "process_lock_of_a_child",
     "child process `python",
@@ -777,7 +777,7 @@ def test_what_may_go_on_is_never_called_hung(outcomes: Mapping[str, Outcome], na
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("lock_deadlock", ("BLOCKED", "futex")),
+        ("lock_deadlock", ("BLOCKED", "a lock")),
         ("sleep", ("SLEEPING", "sleep for another 5")),
         ("select_on_nothing", ("SLEEPING", "sleep for another 5")),
         ("spin", ("RUNNING", "runs")),
@@ -901,7 +901,7 @@ def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> Non
     world.waits_in_operation = [1, 2, 3]
     found = search(world, looks=16)
     assert not found.is_proven
-    assert "rank 0: main thread sleeps until" in found.blockers
+    assert "rank 0: main thread sleeps for another" in found.blockers
 
 
 @pytest.mark.parametrize(
@@ -929,7 +929,7 @@ def test_jax_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
     world.waits_in_operation = [1]
     found = search(world, looks=16)
     assert not found.is_proven
-    assert "rank 0: main thread sleeps until" in found.blockers
+    assert "rank 0: main thread sleeps for another" in found.blockers
 
 
 RESTORE = """

@@ -59,6 +59,7 @@ def test_our_workflow_runs_targets_that_exist() -> None:
         "docs",
         "worlds",
         "test",
+        "test-pytest8",
         "demo",
         "wheel-check",
     }

@@ -15,7 +15,6 @@ import pytest
 
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.replay import read_token
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
@@ -318,8 +317,12 @@ _INI = " (ini)"
 def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
     """Return the texts of the options in the token of --multihost-replay."""
     text = config.getoption("multihost_replay")
+    if not text:
+        return {}
+    from pytest_multihost.core.model.replay import read_token
+
     try:
-        return read_token(text).options if text else {}
+        return read_token(text).options
     except SettingError as error:
         raise pytest.UsageError(f"--multihost-replay: {error}") from None
 
