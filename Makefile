@@ -30,7 +30,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .PHONY: help demo worlds test test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
@@ -49,6 +49,7 @@ $(READY): pyproject.toml
 	  echo "error: Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." \
 	    "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
 	@rm -f $@
+	@echo "== Making .venv (once; a few minutes, most of them for torch and jax)"
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
@@ -60,7 +61,7 @@ $(READY): pyproject.toml
 # neighbours that .venv holds to be tested, some of which warn, shuffle or start threads unasked.
 DEMO_PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 ../../$(BIN)/python -m pytest -p timeout -p multihost_hangs
 
-demo: $(READY) ## Run the examples: a restore on four ranks, then a hang that is found
+demo: $(READY) ## Run the examples in a minute: a restore on four ranks, then a hang that is found
 	@echo "== A checkpoint is restored by four ranks. This passes."
 	cd conftest_examples/orbax_restore && $(DEMO_PYTEST) --ranks 4
 	@echo
@@ -85,7 +86,7 @@ worlds: $(READY) ## Run one small world of RANKS=2 ranks over BACKEND=gloo
 
 RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
-test: lint ## Lint, then run the whole test suite
+test: lint ## Lint and the whole test suite: about 25 minutes on two cores
 	@status=0; $(RUN_TESTS) || status=$$?; \
 	if [ $$status -ne 1 ]; then exit $$status; fi; \
 	failed=$$($(BIN)/python -m pytest --collect-only -q --lf --lfnf=none 2>/dev/null | grep -c '::'); \
@@ -94,7 +95,7 @@ test: lint ## Lint, then run the whole test suite
 	$(BIN)/python -m pytest --lf --lfnf=none -rA --show-capture=no --tb=short
 
 extensions: $(READY) ## Delete each extension from a copy of the package, and run worlds with the rest
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/house/test_deleted_extensions.py -n $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 # A root made by debootstrap, for which it takes root rights; it is made on first use and then kept.
@@ -112,7 +113,7 @@ lint: $(READY) ## Check style, format, types and the floors of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # Peers lie beside .venv's packages, not among them: pytest would load two of them unasked, and what
 # pip made of their requirements could move what is pinned. Open MPI is the system's: on Debian
