@@ -1,0 +1,128 @@
+"""Each command that README and guide print is run as printed, or the list says why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from runtimes import needs
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+INSTALLS = "it installs packages"
+LAUNCHER = "it needs a launcher; tests/extensions/engines runs it"
+JOB = "it needs a running job; tests/extensions/live runs it"
+LAST_RUN = "it opens the page of a run; tests/unit/test_command.py runs it"
+COSTLY = "it takes minutes, and the workflow runs it"
+NOT_RUN = {
+    "pip install": INSTALLS,
+    "python3 -m venv": INSTALLS,
+    "cd ": "it only changes the directory",
+    "torchrun": LAUNCHER,
+    "srun": LAUNCHER,
+    "mpirun": LAUNCHER,
+    "export PYTEST_MULTIHOST_SECRET": LAUNCHER,
+    "multihost attach": JOB,
+    "multihost explain /tmp/dumps": "it needs dumps; tests/extensions/flight runs it",
+    "multihost open": LAST_RUN,
+    "multihost report": LAST_RUN,
+    "python benchmarks/found.py": "it needs the libraries; make found runs it",
+    "make demo": COSTLY,
+    "make test": COSTLY,
+    "multihost run": "the page shows no whole script; tests/process/test_run.py runs it",
+    "pytest --multihost-sweep tests/test_checkpoint.py": "tests/ is the reader's",
+    "pytest --ranks 3 --multihost-sweep tests/test_checkpoint.py": "tests/ is the reader's",
+    "pytest test_checkpoint.py::test_save --multihost-replay eyJ2Ijox...": (
+        "its token is cut; tests/plugin/test_replay.py runs whole ones"
+    ),
+}
+"""Why a command is not run, by its beginning."""
+
+FAILS = {
+    "pytest --ranks 3 --multihost-sweep",
+    "pytest --multihost-fault 'slow_io(",
+    "pytest --multihost-fault 'raise_at(",
+}
+"""The beginnings of commands that are to fail: they show a hang or a weakness."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that a page prints."""
+
+    page: Path
+    line: int
+    text: str
+
+    @property
+    def why_not_run(self) -> str:
+        """The reason why it is not run; empty if it is."""
+        return next((why for begin, why in NOT_RUN.items() if self.text.startswith(begin)), "")
+
+    def __str__(self) -> str:
+        """Return the page, the line and the command."""
+        return f"{self.page.relative_to(ROOT)}:{self.line} {self.text}"
+
+
+def commands() -> list[Command]:
+    """Return the commands of all pages: the lines of a block that begin with a dollar."""
+    return [
+        Command(page, number, re.sub(r"\s+#.*", "", line[2:]).strip())
+        for page in PAGES
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if line.startswith("$ ")
+    ]
+
+
+def files_of(page: Path, until: int) -> dict[str, str]:
+    """Return the files that a page shows before a line, by the name that stands above each."""
+    text = "\n".join(page.read_text(encoding="utf-8").splitlines()[:until])
+    found: dict[str, str] = {}
+    for above, block in re.findall(r"(?s)(.*?)```python\n(.*?)```", text):
+        names = re.findall(r"`(\w+\.py)`", above.rpartition("```")[2])
+        name = names[-1] if names else "test_page.py"
+        found[name] = f"{found.get(name, '')}\n{block}"
+    return found
+
+
+RUN = [each for each in commands() if not each.why_not_run]
+
+
+@needs("torch")
+@pytest.mark.parametrize("command", RUN, ids=str)
+def test_a_printed_command_does_what_its_page_says(command: Command, tmp_path: Path) -> None:
+    """With the files that the page shows before it, and nothing else."""
+    for name, text in files_of(command.page, command.line).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTEST_ADDOPTS"] = "-p multihost_hangs"
+    program, *args = shlex.split(command.text)
+    assert program == "pytest", f"say in NOT_RUN why {command} is not run, or run it here"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *args],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    fails = any(command.text.startswith(each) for each in FAILS) and "together" not in command.text
+    assert done.returncode == int(fails), done.stdout + done.stderr
+    shutil.rmtree(tmp_path)
+
+
+def test_each_reason_not_to_run_a_command_is_in_use() -> None:
+    """A reason whose command is gone would excuse a later one."""
+    texts = [each.text for each in commands()]
+    unused = [each for each in NOT_RUN if not any(text.startswith(each) for text in texts)]
+    assert unused == []
