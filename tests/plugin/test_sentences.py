@@ -41,6 +41,40 @@ def test_a_sleep_is_compared_with_the_timeout_and_a_lock_is_called_a_lock(run_wo
     assert "futex" not in lines
 
 
+LOCKS = """
+import threading, time
+import pytest
+
+@pytest.mark.multihost(ranks=2, timeout=30)
+def test_order(world):
+    a, b, held = threading.Lock(), threading.Lock(), threading.Event()
+
+    def save():
+        with b:
+            held.set()
+            with a:
+                pass
+
+    if world.rank == 0:
+        with a:
+            threading.Thread(target=save, name="saver", daemon=True).start()
+            held.wait()
+            with b:
+                pass
+    world.barrier("done")
+"""
+
+
+def test_a_rank_that_waits_for_a_lock_shows_its_other_threads(run_worlds) -> None:
+    """Both lines of a deadlock of two threads are on the terminal."""
+    shown = run_worlds(LOCKS).stdout
+    assert "rank 0  blocked  a lock" in shown
+    assert "» with b:" in shown
+    [other] = re.findall("rank 0: another thread.*", shown)
+    assert "test_worlds.py:11 save" in other
+    assert "» with a:" in other
+
+
 def test_the_default_timeout_is_named_as_the_default(run_worlds) -> None:
     """A reader who has set no timeout learns that there is one."""
     worlds = run_worlds(SOURCE, "-k", "evaluates")

@@ -16,7 +16,7 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.stack import SourceContext, innermost_user_frame
 from pytest_multihost.core.model.verdict import Divergence, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
@@ -106,6 +106,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
     yield from stack_lines(shown, judged.context)
+    yield from titled("threads", _threads_beside_locks(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
         evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
@@ -114,6 +115,26 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
     yield from titled("hint", hints(judged), width)
+
+
+def _threads_beside_locks(judged: Judgement) -> Iterator[str]:
+    """Yield the user's lines of other threads of a culprit whose main thread waits for a lock.
+
+    One of them may hold the lock. Which one is not known: a lock of Python's has no owner.
+    """
+    culprits = judged.diagnosis.culprits if judged.diagnosis is not None else ()
+    for dump in judged.dumps:
+        seen = judged.result.last_seen.get(dump.rank)
+        if dump.rank not in culprits or seen is None or seen.activity is None:
+            continue
+        if not seen.activity.is_lock:
+            continue
+        for thread in dump.threads:
+            frame = innermost_user_frame(thread.frames) if thread is not dump.main else None
+            if frame is not None:
+                at = judged.context.place(frame)
+                where = f"{at.file}:{at.line} {at.function}"
+                yield f"rank {dump.rank}: another thread is at {where}  » {at.source or ''}"
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
