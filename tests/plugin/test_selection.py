@@ -190,8 +190,29 @@ def test_an_id_with_a_size_that_does_not_exist_gets_a_hint(run_worlds, pytester)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     [command] = re.findall(r"with 4 ranks: pytest (.*)", refused.stderr.str())
     assert run_worlds(source, *shlex.split(command)).verdicts["test_it"]["world_size"] == 4
-    other = run_worlds(source, "test_worlds.py::test_ti").run
-    assert "number of ranks" not in other.stderr.str()
+
+
+def test_an_id_that_is_wrong_for_another_reason_gets_no_hint_of_a_size(run_worlds) -> None:
+    """Ordinary tests have numbers in their ids, too, and a marker may fix the size."""
+    source = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_plain(n): pass
+
+@pytest.mark.multihost(ranks=2)
+def test_fixed(world): pass
+
+@pytest.mark.multihost
+@pytest.mark.parametrize("n", ["a"])
+def test_it(world, n): pass
+"""
+    for wrong in ("test_plain[4]", "test_fixed[4]", "test_ti[4]", "test_ti"):
+        refused = run_worlds(source, f"test_worlds.py::{wrong}").run
+        assert "number of ranks" not in refused.stderr.str()
+    refused = run_worlds(source, "test_worlds.py::test_it[a-3]").run
+    [command] = re.findall(r"with 3 ranks: pytest (.*)", refused.stderr.str())
+    assert run_worlds(source, *shlex.split(command)).verdicts["test_it[a]"]["world_size"] == 3
 
 
 def test_mode_auto_makes_every_function_a_world(run_worlds) -> None:

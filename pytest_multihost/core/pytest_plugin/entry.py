@@ -96,7 +96,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize over several world sizes or backends, after the test's own parameters."""
-    parametrize(metafunc, metafunc.config.stash[TALLY].settings)
+    tally = metafunc.config.stash[TALLY]
+    if parametrize(metafunc, tally.settings):
+        tally.of_any_size.add(metafunc.definition.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,7 +107,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     try:
         return (yield)
     except pytest.UsageError as error:
-        hint = hint_of_size(session.config.args, session.config.stash[TALLY].settings)
+        hint = hint_of_size(session.config.args, session.config.stash[TALLY].of_any_size)
         if not hint:
             raise
         raise pytest.UsageError("\n".join([*map(str, error.args), hint])) from None

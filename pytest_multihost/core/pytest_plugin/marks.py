@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,18 +120,21 @@ _CHECKS: Mapping[str, Check] = {
 """The keys of the marker that are not options."""
 
 
-def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
+def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> bool:
     """Parametrize a test over the world sizes and backends of its markers, if there are several.
 
     Call it after other plugins, so that these parts of the test's id come last. Problems with the
     markers are not reported here but in the test's plan, at the end of the collection.
+
+    Returns:
+        Whether the test takes the sizes of the run, because its markers give none.
     """
     item = metafunc.definition
     if not is_multihost(item, settings):
-        return
+        return False
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
     if problems:
-        return
+        return False
     axes: Mapping[str, tuple[object, ...]] = {
         RANKS_PARAM: marked.ranks,
         BACKEND_PARAM: marked.backends,
@@ -140,27 +143,33 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
         if len(values) > 1:
             metafunc.fixturenames.append(name)
             metafunc.parametrize(name, values, ids=[str(value) for value in values])
+    return marked.get(RANKS) == settings.get(RANKS)
 
 
-_SIZE = re.compile(r"(.*)\[(?:.*-)?(\d+)(?:-[a-z]+)?\]")
+_SIZE = re.compile(r"(.*)\[(?:(.*)-)?(\d+)\]")
 
 
-def hint_of_size(args: Iterable[str], settings: Settings) -> str:
+def hint_of_size(args: Iterable[str], tests: Collection[str]) -> str:
     """Return advice for an id that was not found and ends in a size; empty if there is none.
 
     An id has a size only if the test runs at several sizes: test_save[4] exists with --ranks 2,4,
     and neither without the option nor with --ranks 4.
+
+    Args:
+        args: What pytest was asked to run.
+        tests: Ids, without parameters, of the collected multihost tests that fix no size.
     """
-    has_several = len(settings.get(RANKS) or ()) > 1
     for arg in args:
-        found = _SIZE.fullmatch(arg) if "::" in arg else None
-        if found is not None and not has_several:
-            test, size = found[1], found[2]
-            command = shlex.join(["pytest", test, "--ranks", size])
-            return (
-                f"An id ends in a number of ranks only if --ranks has several numbers."
-                f" To run the test with {size} ranks: {command}"
-            )
+        found = _SIZE.fullmatch(arg)
+        names = found[1].partition("::")[2] if found is not None else ""
+        if found is None or not any(each.partition("::")[2] == names for each in tests):
+            continue
+        test = f"{found[1]}[{found[2]}]" if found[2] else found[1]
+        command = shlex.join(["pytest", test, "--ranks", found[3]])
+        return (
+            "An id ends in a number of ranks only if the test runs at several sizes."
+            f" To run the test with {found[3]} ranks: {command}"
+        )
     return ""
 
 

@@ -29,6 +29,7 @@ class Tally:
         unwritten: Artifacts that could not be written, and why.
         points: Lines about the points that ranks have passed.
         lines: The summaries of analyses, one line each.
+        of_any_size: Ids, without parameters, of the collected tests that take the run's sizes.
     """
 
     settings: Settings
@@ -39,6 +40,7 @@ class Tally:
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    of_any_size: set[str] = field(default_factory=set)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
