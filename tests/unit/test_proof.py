@@ -147,6 +147,22 @@ def test_a_timeout_that_only_fails_the_test_ends_no_wait(
     assert bool([*first.give_ups()]) != is_blocker or "timeout_s" in changes
 
 
+def test_ranks_that_would_give_up_alike_share_one_note() -> None:
+    """The note has the time left, and the ranks."""
+    waits = operation(fails_test=True, group=(0, 1, 2))
+    first = moment(
+        process(thread(ends_s=127.2)),
+        process(thread(tid=200, ends_s=126.8), pid=200, rank=2),
+    )
+    pages = (
+        Operations(0, (waits,), {waits.group_key: 1}),
+        Operations(1, (), {waits.group_key: 0}),
+        Operations(2, (replace(waits, thread=200),), {waits.group_key: 1}),
+    )
+    (note,) = replace(first, operations=pages).give_ups()
+    assert note.startswith("ranks 0,2 would have given up all_reduce after 27 s more")
+
+
 @pytest.mark.parametrize(
     ("changes", "entered", "is_blocker"),
     [

@@ -10,6 +10,7 @@ from pytest_multihost.core.model.operation import (
     Operation,
     Operations,
     program_scope,
+    rank_set,
 )
 from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.core.model.result import Activity
@@ -45,18 +46,23 @@ class Snapshot:
 
     def give_ups(self) -> Iterator[str]:
         """Yield sentences on the ranks that would give up waiting, which would fail the test."""
+        ranks: dict[tuple[str, int], list[int]] = {}
         for process in self.kernel.processes if self.kernel.is_deep else ():
-            for thread in process.threads if process.is_rank else ():
+            if process.rank is None or not process.is_rank:
+                continue
+            for thread in process.threads:
                 found = self.awaited_operations(process.rank, thread.tid)
                 found = found or self.failing_starts(process.rank, thread.tid)
                 if thread.ends_s in {None, NEVER} or not found:
                     continue
                 if found[-1].name == PROGRAM_START or all(map(self.must_fail, found)):
-                    left_s = max(thread.ends_s - self.kernel.at_s, 0.0)
-                    yield (
-                        f"rank {process.rank} would have given up {found[-1].name} after"
-                        f" {left_s:.0f} s more, with an error that its code does not handle"
-                    )
+                    left_s = round(max(thread.ends_s - self.kernel.at_s, 0.0))
+                    ranks.setdefault((found[-1].name, left_s), []).append(process.rank)
+        for (name, left_s), found_in in ranks.items():
+            yield (
+                f"{rank_set(found_in)} would have given up {name} after {left_s} s more,"
+                " with an error that the test does not handle"
+            )
 
     def failing_starts(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the program that a thread starts, if it can end only by failing the test.

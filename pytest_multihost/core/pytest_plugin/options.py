@@ -260,11 +260,15 @@ def _flags(option: Option[Any]) -> tuple[str, ...]:
 
 
 def _is_tests(text: str, option: Option[Any]) -> bool:
-    """Return whether the argument after an option selects tests, and is not the option's value."""
+    """Return whether the argument after an option selects tests, and is not the option's value.
+
+    A path that does not exist counts, too: pytest's own message about it is the right one.
+    """
     try:
         option.parse(text)
     except SettingError:
-        return Path(text.split("::", maxsplit=1)[0]).exists()
+        path = text.split("::", maxsplit=1)[0]
+        return path.endswith(".py") or Path(path).exists()
     return False
 
 

@@ -9,6 +9,7 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
+    OUTCOMES,
     disturbance_text,
     mending,
     replay_command,
@@ -36,7 +37,7 @@ def _annotation(result: SweepResult, weakness: Weakness) -> Annotation:
     lines.append(f"replay: {replay_command(result, run)}")
     return Annotation(
         level="error",
-        title=f"{run.outcome.upper()} in a sweep of {result.nodeid}",
+        title=f"{OUTCOMES[run.outcome].upper()} in a sweep of {result.nodeid}",
         text="\n".join([waits_text(run), *lines]),
         places=tuple(each for each in places if each is not None),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
@@ -19,8 +19,10 @@ def parse_families(text: str) -> tuple[str, ...]:
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     found = tuple(each for each in FAMILIES if each in parts)
     if len(found) < len(parts):
+        wrong = next(each for each in parts if each not in FAMILIES)
         raise SettingError(
-            f"families of disturbances are {', '.join(FAMILIES)}, not {shown(text)}",
+            f"there is no family of disturbances {shown(wrong)}",
+            seen=f"There are: {known_names(FAMILIES, wrong)}",
             remedy=f"The default is --multihost-sweep={','.join(DEFAULT_FAMILIES)}.",
         )
     return found

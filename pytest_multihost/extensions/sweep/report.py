@@ -27,6 +27,7 @@ from pytest_multihost.core.report.layout import (
 )
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
+    OUTCOMES,
     alike_texts,
     by_chance,
     chance_text,
@@ -79,7 +80,7 @@ def _block(
 ) -> Iterator[Line]:
     """Yield the lines of one weakness; `files` as in `sweep_section`."""
     run = weakness.witness
-    word = run.outcome.upper()
+    word = OUTCOMES[run.outcome].upper()
     if weakness.is_confirmed is False:
         word += f" ({chance_text(weakness)})"
     head = textwrap.wrap(waits_text(run), width - len(word) - 2, subsequent_indent="  ")

@@ -8,6 +8,7 @@ from pytest_multihost.core.report.markdown import escaped, fitted
 from pytest_multihost.extensions.sweep.annotations import open_weaknesses, weakness_facts
 from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
+    OUTCOMES,
     left_out_texts,
     outcomes_text,
     plural,
@@ -54,7 +55,7 @@ def _table_row(result: SweepResult) -> str:
 
 def _details(result: SweepResult, weakness: Weakness) -> str:
     run = weakness.witness
-    title = f"{run.outcome.upper()} {result.nodeid}: {waits_text(run)}"
+    title = f"{OUTCOMES[run.outcome].upper()} {result.nodeid}: {waits_text(run)}"
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     lines += [f"* {name}: {escaped(text)}" for name, text in weakness_facts(weakness)]
     shown = plural(len(weakness.shown_by), "disturbance")

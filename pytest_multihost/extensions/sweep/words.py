@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.core.model.operation import rank_set
@@ -21,16 +22,27 @@ from pytest_multihost.extensions.sweep.result import (
     Weakness,
 )
 
-OUTCOMES: Mapping[RunOutcome, str] = {
-    "left waiting": "ranks waited for one that had failed",
-    "hung": "ranks waited for what never came",
-    "timed out": "a timeout ended a wait",
-    "split": "some ranks passed, others failed, and nobody waited",
-    "told": "the test failed, and every rank ended by itself",
-    "survived": "the test passed",
+ShownOutcome = Literal["hangs", "fails", "passes", "not reached"]
+"""The outcome of a disturbed run as reports show it; sweep.json is more precise."""
+
+OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
+    "left waiting": "hangs",
+    "hung": "hangs",
+    "timed out": "hangs",
+    "split": "fails",
+    "told": "fails",
+    "survived": "passes",
+    "not reached": "not reached",
+}
+"""The shown form of each outcome, the worst first."""
+
+MEANINGS: Mapping[ShownOutcome, str] = {
+    "hangs": "a rank waited for what never came, until the harness or a timeout ended it",
+    "fails": "the test failed, and no rank was left waiting",
+    "passes": "the test passed",
     "not reached": "the disturbance did not happen",
 }
-"""The meaning of each outcome, the worst first."""
+"""The meaning of each shown outcome, the worst first."""
 
 
 _MAX_ALIKE = 6
@@ -119,7 +131,7 @@ def operation_text(operation: OperationName | None) -> str:
 def waits_text(run: DisturbedRun) -> str:
     """Return the waiting ranks, their operation and the culprits in words, or the run's summary."""
     if run.outcome not in WEAK or not run.waiting_ranks:
-        return run.summary or run.error or OUTCOMES[run.outcome]
+        return run.summary or run.error or MEANINGS[OUTCOMES[run.outcome]]
     is_one = len(run.waiting_ranks) == 1
     verb = "waited" if run.outcome == "timed out" else "waits" if is_one else "wait"
     inside = f" in {text}" if (text := operation_text(run.operation)) else ""
@@ -212,9 +224,14 @@ def repeats_text(repeated: tuple[int, int]) -> str:
 
 
 def outcomes_text(runs: Iterable[DisturbedRun]) -> str:
-    """Return the number of runs by outcome, the worst first, such as "2 hung, 400 survived"."""
-    counts = Counter(each.outcome for each in runs)
-    return ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
+    """Return the number of runs by outcome, the worst first, such as "hangs 2, passes 400"."""
+    return ", ".join(f"{name} {count}" for name, count in outcome_counts(runs))
+
+
+def outcome_counts(runs: Iterable[DisturbedRun]) -> list[tuple[ShownOutcome, int]]:
+    """Return the number of runs for each shown outcome that occurs, the worst first."""
+    counts = Counter(OUTCOMES[each.outcome] for each in runs)
+    return [(name, counts[name]) for name in MEANINGS if counts[name]]
 
 
 def families_text(families: Iterable[str]) -> str:

@@ -88,7 +88,7 @@ def test_a_file_that_is_not_waited_for_is_found(run_worlds) -> None:
     assert result.status == "failed"
     lines = {each.witness.waiting.line for each in result.weaknesses if each.witness.waiting}
     assert lines <= {line_of(RACE, "all_reduce"), len(RACE.strip().splitlines())}
-    worlds.run.stdout.fnmatch_lines(["*HUNG*", "*survives * of * disturbances*"])
+    worlds.run.stdout.fnmatch_lines(["*HANGS*", "*survives * of * disturbances*"])
 
 
 def test_a_file_after_the_bare_option_is_a_test_file(run_worlds) -> None:
@@ -107,7 +107,15 @@ def test_a_family_that_does_not_exist_is_a_usage_error(run_worlds) -> None:
     """It is no test file either, so the error names the families."""
     worlds = run_worlds("def test_plain(): pass", "--multihost-sweep", "lat,fails")
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
-    assert "families of disturbances are late, fails" in worlds.run.stderr.str()
+    assert "there is no family of disturbances 'lat'" in worlds.run.stderr.str()
+    assert "Did you mean late?" in worlds.run.stderr.str()
+
+
+def test_a_missing_test_file_after_the_bare_option_is_pytests_own_error(run_worlds) -> None:
+    """`--multihost-sweep test_typo.py` says that the file is missing."""
+    worlds = run_worlds("def test_plain(): pass", "--multihost-sweep", "test_typo.py")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "file or directory not found: test_typo.py" in worlds.run.stderr.str()
 
 
 def test_the_token_of_a_weakness_repeats_it(run_worlds) -> None:
@@ -241,14 +249,14 @@ def test_sweeps_run_in_the_workers_of_xdist(run_worlds) -> None:
     worlds = run_worlds(source, "--multihost-sweep=fails", "-p", "xdist", "-n", "2")
     worlds.run.assert_outcomes(failed=1, passed=1)
     worlds.run.stdout.fnmatch_lines_random(
-        ["*LEFT WAITING*", "*survives * of * disturbance*", "*test_robust: survives*"]
+        ["*HANGS*", "*survives * of * disturbance*", "*test_robust: survives*"]
     )
 
 
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--multihost-sweep=sideways", "*families of disturbances are late, fails, differs*"),
+        ("--multihost-sweep=sideways", "*There are: late, fails, differs*"),
         ("--multihost-sweep-budget=soon", "*a positive number of seconds*"),
         ("--multihost-sweep-accept=nowhere.toml", "*nowhere.toml*"),
     ],

@@ -30,7 +30,7 @@ def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
     """With the fault, who waits where, what would mend it, and how to repeat it."""
     first, second = sweep_annotations([SWEEP, SOUND])
     assert (first.places[0].file, first.places[0].line) == ("ckpt.py", 31)
-    assert first.title.startswith("LEFT WAITING in a sweep of")
+    assert first.title.startswith("HANGS in a sweep of")
     for part in (
         "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
         "\nrank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",

@@ -19,7 +19,6 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.html import write_index
 from pytest_multihost.extensions.sweep.html import (
-    OUTCOMES,
     matrix,
     sweep_page,
     write_sweep_page,
@@ -27,6 +26,7 @@ from pytest_multihost.extensions.sweep.html import (
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
+from pytest_multihost.extensions.sweep.words import MEANINGS
 
 RENDERERS = offered_renderers(new_plugin_manager().hook)
 
@@ -106,7 +106,7 @@ def test_every_outcome_has_a_colour_or_is_plain() -> None:
     """The style sheet knows the classes that the page uses."""
     style = Elements(sweep_page(SWEEP)).style
     plain = {"not-reached"}
-    names = {each.replace(" ", "-") for each in OUTCOMES}
+    names = {each.replace(" ", "-") for each in MEANINGS}
     assert {each for each in names if f".cell.{each}" not in style} == plain
 
 

@@ -189,7 +189,7 @@ def test_many_weaknesses_are_counted_not_all_shown() -> None:
     """The first ones are enough to read; the rest are in the files."""
     many = replace(SWEEP, weaknesses=SWEEP.weaknesses[:1] * 23)
     shown = sweep_section(many, columns=120).text
-    assert shown.count("LEFT WAITING") == 10
+    assert shown.count("HANGS") == 10
     assert "and 13 more weaknesses in sweep.html and sweep.json" in shown
 
 

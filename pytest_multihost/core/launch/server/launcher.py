@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.launch.capacity import require_room
 from pytest_multihost.core.launch.interface import ANSWER_S
 from pytest_multihost.core.launch.reaper import wait_for_exit
 from pytest_multihost.core.launch.refusals import refusals
@@ -105,8 +106,9 @@ class ServerLauncher:
         Raises:
             LaunchError: The ranks could not be started; none is left running.
         """
-        server = self._living_server()
         ranks = tuple(range(spec.size) if ranks is None else ranks)
+        require_room(len(ranks))
+        server = self._living_server()
         request = Fork(
             spec=spec,
             directory=str(directory),

@@ -51,8 +51,13 @@ class Cell:
 
     @property
     def count(self) -> int:
-        """The number of runs with the worst outcome."""
-        return sum(each.outcome == self.worst for each in self.runs)
+        """The number of runs that are shown with the worst outcome."""
+        return sum(sweep_words.OUTCOMES[each.outcome] == self.shown for each in self.runs)
+
+    @property
+    def shown(self) -> sweep_words.ShownOutcome | None:
+        """The worst outcome as the page shows it."""
+        return sweep_words.OUTCOMES[self.worst] if self.worst is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,11 @@ class MatrixRow:
         """The worst outcome of all cells."""
         found = [each.worst for each in self.cells if each is not None and each.worst is not None]
         return min(found, key=OUTCOMES.index, default=None)
+
+    @property
+    def shown(self) -> sweep_words.ShownOutcome | None:
+        """The worst outcome of all cells as the page shows it."""
+        return sweep_words.OUTCOMES[self.worst] if self.worst is not None else None
 
 
 def matrix(result: SweepResult) -> list[MatrixRow]:
@@ -144,7 +154,7 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
         result=result,
         rows=rows,
         roles=result.plan.roles,
-        outcomes=[(name, result.count(name)) for name in OUTCOMES if result.count(name)],
+        outcomes=sweep_words.outcome_counts(result.runs),
         weak=WEAK,
         cell_names=cell_names(rows),
         words=sweep_words,
