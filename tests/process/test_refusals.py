@@ -19,9 +19,11 @@ def test_it(world):
 """
 
 # The kernel exempts root, and whoever may exceed resource limits, from the limit on processes. This
-# user has no process, so that the limit counts only those of the test.
+# user has no process, so that the limit counts only those of the test; each worker of pytest-xdist
+# has a user of its own.
+USER = 100_000 + os.getpid()
 NOBODY = (
-    ["setpriv", "--reuid=65499", "--regid=65499", "--clear-groups"]
+    ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     + [f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")]
 )  # fmt: skip
 
