@@ -29,8 +29,8 @@ from pytest_multihost.extensions.live.processes import Job, not_here
 from pytest_multihost.extensions.live.reader import JobReader
 
 _CANNOT_TELL = (
-    "seen from outside: nothing tells which call of an operation a rank is in, nor of which group"
-    " if it is not the default one"
+    "seen from outside: the number of an operation is unknown, and so is its group unless that is"
+    " the default one"
 )
 _PROVEN = (
     "proven: no wait in the job can end within the next {:.0f} s; which call of an operation a rank"
