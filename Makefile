@@ -27,7 +27,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards docs dist wheel-check clean
+.PHONY: help demo worlds test test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -182,6 +182,9 @@ found-sweep: .venv-libraries/ready ## Sweep every program of tests/found: FOUND_
 
 hazards: $(READY) ## Score what passing runs show of hangs elsewhere: HAZARDS_ARGS='--innocent tests/corpus'
 	$(BIN)/python benchmarks/hazards.py $(HAZARDS_ARGS)
+
+samples: $(READY) ## Make the outputs that pages of the guide show from new runs
+	$(BIN)/python docs/samples.py
 
 docs: .venv/ready-docs ## Build the guide into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from runtimes import needs
+from samples import files_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,17 +83,6 @@ def commands() -> list[Command]:
     ]
 
 
-def files_of(page: Path, until: int) -> dict[str, str]:
-    """Return the files that a page shows before a line, by the name that stands above each."""
-    text = "\n".join(page.read_text(encoding="utf-8").splitlines()[:until])
-    found: dict[str, str] = {}
-    for above, block in re.findall(r"(?s)(.*?)```python\n(.*?)```", text):
-        names = re.findall(r"`(\w+\.py)`", above.rpartition("```")[2])
-        name = names[-1] if names else "test_page.py"
-        found[name] = f"{found.get(name, '')}\n{block}"
-    return found
-
-
 RUN = [each for each in commands() if not each.why_not_run]
 
 
@@ -100,7 +90,8 @@ RUN = [each for each in commands() if not each.why_not_run]
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_a_printed_command_does_what_its_page_says(command: Command, tmp_path: Path) -> None:
     """With the files that the page shows before it, and nothing else."""
-    for name, text in files_of(command.page, command.line).items():
+    above = command.page.read_text(encoding="utf-8").splitlines()[: command.line]
+    for name, text in files_of("\n".join(above)).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
