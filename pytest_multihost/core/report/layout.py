@@ -137,6 +137,8 @@ class Row:
 
     Attributes:
         role: "culprit" if one of the ranks is a culprit, or decided the outcome.
+        place: Its file and line, such as "train.py:7".
+        function: Its function; left out of the table where the details need the room.
         source: The text of the line at `place`; empty if it is not shown.
     """
 
@@ -145,23 +147,33 @@ class Row:
     state: str
     details: str
     place: str
+    function: str = ""
     source: str = ""
 
 
 def table(rows: Sequence[Row], width: int) -> Iterator[Line]:
-    """Yield rows in columns; details are cut if they do not fit."""
+    """Yield rows in columns.
+
+    If the details do not fit, functions are left out, because the stacks below have them; details
+    that still do not fit are cut.
+    """
     shown = rows[:_MAX_ROWS]
     names = [rank_set(row.ranks) for row in shown]
-    name, state, place = (
+    name, state, longest = (
         max(map(len, column), default=0)
-        for column in (names, [row.state for row in shown], [row.place for row in shown])
+        for column in (names, [row.state for row in shown], [row.details for row in shown])
     )
-    room = max(_LEAST_ROOM, width - name - state - place - _BETWEEN)
-    details = min(room, _USUAL, max((len(row.details) for row in shown), default=0))
-    for title, row in zip(names, shown, strict=True):
+    left = width - name - state - _BETWEEN
+    places = [f"{row.place} {row.function}".rstrip() for row in shown]
+    if longest > left - max(map(len, places), default=0):
+        places = [row.place for row in shown]
+    place = max(map(len, places), default=0)
+    room = max(_LEAST_ROOM, left - place)
+    details = min(room, _USUAL, longest)
+    for title, where, row in zip(names, places, shown, strict=True):
         text = (
             f"{'►' if row.role == 'culprit' else ' '} {title:<{name}}  {row.state:<{state}}"
-            f"  {clip(row.details, room):<{details}}  {row.place:<{place}}"
+            f"  {clip(row.details, room):<{details}}  {where:<{place}}"
         )
         if row.source:
             yield (Span(text, row.role), Span(f"  » {row.source}", "source"))

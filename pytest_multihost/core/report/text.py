@@ -17,7 +17,7 @@ from pytest_multihost.core.model.operation import Operation, group_by_value, ran
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import SourceContext, innermost_user_frame
-from pytest_multihost.core.model.verdict import Divergence, RankError
+from pytest_multihost.core.model.verdict import Divergence, Place, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
@@ -171,24 +171,22 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
 def _rows(judged: Judgement) -> list[Row]:
     # One row for each group of ranks with the same outcome, the culprits first.
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
-    places = {
-        rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
-    }
+    places = rank_places(judged)
     in_calls = judged.in_calls
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
     groups = group_by_value(
-        ((rank in culprits, _cells(each, result, places.get(rank, ""), in_calls.get(rank))), each)
+        ((rank in culprits, _cells(each, result, places.get(rank), in_calls.get(rank))), each)
         for rank, each in enumerate(finding.ranks)
     )
     rows = []
-    for (_, (state, details, place)), group in groups.items():
+    for (_, (state, details, place, function)), group in groups.items():
         ranks = tuple(each.facts.rank for each in group)
         times_s = [each.at_s - result.started_s for each in group if each.at_s is not None]
         timed = f"{state} +{min(times_s):.2f} s" if times_s else state
         role: Role = "waiting" if timed == "waiting" else "plain"
         role = role if marked.isdisjoint(ranks) else "culprit"
-        rows.append(Row(ranks, role, timed, details, place))
+        rows.append(Row(ranks, role, timed, details, place, function))
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
     return sorted(
         rows,
@@ -197,17 +195,18 @@ def _rows(judged: Judgement) -> list[Row]:
 
 
 def _cells(
-    finding: RankFinding, result: WorldResult, place: str, in_call: Operation | None
-) -> tuple[str, str, str]:
-    """Return a rank's state, the details of it, and the place in the code."""
+    finding: RankFinding, result: WorldResult, at: Place | None, in_call: Operation | None
+) -> tuple[str, str, str, str]:
+    """Return a rank's state, the details of it, and the line and function in the code."""
     if finding.at_s is not None:
         error = finding.error
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
-        return finding.outcome, finding.summary, raised_at
+        return finding.outcome, finding.summary, raised_at, ""
     seen = result.last_seen.get(finding.facts.rank)
     state, details = rank_activity(finding.outcome, seen, result, in_call)
     own = "" if finding.summary == finding.outcome else finding.summary
-    return state, details or ("" if finding.outcome == "hung" else own), place
+    place, function = (f"{at.file}:{at.line}", at.function) if at is not None else ("", "")
+    return state, details or ("" if finding.outcome == "hung" else own), place, function
 
 
 def _other_failures(finding: Finding) -> Iterator[Section]:

@@ -141,8 +141,10 @@ def _rows(run: DisturbedRun) -> list[Row]:
 
 
 def _row(ranks: tuple[int, ...], role: Role, state: str, details: str, place: Place | None) -> Row:
-    where = f"{place.file}:{place.line} {place.function}" if place is not None else ""
-    return Row(ranks, role, state, details, where, place.source if place is not None else "")
+    if place is None:
+        return Row(ranks, role, state, details, "")
+    where = f"{place.file}:{place.line}"
+    return Row(ranks, role, state, details, where, place.function, place.source)
 
 
 def _is_same(one: Place, other: Place | None) -> bool:
