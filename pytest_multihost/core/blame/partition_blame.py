@@ -99,7 +99,7 @@ def _spans(wait: Wait, pairs: Iterable[Pair], spec: WorldSpec) -> bool:
         return False
     peer = wait.operation.peer if wait.operation.kind == "transfer" else None
     others = wait.operation.group if peer is None else (peer,)
-    hosts = {spec.host_of(rank).index for rank in (wait.rank, *others) if rank < spec.size}
+    hosts = {spec.host_of(rank).index for rank in (wait.rank, *others) if 0 <= rank < spec.size}
     return any(sender in hosts and to in hosts for sender, to in pairs)
 
 
