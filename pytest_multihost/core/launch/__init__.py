@@ -8,7 +8,8 @@
 * `frames`: messages as bytes. `wire`: connections of frames. `packets`: messages with file
   descriptors. `harness_collectives`: the harness's own barrier.
 * `interpreter`: starts a new interpreter; `job_spec` is its job.
-* `refusals`: errors when processes cannot start. `permits`: shares one machine between controllers.
+* `refusals`: errors when processes cannot start. `capacity`: how many ranks fit.
+  `permits`: shares one machine between controllers.
 * `ports`: reserves ports for ranks.
 * `libc`: system calls. `reaper`: ends processes. `ending_signals`: signals that end a run as Ctrl-C
   does.
