@@ -6,8 +6,10 @@ A comment above a block says which command prints it:
 
 The command runs in an empty folder with the Python files that the page shows above the comment.
 Bars separate further parts of a comment: ``from`` and ``until`` are texts in the first line to show
-and in the first one to leave out, ``section`` is the heading whose files are used instead, and
-``columns`` is the width of the terminal. The output has times in it, so each run changes a page.
+and in the first one to leave out, ``section`` is the heading whose files are used instead,
+``columns`` is the width of the terminal, and ``typed`` are the lines that are typed at the prompts
+of the debugger, with semicolons between them. The output has times in it, so each run changes a
+page.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pexpect
 
 DOCS = Path(__file__).resolve().parent
 SAMPLE = re.compile(r"<!-- sample: (?P<parts>[^\n]+) -->\n```\n(?P<text>.*?)```\n", re.DOTALL)
@@ -38,6 +43,8 @@ class Sample:
 
     Attributes:
         section: The heading whose files the command needs; empty: all above.
+        typed: The lines that are typed at the debugger's prompts; then the command runs in a
+            terminal.
     """
 
     command: str
@@ -45,6 +52,7 @@ class Sample:
     until: str = _SUMMARY
     section: str = ""
     columns: int = 104
+    typed: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Sample:
@@ -57,6 +65,7 @@ class Sample:
             until=given.get("until", _SUMMARY),
             section=given.get("section", ""),
             columns=int(given.get("columns", 104)),
+            typed=tuple(given.get("typed", "").split("; ")) if "typed" in given else (),
         )
 
     def files(self, page: str, above: str) -> dict[str, str]:
@@ -92,16 +101,21 @@ def output(sample: Sample, files: dict[str, str]) -> str:
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "-p timeout -p multihost_hangs",
         }
-        run = subprocess.run(
-            [sys.executable, "-m", program, *args],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+        arguments = ["-m", program, *args]
+        printed = (
+            _in_terminal(arguments, folder, environment, sample.typed)
+            if sample.typed
+            else subprocess.run(
+                [sys.executable, *arguments],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            ).stdout
         )
-    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    lines = [line.rstrip() for line in printed.splitlines()]
     begin = next((n for n, line in enumerate(lines) if sample.first in line), len(lines))
     end = next((n for n, line in enumerate(lines) if n > begin and sample.until in line), None)
     shown = "\n".join(line for line in lines[begin:end] if not FRAME.match(line)).strip("\n")
@@ -109,8 +123,30 @@ def output(sample: Sample, files: dict[str, str]) -> str:
     for pattern, instead in CHANGING:
         shown = pattern.sub(instead, shown)
     if not shown:
-        raise ValueError(f"{sample.command} did not print {sample.first!r}:\n{run.stdout}")
+        raise ValueError(f"{sample.command} did not print {sample.first!r}:\n{printed}")
     return f"{shown}\n"
+
+
+def _in_terminal(
+    args: Sequence[str], folder: str, environment: Mapping[str, str], typed: Sequence[str]
+) -> str:
+    """Return what Python prints in a terminal, where lines are typed at the debugger's prompts."""
+    run = pexpect.spawn(
+        sys.executable,
+        list(args),
+        cwd=folder,
+        env={**environment, "TERM": "dumb", "CI": "1"},  # CI: without the line that shows progress
+        encoding="utf-8",
+        timeout=120,
+        dimensions=(50, int(environment["COLUMNS"])),
+    )
+    printed = ""
+    for line in typed:
+        run.expect(r"\(Pdb[^)]*\) ")
+        printed += run.before + run.after
+        run.sendline(line)
+    run.expect(pexpect.EOF)
+    return printed + str(run.before)
 
 
 def made_anew(page: str) -> str:

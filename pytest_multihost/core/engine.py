@@ -437,17 +437,23 @@ class _WorldRun:
         found = [self._deadline()]
         if self.surroundings.patience_s is not None and "go" in self.opened and not is_patient:
             since_s = max(self.opened["go"], self.influenced_s)
-            found.append((since_s + self.surroundings.patience_s, "overrun"))
+            found.append((self._later(since_s, self.surroundings.patience_s), "overrun"))
         for each in self.facts:
             if (failed_s := _trouble_s(each)) is not None:
                 grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S
-                found.append((max(failed_s, last_gate_s) + grace_s, "settled"))
+                found.append((self._later(max(failed_s, last_gate_s), grace_s), "settled"))
         return min(found)
 
     def _deadline(self) -> tuple[float, Ending]:
         if "go" in self.opened:
-            return self.opened["go"] + self.spec.timeout_s, "overrun"
-        return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
+            return self._later(self.opened["go"], self.spec.timeout_s), "overrun"
+        return self._later(self.started_s, self.spec.startup_timeout_s), "startup-overrun"
+
+    def _later(self, since_s: float, limit_s: float) -> float:
+        """Return the time `limit_s` after `since_s`, without the time that services held up."""
+        now = self.surroundings.now()
+        held_s = sum(each.held_s(since_s, now) for each in self.surroundings.services)
+        return since_s + limit_s + held_s
 
     def _within_horizon(self, now: float, deadline_s: float) -> float:
         """Return the deadline, or the world's horizon if that comes first."""

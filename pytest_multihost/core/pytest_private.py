@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 import pytest
@@ -27,12 +28,14 @@ from _pytest._code.code import (
 )
 from _pytest._io import TerminalWriter
 from _pytest.config import _prepareconfig
-from _pytest.runner import runtestprotocol
+from _pytest.debugging import PdbInvoke, PdbTrace, pytestPDB
+from _pytest.outcomes import Exit
+from _pytest.runner import check_interactive_exception, runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 from _pytest.warnings import catch_warnings_for_item
 
 # Names that other modules import from here only because this module may import `_pytest`.
-__all__ = ["ExceptionRepr", "TerminalRepr", "runtestprotocol"]
+__all__ = ["ExceptionRepr", "TerminalRepr", "check_interactive_exception", "runtestprotocol"]
 
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
 """The parts of a line, each with its markup."""
@@ -104,6 +107,22 @@ def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
     return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
+def input_terminal(config: pytest.Config) -> str | None:
+    """Return the device of the terminal at standard input, which a capture replaces; or None."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    captured: Any = capture._global_capturing.in_ if capture is not None else None
+    is_active = captured is not None and captured._state == "started"
+    if is_active:
+        captured.suspend()
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
+    finally:
+        if is_active:
+            captured.resume()
+
+
 def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
     """Make the terminal reporter write plain text to `file`, if this run has a reporter."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
@@ -152,6 +171,23 @@ def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
     replaced = handler.setStream(file)
     if replaced is not None:  # left open, it would be a ResourceWarning
         replaced.close()
+
+
+def post_mortem(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Show an exception in the debugger, as --pdb does."""
+    with contextlib.suppress(Exit):  # the user ends the run: the caller finds out by itself
+        PdbInvoke().pytest_exception_interact(item, call, report)
+
+
+def start_debugger(frame: FrameType) -> None:
+    """Stop in the debugger at a frame, as `pytest.set_trace` does at its caller's."""
+    debugger: Any = pytestPDB._init_pdb("set_trace")  # type: ignore[no-untyped-call]
+    debugger.set_trace(frame)
+
+
+def register_tracing(config: pytest.Config) -> None:
+    """Stop each test in the debugger at its first line, as --trace does."""
+    config.pluginmanager.register(PdbTrace(), "pdbtrace")
 
 
 def check_leftovers(config: pytest.Config) -> None:

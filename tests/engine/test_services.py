@@ -226,3 +226,11 @@ def test_a_world_cannot_have_a_service_that_nobody_offers() -> None:
     """Its plugin may be switched off."""
     with pytest.raises(LaunchError, match="'a', which nobody offers"):
         open_services([kind("b")], opening(a=ServicePart()))
+
+
+def test_deadlines_are_later_by_the_time_that_a_service_holds_up(run: Run) -> None:
+    """Timeout and grace count only the time in which the ranks could run."""
+    mine = Mine()
+    held = mine.service(held_s=lambda since_s, until_s: min(40.0, until_s - since_s))
+    assert run(HANGS, timeout_s=5, services=[mine.service()]).seconds == pytest.approx(5, abs=0.5)
+    assert run(HANGS, timeout_s=5, services=[held]).seconds == pytest.approx(45, abs=0.5)

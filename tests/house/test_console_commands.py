@@ -49,10 +49,11 @@ NOT_RUN = {
 
 FAILS = {
     "pytest --ranks 3 --multihost-sweep",
+    "pytest --pdb",
     "pytest --multihost-fault 'slow_io(",
     "pytest --multihost-fault 'raise_at(",
 }
-"""The beginnings of commands that are to fail: they show a hang or a weakness."""
+"""The beginnings of commands that are to fail: they show a hang, a weakness or an exception."""
 
 
 @dataclass(frozen=True)

@@ -286,8 +286,25 @@ def test_the_rendezvous_port_is_held_for_the_world(run_worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_breakpoint_says_that_a_rank_has_no_terminal(run_worlds) -> None:
-    """Waiting for a debugger that nobody can reach would be a hang of ours."""
+@pytest.mark.parametrize("stop", ["breakpoint()", "world.breakpoint()", "pytest.set_trace()"])
+def test_a_breakpoint_without_a_terminal_is_an_error(run_worlds, stop: str) -> None:
+    """A debugger that nobody can type into would be a hang."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            {stop}
+        """
+    )
+    assert "NoTerminalError: the debugger in a rank needs a terminal" in worlds.stdout
+    assert "test_worlds.py:5" in worlds.stdout
+
+
+def test_a_breakpoint_under_xdist_is_an_error(run_worlds) -> None:
+    """A worker has no terminal, even if the run has one."""
+    pytest.importorskip("xdist")
     worlds = run_worlds(
         """
         import pytest
@@ -295,9 +312,10 @@ def test_breakpoint_says_that_a_rank_has_no_terminal(run_worlds) -> None:
         @pytest.mark.multihost(ranks=2)
         def test_it(world):
             breakpoint()
-        """
+        """,
+        *("-p", "xdist", "-n1"),
     )
-    assert "breakpoint() in a rank: a rank has no terminal" in worlds.stdout
+    assert "Run pytest in a terminal, without -n." in worlds.stdout
 
 
 def test_pytest_exit_in_a_rank_fails_the_test(run_worlds) -> None:

@@ -415,11 +415,12 @@ def test_no_capture_shows_output_live_with_ranks(run_worlds) -> None:
     assert "Captured" not in worlds.stdout
 
 
-def test_pdb_says_that_it_cannot_reach_a_rank(run_worlds) -> None:
-    """And does not stop in frames of ours, where nobody would learn anything."""
-    worlds = run_worlds(THREE, "--pdb")
+@pytest.mark.parametrize("option", ["--pdb", "--trace"])
+def test_without_a_terminal_ranks_do_not_stop_in_the_debugger(run_worlds, option: str) -> None:
+    """A note says so; the controller does not stop in the plugin's own frames instead."""
+    worlds = run_worlds(THREE, option)
     worlds.run.assert_outcomes(passed=2, failed=1)
-    assert "--pdb and --trace stop in ordinary tests only" in worlds.stdout
+    assert "--pdb and --trace do not stop in ranks" in worlds.stdout
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,28 @@ class SyncPointPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class TerminalWanted:
+    """It waits for the terminal; `is_post_mortem`: to look at an exception, else at a line."""
+
+    kind: ClassVar = "terminal_wanted"
+    is_post_mortem: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalReturned:
+    """Its debugger has returned the terminal.
+
+    Attributes:
+        steps: Whether the debugger is about to stop again, after a step.
+        quits: Whether the user has ended the debugger and the run.
+    """
+
+    kind: ClassVar = "terminal_returned"
+    steps: bool = False
+    quits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Its teardown is over."""
 
@@ -429,6 +451,8 @@ RankEventBody = (
     | Parked
     | ExchangeEntered
     | SyncPointPassed
+    | TerminalWanted
+    | TerminalReturned
     | Done
     | Interrupted
     | FaultChanged

@@ -71,7 +71,14 @@ class CollectiveBroken:
     error: str
 
 
-ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken
+@message
+class TerminalLent:
+    """The rank has the terminal until it returns it; `is_refused`: it does not get it."""
+
+    is_refused: bool = False
+
+
+ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken | TerminalLent
 
 # Controller to server, and to peers
 

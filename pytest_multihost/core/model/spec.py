@@ -107,6 +107,23 @@ class ServicePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Debugger:
+    """How the debugger in a rank gets the controller's terminal.
+
+    Attributes:
+        terminal: The terminal's device file.
+        rank: The only rank that may stop in the debugger; None: every rank.
+        is_post_mortem: Whether the first rank that fails stops there.
+        is_tracing: Whether each rank stops at the first line of the test.
+    """
+
+    terminal: str
+    rank: int | None = None
+    is_post_mortem: bool = False
+    is_tracing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
     """One attempt of one test.
 
@@ -132,6 +149,7 @@ class WorldSpec:
         selected_by: pytest's arguments that select the test, from the directory where pytest was
             started.
         options: Texts of the options that decided what world it is, for a replay, by name.
+        debugger: How a rank stops in the debugger; None: it cannot.
     """
 
     nodeid: str
@@ -157,6 +175,7 @@ class WorldSpec:
     selected_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     subject: Subject = "test"
+    debugger: Debugger | None = None
 
     @property
     def keeps_proxies(self) -> bool:

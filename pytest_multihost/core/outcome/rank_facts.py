@@ -21,6 +21,8 @@ from pytest_multihost.core.model.event import (
     Released,
     ReportMade,
     SubtestEnded,
+    TerminalReturned,
+    TerminalWanted,
     XfailMark,
 )
 from pytest_multihost.core.model.verdict import Phase
@@ -48,6 +50,7 @@ class RankFacts:
         active_faults: The "begun" changes of faults that are not over.
         last_event_s: When the rank itself last sent an event.
         can_dump: Whether it runs the plugin's code and can be asked for its stacks.
+        in_debugger: Whether it has the terminal, or waits for it.
     """
 
     rank: int
@@ -69,6 +72,7 @@ class RankFacts:
     is_being_killed: bool = False
     active_faults: tuple[Event, ...] = ()
     last_event_s: float = 0.0
+    in_debugger: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -156,6 +160,10 @@ def _with_progress(facts: RankFacts, event: Event) -> RankFacts:
             return replace(facts, parked_s=event.at_s)
         case Done():
             return replace(facts, done_s=event.at_s, phase="shutdown")
+        case TerminalWanted():
+            return replace(facts, in_debugger=True)
+        case TerminalReturned():
+            return replace(facts, in_debugger=False)
     return facts
 
 

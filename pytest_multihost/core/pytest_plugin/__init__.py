@@ -6,7 +6,7 @@ It exports nothing. pytest loads `entry`, whose hooks lead to everything else:
   values, and `acceptances` reads the file of accepted weaknesses.
 * `plan` decides how each test runs, and `launchers` starts a server (`server_process`) for it.
 * `attempt` runs the world, judges it and writes its artifacts; an `analysis` adds an extension's
-  findings; `live_display` shows the world while it runs.
+  findings; `live_display` shows the world while it runs; `debugger` lends ranks the terminal.
 * `item` transfers the ranks' results into pytest's own report.
 * `run` holds what lasts from one attempt to the next; `tally` counts, and ends the run.
 * `fixtures` are the fixtures for ranks.

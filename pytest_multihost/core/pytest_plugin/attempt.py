@@ -22,6 +22,7 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
+from pytest_multihost.core.pytest_plugin.debugger import BorrowedTerminal
 from pytest_multihost.core.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.core.pytest_plugin.options import EARLY
 from pytest_multihost.core.pytest_plugin.plan import Plan, apply_expectation
@@ -37,6 +38,7 @@ from pytest_multihost.core.report.artifacts import (
     write_facts,
 )
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_page
+from pytest_multihost.core.services import debugger_service
 from pytest_multihost.core.watched_world import WatchedWorld
 
 
@@ -92,13 +94,16 @@ def run_attempt(
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
     processes = config.hook.pytest_multihost_processes(config=config)
+    debugger, kinds = spec.debugger, config.hook.pytest_multihost_services()
+    if debugger is not None:
+        kinds = [[debugger_service(BorrowedTerminal(config, debugger.terminal))], *kinds]
     world = WatchedWorld.make(
         spec,
         directory=directory,
         scratch=scratch,
         early=tally.settings.get(EARLY),
         others=frozenset(pid for pids in processes for pid in pids),
-        kinds=config.hook.pytest_multihost_services(),
+        kinds=kinds,
     )
     watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with other workers.

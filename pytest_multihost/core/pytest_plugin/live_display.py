@@ -47,7 +47,7 @@ class LiveLine:
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Update the line `seconds` after the start of the world, unless it is too early."""
-        if seconds < self._shown_s + self.tick_s:
+        if seconds < self._shown_s + self.tick_s or any(each.in_debugger for each in facts):
             return
         self._shown_s = seconds
         overwrite(self.config, lambda width: overlay(self.progress.text(seconds, facts), width))

@@ -27,6 +27,17 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_rank(text: str) -> int:
+    """Read a rank.
+
+    Raises:
+        argparse.ArgumentTypeError: The text is not a whole number of at least 0.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a rank, such as 0, not {text!r}")
+    return int(text)
+
+
 def parse_ranks(text: str) -> tuple[int, ...]:
     """Read "4" or "1,2,4".
 

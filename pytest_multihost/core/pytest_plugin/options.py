@@ -29,6 +29,7 @@ from pytest_multihost.core.pytest_plugin.option_texts import (
     one_of,
     parse_count,
     parse_names,
+    parse_rank,
     parse_ranks,
     parse_seconds,
     parse_seed,
@@ -234,6 +235,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--multihost-replay", metavar="TOKEN", help=text)
     text = "List the points that each rank passes, where at= can place a fault"
     group.addoption("--multihost-points", action="store_true", help=text)
+    text = "Stop only this rank in the debugger (--pdb, --trace, breakpoint())"
+    group.addoption("--multihost-pdb-rank", type=parse_rank, metavar="RANK", help=text)
     text = "Fail the run if multihost tests were requested and none ran"
     parser.addini("multihost_require", text, type="bool", default=False)
     text = "Fail tests for which there are not enough GPUs, instead of skipping them"

@@ -23,10 +23,18 @@ from pytest_multihost.core.launch.ending_signals import (
 )
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
+from pytest_multihost.core.model.event import Interrupted
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
+from pytest_multihost.core.pytest_plugin.debugger import (
+    QUIT,
+    check_rank,
+    debugger_note,
+    find_debugger,
+    rank_that_quit,
+)
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
@@ -67,6 +75,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         for item in chosen:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
+    check_rank(config, [plan.world.size for plan in plans.values()])
     interrupt_on_signals()
     run = _open_run(config, tally, plans, chosen)
     for item in chosen:
@@ -77,11 +86,8 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         launch = run.launchers.describe()
         how = f", launch: {launch}" if launch != "fork" else ""
         reporter.write_line(f"multihost: {counts} on several ranks{how}")
-        if config.getoption("usepdb", None) or config.getoption("trace", None):
-            reporter.write_line(
-                "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
-                " Attach to one with py-spy or gdb, or run the test's body without the marker."
-            )
+        if note := debugger_note(config):
+            reporter.write_line(note)
 
 
 def _open_run(
@@ -181,6 +187,12 @@ class Run:
             stacks = stacks_text(judged.result, judged.context)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt(judged.result.reason)
+        if (rank := rank_that_quit(judged.result.history)) is not None:
+            facts = next(each.facts for each in judged.finding.ranks if each.facts.rank == rank)
+            if isinstance(facts.failure, Interrupted):  # by pytest's Exit, in the test's body
+                pytest.exit(QUIT)
+            item.session.shouldstop = QUIT
+            return attempt
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
@@ -199,6 +211,7 @@ class Run:
             timeout_s=timeout_s,
             timeout_from=plan.world.timeout_from if timeout_s == own_s else "pytest-timeout",
             tells_points=self.config.getoption("multihost_points"),
+            debugger=find_debugger(self.config),
         )
         changed: WorldSpec = self.config.hook.pytest_multihost_prepare(
             item=item, plan=plan, spec=spec

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from warnings import WarningMessage
 
 import pytest
@@ -43,15 +43,20 @@ from pytest_multihost.core.model.event import (
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.pytest_private import (
+    check_interactive_exception,
     check_leftovers,
+    post_mortem,
     redirect_log_file,
     redirect_terminal,
+    register_tracing,
     reset_setup_state,
     runtestprotocol,
     set_base_temp,
+    start_debugger,
     stop_capturing,
     xfail_in_force,
 )
+from pytest_multihost.core.rank.debugger import RankDebugger, set_debugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
@@ -87,15 +92,16 @@ class RankPlugin:
 
     _link: ControllerLink
     _points: Points
+    _debugger: RankDebugger
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_in_body = False
         self._nodeid = ""
 
-    def enter(self, link: ControllerLink, points: Points) -> None:
-        """Use the connection and the points of this rank from now on."""
-        self._link, self._points = link, points
+    def enter(self, link: ControllerLink, points: Points, debugger: RankDebugger) -> None:
+        """Use the connection, the points and the debugger of this rank from now on."""
+        self._link, self._points, self._debugger = link, points, debugger
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -152,6 +158,9 @@ class RankPlugin:
         report = yield
         if self._is_in_body:  # a subtest's report, sent by pytest_runtest_logreport
             return report
+        if self._debugger.is_post_mortem and check_interactive_exception(call, report):
+            # Before the report is sent, because then the other ranks are ended soon.
+            self._debugger.examine(partial(post_mortem, item, call, report))
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
             root, text = str(item.config.rootpath), shortened(report.longreprtext, _MAX_REPR)
@@ -171,6 +180,10 @@ class RankPlugin:
         )
         self._link.send(made, at_s)
         return report
+
+    def pytest_enter_pdb(self, pdb: Any) -> None:  # noqa: ANN401 - the class of --pdbcls
+        """Make each debugger use the terminal when it stops."""
+        self._debugger.adapt(pdb)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send a subtest's report; the test's own reports are not logged in a rank."""
@@ -292,7 +305,11 @@ def run_test_and_exit(
         points = bind_faults(
             spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
         )
-        plugin.enter(link, points)
+        debugger = RankDebugger(spec, channel)
+        plugin.enter(link, points, debugger)
+        set_debugger(start_debugger)
+        if spec.world.debugger is not None and spec.world.debugger.is_tracing:
+            register_tracing(item.config)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion
         # messages, apply warning filters and call other plugins.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -315,16 +332,7 @@ def prepare_pytest(config: pytest.Config) -> None:
     for name in filter(manager.has_plugin, _NOT_IN_A_RANK):
         manager.unregister(name=name)
     stop_capturing(config)
-    sys.breakpointhook = _refuse_breakpoint
     manager.register(RankPlugin(config), _PLUGIN)
-
-
-def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
-    message = (
-        "breakpoint() in a rank: a rank has no terminal."
-        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
-    )
-    raise RuntimeError(message)
 
 
 def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:

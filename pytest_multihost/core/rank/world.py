@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from pytest_multihost.core.model.event import ExchangeEntered, SyncPointPassed, 
 from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
 from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.debugger import stop_at
 from pytest_multihost.core.rank.points import pass_point
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.services import WorldClock, current_clock
@@ -120,6 +122,21 @@ class World:
         """Pass a named point of the test, recorded in its history; does not wait."""
         self._channel.send(event_header(SyncPointPassed(str(name)), now()))
         pass_point("sync_point", name)
+
+    def breakpoint(self, rank: int | None = None) -> None:
+        """Stop in the debugger, as `breakpoint()` does in this line.
+
+        The ranks stop one after another, because they share one terminal.
+
+        Args:
+            rank: The only rank that stops; None: every rank.
+
+        Raises:
+            NoTerminalError: pytest has no terminal, or runs under pytest-xdist.
+        """
+        here = inspect.currentframe()
+        if rank in (None, self.rank) and here is not None and here.f_back is not None:
+            stop_at(here.f_back)
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:
         name = str(name)  # a test may pass any object

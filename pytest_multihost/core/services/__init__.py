@@ -1,9 +1,11 @@
 """Services: participants of a running world that are not ranks.
 
-`service` defines what a service is and can do. Two are built in: `held_ranks` releases ranks that a
-fault holds, and `script_end` lets ranks of a script leave before the others.
+`service` defines what a service is and can do. Three are built in: `held_ranks` releases ranks that
+a fault holds, `script_end` lets ranks of a script leave before the others, and `debugger` lends the
+terminal to one rank at a time.
 """
 
+from pytest_multihost.core.services.debugger import debugger_service
 from pytest_multihost.core.services.held_ranks import HELD_RANKS
 from pytest_multihost.core.services.script_end import SCRIPT_END
 from pytest_multihost.core.services.service import (
@@ -28,5 +30,6 @@ __all__ = [
     "ServiceKind",
     "Turn",
     "asked_for",
+    "debugger_service",
     "open_services",
 ]

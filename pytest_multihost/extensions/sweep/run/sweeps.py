@@ -285,7 +285,12 @@ class Sweeps:
         faults, kind = (*spec.faults, disturbance.fault), disturbance.fault.kind
         facts = {**spec.fault_facts, kind: self.run.kinds[kind].facts}
         return replace(
-            spec, faults=faults, fault_facts=facts, tells_points=False, keeps_operations=False
+            spec,
+            faults=faults,
+            fault_facts=facts,
+            tells_points=False,
+            keeps_operations=False,
+            debugger=None,
         )
 
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
