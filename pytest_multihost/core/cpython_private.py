@@ -18,12 +18,12 @@ import multiprocessing.process
 import re
 import sys
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
@@ -35,6 +35,47 @@ get_frame = sys._getframe
 
 current_frames = sys._current_frames
 """Returns the innermost frame of each thread, by the thread's identifier."""
+
+
+def thread_names() -> dict[int, str]:
+    """Return the names of all threads, without the lock that `threading.enumerate` takes."""
+    known: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
+    return {number: thread.name for number, thread in list(known.items())}
+
+
+def lock_of_condition(condition: threading.Condition) -> object:
+    """Return the lock of a condition."""
+    return getattr(condition, "_lock", None)
+
+
+def condition_that_waits(frame: FrameType) -> threading.Condition | None:
+    """Return the condition whose `wait` a frame runs, which has released the lock; or None."""
+    if frame.f_code is not threading.Condition.wait.__code__:
+        return None
+    condition = frame.f_locals.get("self")
+    return condition if isinstance(condition, threading.Condition) else None
+
+
+def joined_thread(innermost: FrameType) -> int | None:
+    """Return the thread that a thread with this innermost frame joins; None if it joins none."""
+    inner = getattr(threading.Thread, "_wait_for_tstate_lock", None)  # before 3.13
+    codes = [each.__code__ for each in (threading.Thread.join, inner) if each is not None]
+    thread = innermost.f_locals.get("self") if innermost.f_code in codes else None
+    return thread.ident if isinstance(thread, threading.Thread) else None
+
+
+def entered_with_items(frame: FrameType) -> int:
+    """Return how many items of its `with` statement a frame has entered before the current one.
+
+    Before 3.13 all of their instructions have the position of the whole statement.
+    """
+    positions = list(frame.f_code.co_positions())
+    current = positions[frame.f_lasti // 2]
+    return sum(
+        each.opname == "BEFORE_WITH" and positions[each.offset // 2] == current
+        for each in dis.get_instructions(frame.f_code)
+        if each.offset < frame.f_lasti
+    )
 
 
 def clear_exit_handlers() -> None:

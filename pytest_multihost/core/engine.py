@@ -84,8 +84,11 @@ MAX_SNAPSHOT_DELAY_S = 0.5
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
-Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
-"""Takes stacks. Arguments: ranks, directory for their answers, ranks computing with the GIL."""
+Dumper = Callable[
+    [RunningWorld, Sequence[int], Path, Collection[int], Collection[int]], tuple[Dump, ...]
+]
+"""Takes stacks. Arguments: ranks, directory for their answers, ranks computing with the GIL, and
+ranks whose main thread waits for a lock."""
 
 OnTick = Callable[[float, Sequence[RankFacts]], None]
 """Shows progress. Arguments: seconds since the start, facts about the ranks."""
@@ -384,7 +387,13 @@ class _WorldRun:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
         computing = {seen.rank for seen in last if seen.label == "RUNNING" and seen.holds_gil}
-        self.dumps = self.surroundings.dumper(world, alive, self.surroundings.directory, computing)
+        locked = {
+            seen.rank
+            for seen in last
+            if seen.activity is not None and seen.activity.is_lock and not seen.operations
+        }
+        directory = self.surroundings.directory
+        self.dumps = self.surroundings.dumper(world, alive, directory, computing, locked)
 
     def _take(self, event: Event) -> None:
         self.history.append(event)

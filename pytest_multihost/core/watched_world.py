@@ -192,7 +192,8 @@ def _dump_healed(
     ranks: Sequence[int],
     directory: Path,
     computing: Collection[int],
+    locked: Collection[int],
 ) -> tuple[Dump, ...]:
     """Take stacks, after ending faults of slow I/O, which would also slow down the dumps."""
     heal_files(scratch, ranks)
-    return dump_stacks(world, ranks, directory, computing)
+    return dump_stacks(world, ranks, directory, computing, locked)

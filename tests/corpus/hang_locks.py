@@ -94,7 +94,7 @@ def test_lock_taken_twice_while_others_wait(world) -> None:
     meet()
 
 
-@hang("straggler", ranks=2, backend="gloo", culprits=[0], waiting=[1])
+@hang("deadlock", ranks=2, backend="gloo", culprits=[], waiting=[0, 1])
 def test_two_locks_of_two_threads(world) -> None:
     """Two threads of the primary take two locks in opposite order, and it joins them.
 

@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         launcher = launched_by(clock, script, error=error, error_at_s=error_at_s)
 
         def dumper(
-            world: RunningWorld, ranks: Sequence[int], _: Path, __: Collection[int]
+            world: RunningWorld, ranks: Sequence[int], _: Path, *__: Collection[int]
         ) -> tuple[Dump, ...]:
             assert launcher.ended == [], "a rank that has been ended has no stack"
             world.request_dumps(ranks, "threads")

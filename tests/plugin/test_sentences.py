@@ -65,14 +65,22 @@ def test_order(world):
 """
 
 
-def test_a_rank_that_waits_for_a_lock_shows_its_other_threads(run_worlds) -> None:
-    """Both lines of a deadlock of two threads are on the terminal."""
-    shown = run_worlds(LOCKS).stdout
-    assert "rank 0  blocked  a lock" in shown
-    assert "» with b:" in shown
-    [other] = re.findall("rank 0: another thread.*", shown)
-    assert "test_worlds.py:11 save" in other
-    assert "» with a:" in other
+def test_a_deadlock_of_two_threads_shows_both_threads_and_both_locks(run_worlds) -> None:
+    """Where each one waits, and where the other one took the lock."""
+    worlds = run_worlds(LOCKS)
+    diagnosis = worlds.verdicts["test_order"]["diagnosis"]
+    assert (diagnosis["kind"], diagnosis["culprits"], diagnosis["cycle"]) == ("deadlock", [], [0])
+    assert diagnosis["where"]["line"] == 18
+    assert diagnosis["summary"] == (
+        "threads MainThread and saver of rank 0 wait for each other (locks a, b);"
+        " rank 1 waits for rank 0 in world.barrier 'done'"
+    )
+    shown = worlds.stdout
+    assert "► rank 0  blocked  a lock" in shown
+    assert "MainThread waits for b, which saver holds since test_worlds.py:9" in shown
+    assert "test_worlds.py:18  » with b:" in shown
+    assert "saver waits for a, which MainThread holds since test_worlds.py:15" in shown
+    assert "test_worlds.py:11  » with a:" in shown
 
 
 def test_the_default_timeout_is_named_as_the_default(run_worlds) -> None:

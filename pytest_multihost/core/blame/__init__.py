@@ -9,9 +9,9 @@
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
 
 Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`) and
-from stacks (`program_members`). `rpc_functions` are functions that ranks run for others,
-`partition_blame` adds network partitions. `running_world`: the blocking ranks of a world that still
-runs.
+from stacks (`program_members`). `rpc_functions` are functions that ranks run for others.
+`partition_blame` adds network partitions, and `lock_cycles` deadlocks between threads.
+`running_world`: the blocking ranks of a world that still runs.
 """
 
 from pytest_multihost.core.blame.judge_world import Judgement, judge_world

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
@@ -141,6 +142,8 @@ def _sides_of_mismatch(cause: Cause) -> Iterator[Wait]:
 
 
 def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    if len(cause.cycle) == 1:
+        return _lock_cycle(cause, result)
     found = sentence(_ranks(cause.cycle or cause.waiting, cause), " wait for each other: ")
     for rank, ahead in zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True):
         wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
@@ -149,6 +152,22 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         between = "" if rank == cause.cycle[0] else ", "
         found = sentence(found, f"{between}rank {rank} waits in ", words, f" for rank {ahead}")
     return found
+
+
+def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
+    (rank,) = cause.cycle
+    waits = lock_cycle(result.dumps, rank)
+    *names, last = [each.thread for each in waits]
+    locks = sorted({each.lock for each in waits if each.lock})
+    which = f" (lock{'s' * (len(locks) > 1)} {', '.join(locks)})"
+    who = (Span(f"rank {rank}", "culprit"),)
+    threads = f"threads {', '.join(names)} and {last} of "
+    found = sentence(threads, who, f" wait for each other{which}")
+    others = replace(cause, waiting=tuple(each for each in cause.waiting if each != rank))
+    if not others.waiting:
+        return found
+    where = sentence(" in ", _words(cause.operation, result.spec.size)) if cause.operation else ()
+    return sentence(found, f"; {rank_set(others.waiting)} {_wait(others)} for rank {rank}", where)
 
 
 def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:

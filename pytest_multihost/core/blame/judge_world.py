@@ -14,6 +14,7 @@ from pytest_multihost.core.blame.build_diagnosis import DETECTED_BY, build_diagn
 from pytest_multihost.core.blame.causes import UNKNOWN, Cause, as_other_program, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.headline import planned_freeze
+from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import rank_states_of
@@ -106,6 +107,7 @@ def diagnose(
         for each in causes
     )
     causes = tuple(as_cut(each, states, result) for each in causes)
+    causes = tuple(as_lock_cycle(each, result) for each in causes)
     causes = tuple(as_doubtful(each, finding) for each in causes)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might

@@ -28,9 +28,10 @@ def culprit_place(
 
     If the culprit has left the operation that the others wait in, return the line that began it.
     """
-    if not cause.culprits:
+    of_one = cause.cycle if len(cause.cycle) == 1 else ()  # a deadlock of one rank's threads
+    if not (cause.culprits or of_one):
         return None
-    rank = cause.culprits[0]
+    rank = (*cause.culprits, *of_one)[0]
     frame = _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])

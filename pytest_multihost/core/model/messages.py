@@ -26,6 +26,7 @@ DumpKind = Literal[
     "outside",  # the same, read by py-spy
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
+    "locks",  # the waits of threads for locks, and the threads that hold these
 ]
 """The kinds of dumps. A rank writes each on a signal, except "outside"."""
 

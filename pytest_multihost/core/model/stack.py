@@ -20,6 +20,7 @@ _ANY_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d\.\d+/")
 
 _OURSELVES = str(Path(__file__).parents[2])
 _RUNNER = "_pytest/runner.py"
+_RUNNERS = ("/_pytest/", "/pluggy/")
 _SERVER = "pytest_multihost/core/launch/server/serve.py"
 _FILES = 4096
 """Size of the cache of files: stacks name the same few files thousands of times."""
@@ -62,6 +63,44 @@ class ThreadStack:
 
 
 @dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The thread that another one waits for.
+
+    Attributes:
+        ident: Its identifier in Python.
+        thread: Its name.
+        taken_at: Where it took the lock; None if that is not known, or if it is joined.
+        at: Its innermost frame.
+    """
+
+    ident: int
+    thread: str
+    taken_at: Frame | None
+    at: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A thread's wait for a lock of its process, or for the end of another thread.
+
+    Attributes:
+        ident: The identifier, in Python, of the thread that waits.
+        thread: Its name.
+        is_main: Whether it is the main thread.
+        at: Its innermost frame; if it joins a thread, the frame that does.
+        lock: The expression of the lock in the source; empty if it joins a thread.
+        holder: The thread that holds the lock, or is joined; None if that is not known.
+    """
+
+    ident: int
+    thread: str
+    is_main: bool
+    at: Frame
+    lock: str
+    holder: LockHolder | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All stacks of one rank at one instant.
 
@@ -72,6 +111,7 @@ class Dump:
         has_moved: Whether the main thread was elsewhere at the first of two requests.
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
+        locks: The waits of its threads for locks and for each other, as far as it reported them.
     """
 
     rank: int
@@ -81,6 +121,7 @@ class Dump:
     has_moved: bool = False
     tasks: tuple[str, ...] = ()
     is_deaf: bool = False
+    locks: tuple[LockWait, ...] = ()
 
     @property
     def main(self) -> ThreadStack | None:
@@ -137,6 +178,11 @@ def is_library(file: str) -> bool:
 def is_ours(file: str) -> bool:
     """Return whether `file` belongs to this package."""
     return PurePath(file).is_relative_to(_OURSELVES)
+
+
+def is_runner(file: str) -> bool:
+    """Return whether `file` belongs to what runs the test: this package, pytest or pluggy."""
+    return is_ours(file) or any(each in file for each in _RUNNERS)
 
 
 def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:

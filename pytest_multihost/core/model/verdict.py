@@ -258,6 +258,11 @@ class Diagnosis:
     divergence: Divergence | None = None
 
     @property
+    def blamed(self) -> tuple[int, ...]:
+        """The culprits, or the one rank whose own threads wait for each other."""
+        return self.culprits or (self.cycle if len(self.cycle) == 1 else ())
+
+    @property
     def summary(self) -> str:
         """The headline as text."""
         return "".join(span.text for span in self.headline)

@@ -10,6 +10,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
   `portable_names` (files).
 * `point_record`: records the points passed, with `meetings` (operations in which all ranks meet).
 * `world`: the test's interface. `debugger`: stops the rank on the terminal.
+* `lock_waits`: which thread holds the lock that another one waits for.
 * `services`: the parts that services of a world have in a rank.
 * `recorder`: records operations.
 """

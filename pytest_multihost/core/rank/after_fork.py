@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import io
+import json
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from pytest_multihost.core.cpython_private import (
     keep_sockets_in,
     unfinished_tasks,
 )
+from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
@@ -118,6 +120,7 @@ def _arm_faulthandler(stacks: Path) -> None:
         number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
         faulthandler.register(number, file=file, all_threads=is_all, chain=False)
     dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))
+    dump_locks_on_signal(dump_signal("locks"), stacks.with_suffix(".locks"))
 
 
 _MAX_TASKS = 50
@@ -147,6 +150,24 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
             text = "".join(f"{line}\n" for line in lines or ["no tasks"])
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.write(descriptor, text.encode("utf-8", "backslashreplace"))
+            os.close(descriptor)
+
+    signal.signal(number, dump)
+
+
+def dump_locks_on_signal(number: int, file: Path) -> None:
+    """Write a line of JSON per wait for a lock or thread to `file` on signal `number`.
+
+    The handler is Python code, which runs also while the main thread waits for a lock.
+    """
+
+    def dump(_: int, interrupted: FrameType | None) -> None:
+        with contextlib.suppress(Exception):  # the rank is about to be ended in any case
+            from pytest_multihost.core.rank.lock_waits import lock_waits
+
+            found = [json.dumps(to_json(each)) for each in lock_waits(interrupted)]
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(descriptor, "".join(f"{line}\n" for line in found or ["{}"]).encode())
             os.close(descriptor)
 
     signal.signal(number, dump)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_multihost.core.model.messages import DumpKind
 
-_OTHERS = ("main", "tasks")
+_OTHERS = ("main", "tasks", "locks")
 
 
 def dump_signal(kind: DumpKind) -> int:

@@ -151,7 +151,7 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
 
 
 _MAX_HEADLINE = 240
-_LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
+_LISTED_FILES = (".log", ".stacks", ".main", ".tasks", ".locks")
 
 
 def headline(page: PageModel) -> Sentence:

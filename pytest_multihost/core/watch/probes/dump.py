@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,8 +11,9 @@ from pathlib import Path
 
 from pytest_multihost.core.cpython_private import FAULTHANDLER, parse_faulthandler
 from pytest_multihost.core.launch import RunningWorld
+from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import DumpKind
-from pytest_multihost.core.model.stack import Dump
+from pytest_multihost.core.model.stack import Dump, LockWait
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
 BUDGET_S = 2.0
@@ -21,12 +23,12 @@ OUTSIDE_S = 5.0
 """The same for py-spy, which takes a few tenths of a second of processor time for each rank."""
 
 TASKS_S = 0.5
-"""The same for asyncio tasks, which only a rank that runs an event loop can report."""
+"""The same for asyncio tasks and waits for locks, which a rank reports by Python code."""
 
 DEAF_S = 1.0
 """The same for a computing rank, because Python runs a signal's handler between two bytecodes."""
 
-_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S}
+_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S, "locks": TASKS_S}
 _POLL_S = 0.003
 _STABLE = 3
 """How many successive sizes must be equal for an answer to count as complete: faulthandler writes
@@ -36,7 +38,11 @@ _LOOP = "asyncio/base_events.py"
 
 
 def dump_stacks(
-    world: RunningWorld, ranks: Sequence[int], directory: Path, computing: Collection[int] = ()
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int] = (),
+    locked: Collection[int] = (),
 ) -> tuple[Dump, ...]:
     """Return the stacks of `ranks`, with no threads for ranks that did not answer in time.
 
@@ -53,6 +59,7 @@ def dump_stacks(
         directory: Directory of the answers.
         computing: Ranks whose main thread computes while it holds the GIL. In Python code it also
             runs Python signal handlers; in native code it does not, and the rank is deaf.
+        locked: Ranks whose main thread waits for a lock. It runs Python signal handlers meanwhile.
     """
 
     def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
@@ -82,6 +89,9 @@ def dump_stacks(
     ]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
         dumps[rank] = replace(dumps[rank], tasks=tuple(_read(file).splitlines()))
+    asked = [rank for rank in own if rank in locked]
+    for rank, file in request_dump(world, asked, directory, "locks").items():
+        dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
     _ask(world, files, "tasks", DEAF_S)
@@ -89,6 +99,15 @@ def dump_stacks(
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(dumps[rank] for rank in ranks)
+
+
+def _read_locks(text: str) -> tuple[LockWait, ...]:
+    """Return the waits that a rank has written; empty if a line is damaged."""
+    try:
+        found = [json.loads(line) for line in text.splitlines()]
+        return tuple(from_json(LockWait, each) for each in found if each)
+    except ValueError:
+        return ()
 
 
 def request_dump(
