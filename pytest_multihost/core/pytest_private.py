@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import pytest
 from _pytest._code.code import (
@@ -171,6 +171,11 @@ def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
     replaced = handler.setStream(file)
     if replaced is not None:  # left open, it would be a ResourceWarning
         replaced.close()
+
+
+def skip_item(reason: str) -> NoReturn:
+    """Skip the running item; pytest then shows the item's line instead of the caller's."""
+    raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 def post_mortem(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:

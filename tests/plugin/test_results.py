@@ -282,7 +282,7 @@ def test_what_a_rank_leaves_behind_is_ended_and_named(run_worlds) -> None:
             assert world.rank != 1
         """
     )
-    assert "left behind and ended: sleep 611" in worlds.stdout
+    assert "processes left behind by ranks, and ended: sleep 611" in worlds.stdout
 
 
 def test_the_verdict_is_complete(run_worlds) -> None:

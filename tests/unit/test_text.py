@@ -379,7 +379,7 @@ def test_what_ranks_left_behind_is_told() -> None:
     left = ("sleep 600", "python -c " + "x" * 500)
     shown = story(*HANG, leftovers=left).splitlines()
     first, second = (line for line in shown if "left behind" in line)
-    assert first == "  left behind and ended: sleep 600"
+    assert first == "  1 process left behind by ranks, and ended: sleep 600"
     assert second.endswith("x…")
     assert len(second) == 160
 

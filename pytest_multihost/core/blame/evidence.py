@@ -77,6 +77,7 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
     last = max(theirs, key=lambda each: each.sequence, default=None)
     if last is None:
         return Evidence(state.rank, "has not entered an operation of this group", "recorder")
-    left = f", which it left by {last.error}" if last.error else ""
+    error, _, _ = last.error.partition(":")  # the whole one is beside the rank
+    left = f", which it left by {error}" if error else ""
     fact = f"its last operation in this group was {last.describe(result.spec.size)}{left}"
     return Evidence(state.rank, fact, "recorder")

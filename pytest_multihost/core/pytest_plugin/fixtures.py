@@ -21,7 +21,8 @@ def world() -> World:
     try:
         return current_world()
     except NoWorldError as error:
-        pytest.fail(str(error), pytrace=False)
+        why = str(error)
+    pytest.fail(why, pytrace=False)  # outside, so that pytest prints no chain of two errors
 
 
 @pytest.fixture

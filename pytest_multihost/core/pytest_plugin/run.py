@@ -41,7 +41,7 @@ from pytest_multihost.core.pytest_plugin.live_display import write_through
 from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, artifacts_directory
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
-from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.pytest_private import base_temp, skip_item
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.core.report.points import points_lines
 from pytest_multihost.core.report.text import stacks_text
@@ -171,7 +171,7 @@ class Run:
         self._attempts[item.nodeid] += 1
         spec = self._spec(item, plan)
         if missing := plan.backend.lacking(_ranks_here(spec)):
-            end = pytest.fail if self.config.getini("multihost_require_gpu") else pytest.skip
+            end = pytest.fail if self.config.getini("multihost_require_gpu") else skip_item
             end(missing)
         launcher = self.config.hook.pytest_multihost_launch(
             item=item, spec=spec, launcher=self.launchers.get(plan.requirements)
@@ -221,9 +221,9 @@ class Run:
     def _check_machine(self, plan: Plan) -> None:
         for fault in plan.world.faults:
             if reason := self.kinds[fault.kind].lacking(fault):
-                pytest.skip(reason)
+                skip_item(reason)
         if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
-            pytest.skip(reason)
+            skip_item(reason)
 
     # Hooks that only a run with worlds needs
 

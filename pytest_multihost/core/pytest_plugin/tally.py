@@ -75,7 +75,9 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     message = _missing(
         tally, is_required=is_required, has_ranks=config.getoption("multihost_ranks") is not None
     )
-    if message is None or config.option.collectonly or session.shouldstop:
+    ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    has_own_error = session.exitstatus not in (*ended, pytest.ExitCode.TESTS_FAILED)
+    if message is None or config.option.collectonly or session.shouldstop or has_own_error:
         return
     if is_required:
         tally.fatal = message
@@ -85,7 +87,6 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
             config.issue_config_time_warning(warning, stacklevel=2)
         except PytestMultihostWarning:  # -W error
             tally.fatal = message
-    ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     if tally.fatal and session.exitstatus in ended:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -94,7 +95,9 @@ def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
     if tally.ran:
         return None
     if tally.selected:
-        return f"{tally.selected} multihost tests were selected and none ran"
+        one = tally.selected == 1
+        what = "1 multihost test was" if one else f"{tally.selected} multihost tests were"
+        return f"{what} selected, and {'it did not run' if one else 'none ran'}"
     if has_ranks:
         return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
     if is_required:

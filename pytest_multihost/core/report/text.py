@@ -50,6 +50,7 @@ from pytest_multihost.core.report.layout import (
     titled_line,
     walk,
 )
+from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.native import native_sections
 
 _MAX_EVIDENCE = 5
@@ -73,7 +74,7 @@ def page_sections(
     least, most = WIDTHS
     room = (most if columns is None else min(most, max(least, columns))) - len(INDENT.text)
     spec, lines = result.spec, [*_world_lines(judged, room, clips=columns is not None)]
-    lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
+    lines += [(Span(text),) for text in leftover_texts(result)]
     if columns is not None:
         lines = [clip_line(line, room) for line in lines]
     if spec.faults:

@@ -138,9 +138,10 @@ class Preload:
         """Return why a launch mode such as "fork" cannot load it; empty if it can."""
         if launch != "fork":
             return []
-        why = "which takes a library that is loaded when an interpreter starts, needs an"
-        remedy = "interpreter of its own: leave out --multihost-launch=fork."
-        return [f"{self.setting}, {why} {remedy}"]
+        why = (
+            "needs a library that is loaded when an interpreter starts, and forked ranks start none"
+        )
+        return [f"{self.setting} {why}: leave out --multihost-launch=fork."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

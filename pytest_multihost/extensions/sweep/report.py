@@ -64,8 +64,10 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     room = most if columns is None else min(most, max(least, columns))
     lines: list[Line] = []
     open_ = [*(each for each in result.weaknesses if each.fails_test), *by_chance(result)]
-    for weakness in open_[:_MAX_BLOCKS]:
-        lines += [*_block(result, weakness, room, files, clips=columns is not None), ()]
+    for number, weakness in enumerate(open_[:_MAX_BLOCKS]):
+        # The headline above the section says what follows from the first one.
+        effect = waits_text(weakness.witness) if number else ""
+        lines += [*_block(result, weakness, effect, room, files, clips=columns is not None), ()]
     if (more := len(open_) - _MAX_BLOCKS) > 0:
         lines += [(Span(f"and {plural(more, 'more weakness')} in sweep.html and sweep.json"),), ()]
     lines += _coverage(result, room)
@@ -76,18 +78,19 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
 
 
 def _block(
-    result: SweepResult, weakness: Weakness, width: int, files: str, *, clips: bool
+    result: SweepResult, weakness: Weakness, effect: str, width: int, files: str, *, clips: bool
 ) -> Iterator[Line]:
     """Yield the lines of one weakness; `files` as in `sweep_section`."""
     run = weakness.witness
     word = OUTCOMES[run.outcome].upper()
     if weakness.is_confirmed is False:
         word += f" ({chance_text(weakness)})"
-    head = textwrap.wrap(waits_text(run), width - len(word) - 2, subsequent_indent="  ")
+    fault = f"when {disturbance_text(run.disturbance)}{_stands_for(run)}"
+    head = textwrap.wrap(fault, width - len(word) - 2, subsequent_indent="  ")
     yield (Span(f"{word}  ", "culprit"), Span(head[0] if head else ""))
     lines: list[Line] = [(Span(each),) for each in head[1:]]
     room = width - len(INDENT.text)
-    lines += titled("fault", [disturbance_text(run.disturbance) + _stands_for(run)], room)
+    lines += titled("then", [effect] if effect else [], room)
     rows = _rows(run) if width >= _WITH_SOURCE else [replace(e, source="") for e in _rows(run)]
     drawn = list(table(rows, room if clips else _UNLIMITED))
     lines += [clip_line(each, room) for each in drawn] if clips else drawn

@@ -164,6 +164,15 @@ def survived(result: SweepResult) -> int:
     return len(result.runs) - result.count("not reached", *WEAK)
 
 
+def headline_text(result: SweepResult) -> str:
+    """Return the first weakness and how many more there are; without one, the coverage."""
+    open_ = [each for each in result.weaknesses if each.fails_test]
+    if not open_:
+        return survives_text(result)
+    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+    return f"{waits_text(open_[0].witness)}{more}"
+
+
 def survives_text(result: SweepResult) -> str:
     """Return the line "survives 412 of 430 disturbances (3 weaknesses; 12 points not reached)"."""
     if result.status == "not swept":

@@ -34,7 +34,7 @@ RENDERERS = offered_renderers(new_plugin_manager().hook)
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
     """Before the matrix; what is accepted is at the end."""
     words = Elements(sweep_page(SWEEP)).words
-    parts = ("Weaknesses", "which has failed", "Points and roles", "Left out", "Accepted weakness")
+    parts = ("which has failed", "Weaknesses", "Points and roles", "Left out", "Accepted weakness")
     assert [words.index(part) for part in parts] == sorted(words.index(part) for part in parts)
     for part in (
         "rank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once)",

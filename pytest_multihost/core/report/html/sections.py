@@ -37,6 +37,7 @@ from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import rank_activity, rank_places
+from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
@@ -192,7 +193,7 @@ def notes(page: PageModel) -> list[str]:
     """Return the notes for the reader."""
     found = hints(page.judged)
     found += page.judged.diagnosis.notes if page.judged.diagnosis else []
-    return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
+    return [*found, *leftover_texts(page.judged.result)]
 
 
 def services(page: PageModel) -> Mapping[str, ServiceRecord]:

@@ -58,6 +58,7 @@ from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, coun
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
+    headline_text,
     left_out_texts,
     survives_text,
     waits_text,
@@ -146,9 +147,14 @@ class Sweeps:
             headline=headline(result),
             fails_test=result.status == "failed",
             sections=partial(_sections, result),
-            summary="" if result.status == "failed" else summary,  # the test's failure has it
+            # Otherwise the failure of the test has it.
+            summary=summary if result.status != "failed" or self._hides_failures else "",
             page=SWEEP_PAGE_NAME,
         )
+
+    @property
+    def _hides_failures(self) -> bool:
+        return bool(self.run.config.getoption("tbstyle", "auto") == "no")
 
     def sweep(self, request: SweepRequest, attempt: CompletedAttempt) -> SweepResult:
         """Sweep a test, write sweep.json and its page, and return the result."""
@@ -348,10 +354,7 @@ def _sections(result: SweepResult, files: str, columns: int | None) -> Sequence[
 
 def headline(result: SweepResult) -> str:
     """Return the first line about a test that passes and has a weakness."""
-    open_ = [each for each in result.weaknesses if each.fails_test]
-    text = waits_text(open_[0].witness) if open_ else survives_text(result)
-    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
-    return f"WEAK  {text}{more}"
+    return f"WEAK  {headline_text(result)}"
 
 
 def summary_text(result: SweepResult) -> str:
