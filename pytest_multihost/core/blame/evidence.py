@@ -11,7 +11,7 @@ from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.verdict import Evidence
 from pytest_multihost.core.outcome import Finding, describe_exit
 
@@ -49,9 +49,17 @@ def evidence(
         yield from _functions_for_others(state)
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
-            doing = f": {seen.activity}" if seen.activity is not None else ""
-            yield Evidence(rank, f"its main thread is {seen.label.lower()}{doing}", "proc")
+            yield Evidence(rank, _main_thread(seen), "proc")
     yield from effect_evidence(result)
+
+
+def _main_thread(seen: RankSnapshot) -> str:
+    """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
+    state, activity = f"its main thread is {(seen.label or '').lower()}", seen.activity
+    if activity is None:
+        return state
+    is_plain = seen.label == "SLEEPING" and activity.is_sleep
+    return f"{state}{activity.until}" if is_plain else f"{state}: {activity}"
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:

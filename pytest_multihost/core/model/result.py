@@ -73,6 +73,11 @@ class Activity:
         return self.name in _LOCK_CALLS
 
     @property
+    def is_sleep(self) -> bool:
+        """Whether it only waits for a timer."""
+        return self.name == "sleep"
+
+    @property
     def call(self) -> str:
         """The call and its object: ``read(/data/ckpt)``; a lock is named as a reader knows it."""
         name = "a lock" if self.is_lock else self.name

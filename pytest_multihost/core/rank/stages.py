@@ -30,6 +30,11 @@ from pytest_multihost.core.rank.raised_errors import clear_frames, format_except
 from pytest_multihost.core.rank.recorder import start_recording
 from pytest_multihost.core.rank.services import join_services
 
+_RESERVE = [bytearray(4 << 20)]
+"""Address space that is freed to describe an error after the memory has been used up.
+
+Nothing is written to it, so it takes no memory."""
+
 
 @dataclass(slots=True)
 class ControllerLink:
@@ -88,8 +93,10 @@ def send_interrupted(
     Args:
         is_expected: Whether the test's xfail mark expects it.
     """
+    _RESERVE.clear()
     link = ControllerLink(channel)
     clear_frames(error)
+    clear_frames(getattr(sys, "last_value", None))  # pytest keeps the error of the test's body here
     raised = raised_error(error, root=root, text=format_exception(error))
     link.send(Interrupted(raised, is_expected))
     leave(link)

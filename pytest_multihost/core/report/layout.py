@@ -262,7 +262,10 @@ def rank_activity(
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
     if outcome == "collateral":
         return outcome, ""
-    return (seen.label or "hung").lower(), str(seen.activity or "")
+    activity = seen.activity
+    if activity is not None and seen.label == "SLEEPING" and activity.is_sleep:
+        return "sleeping", activity.until.strip()
+    return (seen.label or "hung").lower(), str(activity or "")
 
 
 def service_texts(result: WorldResult) -> Mapping[str, Sequence[str]]:

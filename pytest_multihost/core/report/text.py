@@ -17,11 +17,7 @@ from pytest_multihost.core.model.operation import Operation, group_by_value, ran
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import (
-    Dump,
-    Frame,
-    LockWait,
     SourceContext,
-    innermost_user_frame,
 )
 from pytest_multihost.core.model.verdict import Divergence, Place, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
@@ -51,6 +47,7 @@ from pytest_multihost.core.report.layout import (
     walk,
 )
 from pytest_multihost.core.report.leftovers import leftover_texts
+from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.native import native_sections
 
 _MAX_EVIDENCE = 5
@@ -113,7 +110,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
     yield from stack_lines(shown, judged.context)
-    yield from titled("threads", _lock_lines(judged), width)
+    yield from titled("threads", lock_lines(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
         evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
@@ -122,62 +119,6 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
     yield from titled("hint", hints(judged), width)
-
-
-def _lock_lines(judged: Judgement) -> Iterator[str]:
-    """Yield what the threads of a rank to blame wait for, and which threads hold that.
-
-    If the holder of the main thread's lock is not known, yield the lines of the other threads: one
-    of them may hold it.
-    """
-    diagnosis = judged.diagnosis
-    blamed = diagnosis.blamed if diagnosis is not None else ()
-    for dump in judged.dumps:
-        seen = judged.result.last_seen.get(dump.rank)
-        is_locked = seen is not None and seen.activity is not None and seen.activity.is_lock
-        if dump.rank not in blamed or not is_locked:
-            continue
-        known = sorted(
-            (each for each in dump.locks if each.holder), key=lambda each: not each.is_main
-        )
-        lines = [_lock_wait(each, judged.context) for each in known]
-        lines += _free_holders(known, judged.context)
-        if not any(each.is_main for each in known):
-            lines += _other_threads(dump, judged.context)
-        if (more := len(lines) - _MAX_THREADS) > 0:
-            lines[_MAX_THREADS:] = [f"and {more} more lines of its threads"]
-        yield from (f"rank {dump.rank}: {line}" for line in lines)
-
-
-def _lock_wait(wait: LockWait, context: SourceContext) -> str:
-    """Return a thread's line, and the thread that it waits for there."""
-    where, holder = _line(wait.at, context), wait.holder
-    if holder is None or not wait.lock:
-        ended = f" for the end of {holder.thread}" if holder is not None else ""
-        return f"{wait.thread} waits{ended}: {where}"
-    taken = context.place(holder.taken_at) if holder.taken_at is not None else None
-    since = f" since {taken.file}:{taken.line}" if taken is not None else ""
-    held = "it holds itself" if holder.ident == wait.ident else f"{holder.thread} holds"
-    return f"{wait.thread} waits for {wait.lock}, which {held}{since}: {where}"
-
-
-def _free_holders(waits: Sequence[LockWait], context: SourceContext) -> Iterator[str]:
-    """Yield the lines of threads that others wait for, and that wait for no known thread."""
-    waiting = {each.ident for each in waits}
-    free = {e.holder.ident: e.holder for e in waits if e.holder and e.holder.ident not in waiting}
-    yield from (f"{each.thread} is at {_line(each.at, context)}" for each in free.values())
-
-
-def _line(frame: Frame, context: SourceContext) -> str:
-    at = context.place(frame)
-    return f"{at.file}:{at.line}" + (f"  » {at.source}" if at.source else "")
-
-
-def _other_threads(dump: Dump, context: SourceContext) -> Iterator[str]:
-    for thread in dump.threads:
-        frame = innermost_user_frame(thread.frames) if thread is not dump.main else None
-        if frame is not None:
-            yield f"another thread is at {_line(frame, context)}"
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
@@ -285,7 +226,6 @@ def _short(error: RankError) -> tuple[Line, ...]:
 
 
 _MAX_BRANCHES = 9
-_MAX_THREADS = 4
 _MAX_TASKS = 4
 _MAX_HEAD = 48  # a longer branch shifts only its own place
 

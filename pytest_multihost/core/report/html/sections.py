@@ -13,6 +13,7 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model import replay
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
+from pytest_multihost.core.model.spec import phase_name
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
@@ -38,6 +39,7 @@ from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.leftovers import leftover_texts
+from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
@@ -282,12 +284,24 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
     return [each.describe(page.judged.result.spec.size) for each in waited[:2]]
 
 
-def exit_words(rank: RankResult) -> str:
+def phase_words(rank: RankResult, page: PageModel) -> str:
+    """Return the last phase of a rank as readers know it."""
+    return phase_name(rank.phase, page.judged.result.spec.subject)
+
+
+def exit_words(rank: RankResult, page: PageModel) -> str:
     """Return how the process of a rank ended; empty if it did not."""
     if rank.signal is None:
         return "" if rank.exit_code is None else f"code {rank.exit_code}"
     names = {each.value: each.name for each in signal.Signals}  # not of all real-time signals
-    return names.get(rank.signal, f"signal {rank.signal}")
+    name = names.get(rank.signal, f"signal {rank.signal}")
+    facts = page.judged.finding.ranks[rank.rank].facts
+    return f"ended by the harness ({name})" if facts.was_ended else name
+
+
+def lock_texts(page: PageModel) -> list[str]:
+    """Return what the threads of a rank to blame wait for, and which threads hold that."""
+    return list(lock_lines(page.judged))
 
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
