@@ -226,7 +226,7 @@ def test_a_weakness_leads_to_its_cell(open_page, pages: Pages) -> None:
     tab = open_page(pages["sweep"]).tab
     tab.locator("a", has_text="in the matrix").first.click()
     assert tab.locator("tr.runs:visible").count() == 1
-    assert "left waiting" in tab.evaluate("document.activeElement.textContent")
+    assert "hangs" in tab.evaluate("document.activeElement.textContent")
 
 
 def test_without_a_script_all_runs_of_a_sweep_are_shown(open_page, pages: Pages) -> None:
