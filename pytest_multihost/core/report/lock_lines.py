@@ -46,11 +46,12 @@ def _lock_wait(wait: LockWait, context: SourceContext) -> str:
     where, holder = _line(wait.at, context), wait.holder
     if holder is None or not wait.lock:
         ended = f" for the end of {holder.thread}" if holder is not None else ""
-        return f"{wait.thread} waits{ended}: {where}"
+        return f"{wait.thread} waits{ended} at {where}"
     taken = context.place(holder.taken_at) if holder.taken_at is not None else None
     since = f" since {taken.file}:{taken.line}" if taken is not None else ""
-    held = "it holds itself" if holder.ident == wait.ident else f"{holder.thread} holds"
-    return f"{wait.thread} waits for {wait.lock}, which {held}{since}: {where}"
+    if holder.ident == wait.ident:
+        return f"{wait.thread} holds {wait.lock} itself{since}, and waits for it at {where}"
+    return f"{holder.thread} holds {wait.lock}{since}; {wait.thread} waits for it at {where}"
 
 
 def _free_holders(waits: Sequence[LockWait], context: SourceContext) -> Iterator[str]:
