@@ -38,6 +38,7 @@ def printed(text: str) -> list[str]:
     [
         ("", ["--ranks", "3"]),
         ("", ["--ranks", "2,3"]),
+        ("", ["-o", "multihost_ranks=3"]),
         ("(ranks=[2, 3])", []),
         ("(ranks=2)", ["--multihost-backend", "none,gloo"]),
         ("(ranks=2)", ["--multihost-launch", "spawn"]),

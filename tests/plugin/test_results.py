@@ -302,7 +302,7 @@ def test_the_verdict_is_complete(run_worlds) -> None:
         *("schema", "run_id", "nodeid", "attempt", "worker", "dir", "backend", "world_size"),
         *("launch", "seed", "replay", "status", "expected", "outcome", "ended_by", "reason"),
         *("started_at", "startup_s", "duration_s", "environment", "faults", "rank_results"),
-        *("diagnosis", "hazards", "clock", "clock_jumps"),
+        *("diagnosis", "hazards", "clock", "clock_jumps", "replay_command"),
     }
     rank = verdict["rank_results"][1]
     assert set(rank) == {

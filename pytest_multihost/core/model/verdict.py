@@ -310,6 +310,7 @@ class Verdict:
     faults: tuple[JsonObject, ...]
     rank_results: tuple[RankResult, ...]
     diagnosis: JsonObject | None
+    replay_command: str = ""
     clock_jumps: JsonObject | None = None
     analyses: Mapping[str, JsonObject | None] = field(default_factory=dict)
 

@@ -303,6 +303,7 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
     replayed: dict[str, str] = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
+    overridden = {each.partition("=")[0] for each in config.getoption("override_ini") or ()}  # -o
     for option in known:
         source, text = _source(config, option, token)
         try:
@@ -311,7 +312,8 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
                 sources[option.name] = source
         except SettingError as error:
             problems.append(f"{source}: {error}")
-        if text and option.is_replayed and not source.endswith(_INI):
+        is_in_file = source.endswith(_INI) and option.dest not in overridden
+        if text and option.is_replayed and not is_in_file:
             replayed[option.name] = text
     if problems:
         raise pytest.UsageError("\n".join(problems))

@@ -107,6 +107,10 @@ def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write the final lines, which artifacts are missing, and why a run without failures fails."""
+    if tally.ran and getattr(reporter.config.option, "numprocesses", None):
+        # With xdist only the workers collect, so the header has no line about worlds.
+        runs = "1 test ran" if tally.ran == 1 else f"{tally.ran} tests ran"
+        reporter.write_line(f"multihost: {runs} on several ranks")
     for line in (*tally.points, *tally.lines):
         reporter.write_line(line)
     if tally.unwritten:

@@ -34,7 +34,7 @@ from pytest_multihost.core.model.json_values import (
     parse_json,
     to_json,
 )
-from pytest_multihost.core.model.replay import token
+from pytest_multihost.core.model.replay import replay_command, token
 from pytest_multihost.core.model.result import WorldResult, implausible
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
@@ -210,6 +210,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         launch=result.launch,
         seed=spec.seed,
         replay=token(spec),
+        replay_command=replay_command(spec),
         status=finding.status,
         expected=None,
         outcome=finding.outcome,

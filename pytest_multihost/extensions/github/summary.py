@@ -101,9 +101,14 @@ def _details(verdict: JsonVerdict) -> str:
         lines.append(f"* clock: {escaped(jumped)}")
     lines.append(f"* artifacts: {escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
-        command = test_command([verdict["nodeid"]], verdict["replay"])
-        lines.append(f"* replay: {escaped(command, _MAX_COMMAND)}")
+        lines.append(f"* replay: {escaped(_replay_command(verdict), _MAX_COMMAND)}")
     return "\n".join([*lines, "\n</details>\n"])
+
+
+def _replay_command(verdict: JsonVerdict) -> str:
+    """Return the command that repeats a world; verdicts before 0.3 have only its token."""
+    command: str = verdict.get("replay_command", "")
+    return command or test_command([verdict["nodeid"]], verdict["replay"])
 
 
 def append_summaries(
