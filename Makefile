@@ -114,6 +114,7 @@ lint: $(READY) ## Check style, format, types and the floors of the house
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/proselint check --config docs/proselint.json README.md ARCHITECTURE.md docs/*.md docs/*/*.md
 
 # Peers lie beside .venv's packages, not among them: pytest would load two of them unasked, and what
 # pip made of their requirements could move what is pinned. Open MPI is the system's: on Debian
