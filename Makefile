@@ -157,9 +157,9 @@ SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 # The oldest pytest that is supported, and a pytest-asyncio that accepts it, before all else of .venv.
 .venv-pytest8/ready: $(READY)
 	"$(PYTHON)" -m venv --without-pip .venv-pytest8
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-pytest8/first \
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-pytest8/first/site-packages \
 	  pytest==8.3.5 pytest-asyncio==1.1.0
-	printf '%s\n' "$(CURDIR)" "$(CURDIR)/.venv-pytest8/first" "$$($(BIN)/python -c '$(SITE)')" \
+	printf '%s\n' "$(CURDIR)" "$(CURDIR)/.venv-pytest8/first/site-packages" "$$($(BIN)/python -c '$(SITE)')" \
 	  > "$$(.venv-pytest8/bin/python -c '$(SITE)')/beside.pth"
 	@touch $@
 
