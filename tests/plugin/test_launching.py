@@ -172,23 +172,26 @@ def test_a_spawned_rank_collects_the_file_of_its_test_alone(
     run_worlds, pytester: pytest.Pytester
 ) -> None:
     """What other tests of the run need may take long to import."""
-    other = (
-        "import pytest\nprint('imported')\n\n@pytest.mark.multihost(ranks=1)\ndef test_b(): pass"
+    pytester.makepyfile(
+        test_other="""
+        import pytest, sys
+
+        @pytest.mark.multihost(ranks=1)
+        def test_b():
+            assert "test_worlds" not in sys.modules
+        """
     )
-    pytester.makepyfile(test_other=other)
     worlds = run_worlds(
         """
-        import pytest
+        import pytest, sys
 
         @pytest.mark.multihost(ranks=1)
         def test_a():
-            pass
+            assert "test_other" not in sys.modules
         """,
         "--multihost-launch=spawn",
     )
     worlds.run.assert_outcomes(passed=2)
-    assert "collected 1 item" in worlds.output("test_a", 0)
-    assert "collected 1 item" in worlds.output("test_b", 0)
 
 
 def test_a_module_level_jax_array_works(run_worlds) -> None:
@@ -520,3 +523,18 @@ def test_an_ordinary_test_may_start_what_it_likes_between_worlds(run_worlds) -> 
         """
     )
     worlds.run.assert_outcomes(passed=3)
+
+
+def test_the_log_of_a_spawned_rank_has_only_the_output_of_its_test(run_worlds) -> None:
+    """And not the header of the pytest that collects in it."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            print("mine")
+        """,
+        "--multihost-launch=spawn",
+    )
+    assert [worlds.output("test_it", rank) for rank in (0, 1)] == ["mine\n", "mine\n"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import socket
@@ -37,6 +38,7 @@ from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import CollectedDifferentlyError
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
+from pytest_multihost.core.pytest_private import redirect_terminal
 from pytest_multihost.core.rank import prepare_recording, thread_variables
 from pytest_multihost.core.rank.agent import (
     FindItem,
@@ -242,6 +244,7 @@ class _Rank:
     spec: RankSpec
     channel: Channel
     _started: Backend | None = field(default=None, init=False)
+    _printed: io.StringIO = field(default_factory=io.StringIO, init=False)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
@@ -256,6 +259,11 @@ class _Rank:
         if self._started is not None:
             start_backend(self.spec, self.channel, self._started)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Keep pytest's header out of the rank's log, which has the output of the test."""
+        redirect_terminal(session.config, self._printed)
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Run the test and exit, after every other plugin has seen the final list of tests."""
@@ -269,6 +277,7 @@ class _Rank:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None]:
         """Report that pytest ended before the rank could run its test."""
+        sys.stdout.write(self._printed.getvalue())
         error = CollectedDifferentlyError(
             "the rank could not collect the test",
             seen="pytest ended before it; the rank's log says why.",
