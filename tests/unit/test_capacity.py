@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_multihost.core.launch.capacity import RANK_BYTES, Room, look, require_room
@@ -33,3 +35,41 @@ def test_the_scarcest_resource_is_named_with_the_most_ranks_that_fit(room: Room,
 def test_this_machine_has_room_for_the_ranks_of_a_test() -> None:
     """The limits of its control group count, if it has any."""
     assert not look().problem(4)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param(
+            {
+                "memory.max": "1000000",
+                "memory.stat": "anon 400000\nfile 500000",
+                "pids.max": "100",
+                "pids.current": "60",
+            },
+            id="version 2",
+        ),
+        pytest.param(
+            {
+                "memory/memory.limit_in_bytes": "1000000",
+                "memory/memory.stat": "cache 500000\ntotal_rss 400000",
+                "pids/pids.max": "100",
+                "pids/pids.current": "60",
+            },
+            id="version 1",
+        ),
+    ],
+)
+def test_the_limits_of_a_control_group_count(tmp_path: Path, files: dict[str, str]) -> None:
+    """Without cached files, which the kernel drops."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert look(tmp_path) == Room(memory=600_000, processes=40)
+
+
+def test_a_control_group_without_limits_leaves_the_machine(tmp_path: Path) -> None:
+    """The root group, for example, has no such files."""
+    room = look(tmp_path)
+    assert room.memory > 1 << 20
+    assert room.processes is None

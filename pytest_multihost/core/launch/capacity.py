@@ -61,30 +61,43 @@ def require_room(ranks: int, room: Room | None = None) -> None:
         )
 
 
-def look() -> Room:
-    """Return the room that this machine and this process's control group leave."""
+def look(groups: Path = _CGROUP) -> Room:
+    """Return the room that this machine and this process's control group leave.
+
+    Args:
+        groups: Where control groups are mounted: one tree, or in version 1 one for each controller.
+    """
     memory = psutil.virtual_memory().available
-    memory = min(memory, _memory_of_group(_CGROUP) or memory)
-    return Room(memory, _left(_CGROUP, "pids.max", "pids.current"))
+    limits = (
+        _memory_left(groups, "memory.max", "anon"),
+        _memory_left(groups / "memory", "memory.limit_in_bytes", "total_rss"),
+    )
+    memory = min([memory, *(each for each in limits if each is not None)])
+    processes = [_processes_left(each) for each in (groups, groups / "pids")]
+    return Room(memory, next((each for each in processes if each is not None), None))
 
 
-def _memory_of_group(folder: Path) -> int | None:
+def _memory_left(folder: Path, limit: str, used: str) -> int | None:
     """Return the bytes that a control group's limit leaves; None if it has none.
 
     The group's cached files do not count, because the kernel drops them when memory is short.
+
+    Args:
+        limit: The file with the limit.
+        used: The entry of memory.stat with the memory that cannot be dropped.
     """
     try:
-        most = (folder / "memory.max").read_text().strip()
-        used = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:
+        most = (folder / limit).read_text().strip()
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:  # the root group has no limits
         return None
-    return None if most == "max" else max(0, int(most) - int(used["anon"]))
+    return None if most == "max" else max(0, int(most) - int(stat[used]))
 
 
-def _left(folder: Path, limit: str, used: str) -> int | None:
-    """Return how much of a control group's limit is left; None if it has none."""
+def _processes_left(folder: Path) -> int | None:
+    """Return how many processes a control group can still start; None if it has no limit."""
     try:
-        most, now = ((folder / name).read_text().strip() for name in (limit, used))
-    except OSError:  # the root group has no limits, and version 1 has other files
+        most, now = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
+    except OSError:
         return None
     return None if most == "max" else max(0, int(most) - int(now))
