@@ -146,8 +146,8 @@ class RankDebugger:
         """Replace the descriptors only: `input` uses readline if 0 and 1 are a terminal."""
         debugger = self.spec.world.debugger
         path = debugger.terminal if debugger is not None else os.devnull
-        kept = [os.dup(each) for each in _STREAMS]
         descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY)
+        kept = [os.dup(each) for each in _STREAMS]
         try:
             for each in _STREAMS:
                 os.dup2(descriptor, each)
