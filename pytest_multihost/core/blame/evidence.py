@@ -55,11 +55,10 @@ def evidence(
 
 def _main_thread(seen: RankSnapshot) -> str:
     """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
-    state, activity = f"its main thread is {(seen.label or '').lower()}", seen.activity
-    if activity is None:
-        return state
-    is_plain = seen.label == "SLEEPING" and activity.is_sleep
-    return f"{state}{activity.until}" if is_plain else f"{state}: {activity}"
+    state = f"its main thread is {(seen.label or '').lower()}"
+    if seen.sleep is not None:
+        return f"{state}{seen.sleep.until}"
+    return state if seen.activity is None else f"{state}: {seen.activity}"
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:

@@ -17,7 +17,7 @@ from pytest_multihost.core.model.stack import (
     inside_the_test,
     is_library,
 )
-from pytest_multihost.core.model.verdict import Place, PlaceGroup, RankPlace
+from pytest_multihost.core.model.verdict import Place, PlaceGroup, RankPlace, blamed_ranks
 from pytest_multihost.core.outcome import Finding
 
 
@@ -28,10 +28,10 @@ def culprit_place(
 
     If the culprit has left the operation that the others wait in, return the line that began it.
     """
-    of_one = cause.cycle if len(cause.cycle) == 1 else ()  # a deadlock of one rank's threads
-    if not (cause.culprits or of_one):
+    blamed = blamed_ranks(cause.culprits, cause.cycle)
+    if not blamed:
         return None
-    rank = (*cause.culprits, *of_one)[0]
+    rank = blamed[0]
     frame = _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])

@@ -73,11 +73,6 @@ class Activity:
         return self.name in _LOCK_CALLS
 
     @property
-    def is_sleep(self) -> bool:
-        """Whether it only waits for a timer."""
-        return self.name == "sleep"
-
-    @property
     def call(self) -> str:
         """The call and its object: ``read(/data/ckpt)``; a lock is named as a reader knows it."""
         name = "a lock" if self.is_lock else self.name
@@ -127,6 +122,12 @@ class RankSnapshot:
     recent_runs: tuple[bool, ...] = ()
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
+
+    @property
+    def sleep(self) -> Activity | None:
+        """The activity of a rank that only waits for a timer; None for any other."""
+        is_sleep = self.activity is not None and self.activity.name == "sleep"
+        return self.activity if is_sleep and self.label == "SLEEPING" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,6 +234,11 @@ def sentence(*parts: str | Sentence) -> Sentence:
     )
 
 
+def blamed_ranks(culprits: tuple[int, ...], cycle: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the culprits, or the one rank of a cycle of its own threads."""
+    return culprits or (cycle if len(cycle) == 1 else ())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why a world hung or broke; see docs/verdict.md for the fields."""
@@ -259,8 +264,8 @@ class Diagnosis:
 
     @property
     def blamed(self) -> tuple[int, ...]:
-        """The culprits, or the one rank whose own threads wait for each other."""
-        return self.culprits or (self.cycle if len(self.cycle) == 1 else ())
+        """The ranks that a report marks: see `blamed_ranks`."""
+        return blamed_ranks(self.culprits, self.cycle)
 
     @property
     def summary(self) -> str:

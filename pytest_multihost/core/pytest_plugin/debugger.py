@@ -50,10 +50,10 @@ def check_rank(config: pytest.Config, sizes: Collection[int]) -> None:
         raise pytest.UsageError(f"{OPTION}={rank}: the largest test has ranks 0 to {most - 1}")
 
 
-def debugger_note(config: pytest.Config) -> str:
+def debugger_note(config: pytest.Config, debugger: Debugger | None) -> str:
     """Return why --pdb or --trace do not act in ranks; empty if they do, or are not given."""
     is_wanted = config.getoption("usepdb", None) or config.getoption("trace", None)
-    if not is_wanted or find_debugger(config) is not None:
+    if not is_wanted or debugger is not None:
         return ""
     return (
         "multihost: --pdb and --trace do not stop in ranks, because the standard input of this run"

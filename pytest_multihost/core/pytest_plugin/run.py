@@ -24,7 +24,7 @@ from pytest_multihost.core.launch.ending_signals import (
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.event import Interrupted
-from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt, run_attempt
@@ -86,7 +86,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         launch = run.launchers.describe()
         how = f", launch: {launch}" if launch != "fork" else ""
         reporter.write_line(f"multihost: {counts} on several ranks{how}")
-        if note := debugger_note(config):
+        if note := debugger_note(config, run.debugger):
             reporter.write_line(note)
 
 
@@ -106,7 +106,9 @@ def _open_run(
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     accepted = read_acceptances(config.rootpath, tally.settings)
-    run = config.stash[RUN] = Run(config, tally, plans, kinds, launchers, folder, accepted)
+    debugger = find_debugger(config)
+    run = Run(config, tally, plans, kinds, launchers, folder, accepted, debugger)
+    config.stash[RUN] = run
     config.pluginmanager.register(run, "multihost_run")  # before the servers, because it ends them
     try:
         for plan in plans.values():
@@ -148,6 +150,7 @@ class Run:
         plans: The plan of each multihost item, by its node id.
         kinds: The kinds of faults, by name.
         accepted: The weaknesses that the project accepts, with reasons.
+        debugger: How ranks stop in the debugger; None: they cannot.
     """
 
     config: pytest.Config
@@ -157,6 +160,7 @@ class Run:
     launchers: Launchers
     folder: RunFolder
     accepted: Sequence[Acceptance] = ()
+    debugger: Debugger | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
@@ -211,7 +215,7 @@ class Run:
             timeout_s=timeout_s,
             timeout_from=plan.world.timeout_from if timeout_s == own_s else "pytest-timeout",
             tells_points=self.config.getoption("multihost_points"),
-            debugger=find_debugger(self.config),
+            debugger=self.debugger,
         )
         changed: WorldSpec = self.config.hook.pytest_multihost_prepare(
             item=item, plan=plan, spec=spec

@@ -17,7 +17,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -143,16 +143,11 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
     event loop.
     """
 
-    def dump(_: int, __: FrameType | None) -> None:
-        with contextlib.suppress(Exception):  # the rank is about to be ended in any case
-            found = unfinished_tasks()[:_MAX_TASKS]
-            lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
-            text = "".join(f"{line}\n" for line in lines or ["no tasks"])
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(descriptor, text.encode("utf-8", "backslashreplace"))
-            os.close(descriptor)
+    def lines(_: FrameType | None) -> list[str]:
+        found = unfinished_tasks()[:_MAX_TASKS]
+        return [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
 
-    signal.signal(number, dump)
+    _write_on_signal(number, file, lines, none="no tasks")
 
 
 def dump_locks_on_signal(number: int, file: Path) -> None:
@@ -161,13 +156,29 @@ def dump_locks_on_signal(number: int, file: Path) -> None:
     The handler is Python code, which runs also while the main thread waits for a lock.
     """
 
+    def lines(interrupted: FrameType | None) -> list[str]:
+        from pytest_multihost.core.rank.lock_waits import lock_waits
+
+        return [json.dumps(to_json(each)) for each in lock_waits(interrupted)]
+
+    _write_on_signal(number, file, lines, none="{}")
+
+
+def _write_on_signal(
+    number: int, file: Path, lines: Callable[[FrameType | None], list[str]], *, none: str
+) -> None:
+    """Append lines to `file` on signal `number`.
+
+    Args:
+        lines: Returns the lines; takes the frame that the signal has interrupted.
+        none: The line that is written if there are none, because the asker waits for an answer.
+    """
+
     def dump(_: int, interrupted: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
-            from pytest_multihost.core.rank.lock_waits import lock_waits
-
-            found = [json.dumps(to_json(each)) for each in lock_waits(interrupted)]
+            text = "".join(f"{line}\n" for line in lines(interrupted) or [none])
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(descriptor, "".join(f"{line}\n" for line in found or ["{}"]).encode())
+            os.write(descriptor, text.encode("utf-8", "backslashreplace"))
             os.close(descriptor)
 
     signal.signal(number, dump)

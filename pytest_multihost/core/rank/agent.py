@@ -56,7 +56,7 @@ from pytest_multihost.core.pytest_private import (
     stop_capturing,
     xfail_in_force,
 )
-from pytest_multihost.core.rank.debugger import RankDebugger, set_debugger
+from pytest_multihost.core.rank.debugger import RankDebugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
@@ -292,7 +292,7 @@ def run_test_and_exit(
     with sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
         clear_exit_handlers()
-        set_world(World(spec, backend, channel, current_recorder()))
+        set_world(World(spec, backend, channel, current_recorder(), start_debugger))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
         gc.freeze()  # the rank's last check must report only garbage that the test leaves
@@ -307,7 +307,6 @@ def run_test_and_exit(
         )
         debugger = RankDebugger(spec, channel)
         plugin.enter(link, points, debugger)
-        set_debugger(start_debugger)
         if spec.world.debugger is not None and spec.world.debugger.is_tracing:
             register_tracing(item.config)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from pytest_multihost.core.launch.wire import Channel
@@ -160,23 +159,3 @@ class RankDebugger:
                 os.dup2(own, each)
             for each in (descriptor, *kept):
                 os.close(each)
-
-
-_current: list[Callable[[FrameType], None]] = []
-"""Starts the debugger of this process at a frame, if this process is a rank of a test."""
-
-
-def set_debugger(stop_at: Callable[[FrameType], None]) -> None:
-    """Set how this process, a rank, stops in the debugger."""
-    _current[:] = [stop_at]
-
-
-def stop_at(frame: FrameType) -> None:
-    """Stop in the debugger at a frame.
-
-    Raises:
-        NoTerminalError: There is no debugger here, or no terminal.
-    """
-    if not _current:
-        raise NoTerminalError("world.breakpoint() works in a rank of a test only")
-    _current[0](frame)

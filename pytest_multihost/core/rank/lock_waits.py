@@ -181,9 +181,10 @@ def _is_in_function(node: ast.stmt, code: CodeType) -> bool:
 
 def _object_of(call: ast.Call, method: str) -> ast.expr | None:
     """Return the object whose method is called; None if it is another method."""
-    function = call.func
-    is_it = isinstance(function, ast.Attribute) and function.attr == method
-    return function.value if is_it and isinstance(function, ast.Attribute) else None
+    match call.func:
+        case ast.Attribute(value=owner, attr=name) if name == method:
+            return owner
+    return None
 
 
 def _span(node: ast.expr | ast.stmt) -> tuple[int | None, ...]:
@@ -230,10 +231,10 @@ def _value(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any value
             scopes = (frame.f_locals, frame.f_globals)
             return next((each[name] for each in scopes if name in each), _UNKNOWN)
         case ast.Attribute(inner, name):
-            found = inspect.getattr_static(_value(frame, inner), name, _UNKNOWN)
-            if isinstance(found, MemberDescriptorType):  # of a class with slots
-                return found.__get__(_value(frame, inner))
-            return found
+            owner = _value(frame, inner)
+            found = inspect.getattr_static(owner, name, _UNKNOWN)
+            is_slot = isinstance(found, MemberDescriptorType)
+            return found.__get__(owner) if is_slot else found
         case ast.Subscript(inner, key):
             holder, index = _value(frame, inner), _value(frame, key)
             if type(holder) in _PLAIN and type(index) in (int, str):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from pytest_multihost.core.backends import Backend
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.core.model.event import ExchangeEntered, SyncPointPassed, event_header, now
 from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.rank.debugger import stop_at
+from pytest_multihost.core.rank.debugger import NoTerminalError
 from pytest_multihost.core.rank.points import pass_point
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.services import WorldClock, current_clock
@@ -40,6 +41,7 @@ class World:
     _backend: Backend
     _channel: Channel
     _recorder: Recorder
+    _stop_at: Callable[[FrameType], None] | None = None
     _clock: WorldClock = field(default_factory=current_clock)
     _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -132,11 +134,14 @@ class World:
             rank: The only rank that stops; None: every rank.
 
         Raises:
-            NoTerminalError: pytest has no terminal, or runs under pytest-xdist.
+            NoTerminalError: pytest has no terminal, or runs under pytest-xdist; or this is a rank
+                of a script.
         """
-        here = inspect.currentframe()
-        if rank in (None, self.rank) and here is not None and here.f_back is not None:
-            stop_at(here.f_back)
+        if rank not in (None, self.rank):
+            return
+        if self._stop_at is None:
+            raise NoTerminalError("world.breakpoint() works in a rank of a test only")
+        self._stop_at(get_frame(1))
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:
         name = str(name)  # a test may pass any object

@@ -262,10 +262,9 @@ def rank_activity(
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
     if outcome == "collateral":
         return outcome, ""
-    activity = seen.activity
-    if activity is not None and seen.label == "SLEEPING" and activity.is_sleep:
-        return "sleeping", activity.until.strip()
-    return (seen.label or "hung").lower(), str(activity or "")
+    if seen.sleep is not None:
+        return "sleeping", seen.sleep.until.strip()
+    return (seen.label or "hung").lower(), str(seen.activity or "")
 
 
 def service_texts(result: WorldResult) -> Mapping[str, Sequence[str]]:
