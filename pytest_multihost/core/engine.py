@@ -23,7 +23,7 @@ operations, a stopped rank, a lost server, or Ctrl-C.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -54,7 +54,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.result import Ending, WorldResult, utc_text
+from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.outcome import RankFacts, advance, describe_exit
@@ -84,11 +84,8 @@ MAX_SNAPSHOT_DELAY_S = 0.5
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
-Dumper = Callable[
-    [RunningWorld, Sequence[int], Path, Collection[int], Collection[int]], tuple[Dump, ...]
-]
-"""Takes stacks. Arguments: ranks, directory for their answers, ranks computing with the GIL, and
-ranks whose main thread waits for a lock."""
+Dumper = Callable[[RunningWorld, Sequence[int], Path, Sequence[RankSnapshot]], tuple[Dump, ...]]
+"""Takes stacks. Arguments: ranks, directory for their answers, the last snapshot of each rank."""
 
 OnTick = Callable[[float, Sequence[RankFacts]], None]
 """Shows progress. Arguments: seconds since the start, facts about the ranks."""
@@ -386,14 +383,7 @@ class _WorldRun:
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
-        computing = {seen.rank for seen in last if seen.label == "RUNNING" and seen.holds_gil}
-        locked = {
-            seen.rank
-            for seen in last
-            if seen.activity is not None and seen.activity.is_lock and not seen.operations
-        }
-        directory = self.surroundings.directory
-        self.dumps = self.surroundings.dumper(world, alive, directory, computing, locked)
+        self.dumps = self.surroundings.dumper(world, alive, self.surroundings.directory, last)
 
     def _take(self, event: Event) -> None:
         self.history.append(event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
-from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
@@ -191,9 +191,8 @@ def _dump_healed(
     world: RunningWorld,
     ranks: Sequence[int],
     directory: Path,
-    computing: Collection[int],
-    locked: Collection[int],
+    last: Sequence[RankSnapshot],
 ) -> tuple[Dump, ...]:
     """Take stacks, after ending faults of slow I/O, which would also slow down the dumps."""
     heal_files(scratch, ranks)
-    return dump_stacks(world, ranks, directory, computing, locked)
+    return dump_stacks(world, ranks, directory, last)

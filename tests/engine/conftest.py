@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.launch import RunningWorld
 from pytest_multihost.core.model.messages import Release
-from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_dump, make_spec
 
@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         launcher = launched_by(clock, script, error=error, error_at_s=error_at_s)
 
         def dumper(
-            world: RunningWorld, ranks: Sequence[int], _: Path, *__: Collection[int]
+            world: RunningWorld, ranks: Sequence[int], _: Path, __: Sequence[RankSnapshot]
         ) -> tuple[Dump, ...]:
             assert launcher.ended == [], "a rank that has been ended has no stack"
             world.request_dumps(ranks, "threads")

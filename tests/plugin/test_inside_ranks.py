@@ -304,7 +304,6 @@ def test_a_breakpoint_without_a_terminal_is_an_error(run_worlds, stop: str) -> N
 
 def test_a_breakpoint_under_xdist_is_an_error(run_worlds) -> None:
     """A worker has no terminal, even if the run has one."""
-    pytest.importorskip("xdist")
     worlds = run_worlds(
         """
         import pytest

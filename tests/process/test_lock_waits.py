@@ -177,6 +177,17 @@ def test_a_thread_that_waits_for_a_condition_does_not_hold_its_lock(threads: Thr
         condition.notify_all()
 
 
+def assert_not_named(threads: Threads, lock: threading.Lock, function: Callable[[], None]) -> None:
+    """Check that a thread which stands in `function` is not the holder of a lock that is taken."""
+    threads.run(function, "innocent")
+    await_that(lambda: threads.holding)
+    lock.acquire(blocking=False)
+    threads.run(lambda: by_with(lock, threads.hold), "waiter")
+    wait = wait_of("waiter")
+    lock.release()
+    assert wait.holder is None
+
+
 def test_a_thread_that_releases_the_lock_inside_the_with_is_not_named(threads: Threads) -> None:
     """It may have released it already."""
     lock = threading.Lock()
@@ -187,13 +198,7 @@ def test_a_thread_that_releases_the_lock_inside_the_with_is_not_named(threads: T
             threads.hold()
             lock.acquire()
 
-    threads.run(lend, "innocent")
-    await_that(lambda: threads.holding)
-    lock.acquire()
-    threads.run(lambda: by_with(lock, threads.hold), "waiter")
-    wait = wait_of("waiter")
-    lock.release()
-    assert wait.holder is None
+    assert_not_named(threads, lock, lend)
 
 
 def test_a_thread_that_may_not_have_the_lock_is_not_named(threads: Threads) -> None:
@@ -209,12 +214,7 @@ def test_a_thread_that_may_not_have_the_lock_is_not_named(threads: Threads) -> N
             if is_mine:
                 lock.release()
 
-    threads.run(without, "innocent")
-    await_that(lambda: threads.holding)
-    threads.run(lambda: by_with(lock, threads.hold), "waiter")
-    wait = wait_of("waiter")
-    lock.release()
-    assert wait.holder is None
+    assert_not_named(threads, lock, without)
 
 
 def test_a_reentrant_lock_knows_its_owner(threads: Threads) -> None:

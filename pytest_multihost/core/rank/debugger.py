@@ -55,8 +55,8 @@ class RankDebugger:
     def is_post_mortem(self) -> bool:
         """Whether this rank stops when it fails."""
         debugger = self.spec.world.debugger
-        is_wanted = debugger is not None and debugger.is_post_mortem and self.may_stop
-        return is_wanted and self.spec.host.kind != MACHINE
+        is_wanted = debugger is not None and debugger.is_post_mortem
+        return is_wanted and self.may_stop and not self._why_none()
 
     def adapt(self, debugger: Any) -> None:  # noqa: ANN401 - pdb.Pdb, or the class of --pdbcls
         """Make a new debugger use the terminal whenever it stops, and name the rank.
@@ -68,7 +68,8 @@ class RankDebugger:
             debugger.set_trace = lambda *_, **__: None
             debugger.runcall = lambda function, *args, **kwargs: function(*args, **kwargs)
             return
-        self._require_terminal()
+        if why := self._why_none():
+            raise NoTerminalError(why)
         interact: Callable[..., None] = debugger.interaction
 
         def interaction(*args: object, **kwargs: object) -> None:
@@ -119,13 +120,13 @@ class RankDebugger:
             self._is_stepping = False
             self._return()
 
-    def _require_terminal(self) -> None:
+    def _why_none(self) -> str:
+        """Return why this process cannot get the terminal; empty if it can."""
         if self.spec.world.debugger is None:
-            raise NoTerminalError(_NO_TERMINAL)
+            return _NO_TERMINAL
         if self.spec.host.kind == MACHINE:
-            raise NoTerminalError(_SEVERAL_MACHINES)
-        if not self.channel.is_ours:
-            raise NoTerminalError(_FORKED)
+            return _SEVERAL_MACHINES
+        return "" if self.channel.is_ours else _FORKED
 
     def _ask(self, *, is_post_mortem: bool) -> bool:
         """Wait for the terminal; return whether this rank got it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.stack import (
     Dump,
     Frame,
+    LockHolder,
     LockWait,
     SourceContext,
     innermost_user_frame,
@@ -29,36 +30,29 @@ def lock_lines(judged: Judgement) -> Iterator[str]:
         is_locked = seen is not None and seen.activity is not None and seen.activity.is_lock
         if dump.rank not in blamed or not is_locked:
             continue
-        known = sorted(
-            (each for each in dump.locks if each.holder), key=lambda each: not each.is_main
-        )
-        lines = [_lock_wait(each, judged.context) for each in known]
-        lines += _free_holders(known, judged.context)
-        if not any(each.is_main for each in known):
+        known = [(each, each.holder) for each in dump.locks if each.holder is not None]
+        known.sort(key=lambda each: not each[0].is_main)
+        waiting = {wait.ident for wait, _ in known}
+        free = {each.ident: each for _, each in known if each.ident not in waiting}
+        lines = [_lock_wait(wait, each, judged.context) for wait, each in known]
+        lines += [f"{e.thread} is at {_line(e.at, judged.context)}" for e in free.values()]
+        if not any(wait.is_main for wait, _ in known):
             lines += _other_threads(dump, judged.context)
         if (more := len(lines) - _MAX_THREADS) > 0:
             lines[_MAX_THREADS:] = [f"and {more} more lines of its threads"]
         yield from (f"rank {dump.rank}: {line}" for line in lines)
 
 
-def _lock_wait(wait: LockWait, context: SourceContext) -> str:
+def _lock_wait(wait: LockWait, holder: LockHolder, context: SourceContext) -> str:
     """Return a thread's line, and the thread that it waits for there."""
-    where, holder = _line(wait.at, context), wait.holder
-    if holder is None or not wait.lock:
-        ended = f" for the end of {holder.thread}" if holder is not None else ""
-        return f"{wait.thread} waits{ended} at {where}"
+    where = _line(wait.at, context)
+    if not wait.lock:
+        return f"{wait.thread} waits for the end of {holder.thread} at {where}"
     taken = context.place(holder.taken_at) if holder.taken_at is not None else None
     since = f" since {taken.file}:{taken.line}" if taken is not None else ""
     if holder.ident == wait.ident:
         return f"{wait.thread} holds {wait.lock} itself{since}, and waits for it at {where}"
     return f"{holder.thread} holds {wait.lock}{since}; {wait.thread} waits for it at {where}"
-
-
-def _free_holders(waits: Sequence[LockWait], context: SourceContext) -> Iterator[str]:
-    """Yield the lines of threads that others wait for, and that wait for no known thread."""
-    waiting = {each.ident for each in waits}
-    free = {e.holder.ident: e.holder for e in waits if e.holder and e.holder.ident not in waiting}
-    yield from (f"{each.thread} is at {_line(each.at, context)}" for each in free.values())
 
 
 def _line(frame: Frame, context: SourceContext) -> str:

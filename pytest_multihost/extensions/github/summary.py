@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.core.model.operation import group_by_value, rank_set
-from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
@@ -101,14 +100,8 @@ def _details(verdict: JsonVerdict) -> str:
         lines.append(f"* clock: {escaped(jumped)}")
     lines.append(f"* artifacts: {escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
-        lines.append(f"* replay: {escaped(_replay_command(verdict), _MAX_COMMAND)}")
+        lines.append(f"* replay: {escaped(verdict['replay_command'], _MAX_COMMAND)}")
     return "\n".join([*lines, "\n</details>\n"])
-
-
-def _replay_command(verdict: JsonVerdict) -> str:
-    """Return the command that repeats a world; verdicts before 0.3 have only its token."""
-    command: str = verdict.get("replay_command", "")
-    return command or test_command([verdict["nodeid"]], verdict["replay"])
 
 
 def append_summaries(

@@ -72,6 +72,9 @@ def verdict(**changes: object) -> dict[str, Any]:
         "outcome": "hung",
         "reason": None,
         "replay": "7f3a",
+        "replay_command": (
+            "pytest 'tests/test_ckpt.py::test_restore[4-gloo]' --multihost-replay 7f3a"
+        ),
         "rank_results": [rank(number) for number in range(4)],
         "diagnosis": DIAGNOSIS,
         "clock_jumps": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pytest_multihost.core.cpython_private import FAULTHANDLER, parse_faulthandl
 from pytest_multihost.core.launch import RunningWorld
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import DumpKind
+from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.model.stack import Dump, LockWait
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
@@ -41,8 +42,7 @@ def dump_stacks(
     world: RunningWorld,
     ranks: Sequence[int],
     directory: Path,
-    computing: Collection[int] = (),
-    locked: Collection[int] = (),
+    last: Sequence[RankSnapshot] = (),
 ) -> tuple[Dump, ...]:
     """Return the stacks of `ranks`, with no threads for ranks that did not answer in time.
 
@@ -57,9 +57,9 @@ def dump_stacks(
 
     Args:
         directory: Directory of the answers.
-        computing: Ranks whose main thread computes while it holds the GIL. In Python code it also
-            runs Python signal handlers; in native code it does not, and the rank is deaf.
-        locked: Ranks whose main thread waits for a lock. It runs Python signal handlers meanwhile.
+        last: The last snapshot of each rank. A rank whose main thread waits for a lock is asked for
+            that; it runs Python signal handlers meanwhile. So does one that computes in Python
+            code; one that computes in native code while it holds the GIL does not, and is deaf.
     """
 
     def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
@@ -89,9 +89,10 @@ def dump_stacks(
     ]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
         dumps[rank] = replace(dumps[rank], tasks=tuple(_read(file).splitlines()))
-    asked = [rank for rank in own if rank in locked]
-    for rank, file in request_dump(world, asked, directory, "locks").items():
+    locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
+    for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
+    computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
     _ask(world, files, "tasks", DEAF_S)
@@ -99,6 +100,11 @@ def dump_stacks(
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(dumps[rank] for rank in ranks)
+
+
+def _waits_for_lock(seen: RankSnapshot) -> bool:
+    """Return whether a main thread waits for a lock, and not for one of an operation's runtime."""
+    return seen.activity is not None and seen.activity.is_lock and not seen.operations
 
 
 def _read_locks(text: str) -> tuple[LockWait, ...]:
