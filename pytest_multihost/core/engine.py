@@ -476,9 +476,9 @@ class _WorldRun:
             return f"{reasons[ending]}: {self._unfinished()}"
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
-            return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
+            return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace period"
         # The first rank that raised may only have lost another: the culprit is found later.
-        return "a rank had failed: the others were ended after a grace"
+        return "a rank failed, and the others were ended after a grace period"
 
     def _unfinished(self) -> str:
         """Name the ranks that have not reached the gate at which the others wait."""
@@ -530,7 +530,7 @@ def _answers(
             error = failure.error
             return exchange.mark_lost(event.rank, f"raised {error.type}" if error else "failed")
         case Parked():
-            return exchange.mark_lost(event.rank, f"has left the {subject}")
+            return exchange.mark_lost(event.rank, f"has returned from the {subject}")
         case Done():
             return exchange.mark_lost(event.rank, "has finished its teardown")
         case FaultAnswered(index=int() as index, error=error):

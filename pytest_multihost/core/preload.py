@@ -67,7 +67,7 @@ class PreloadedLibrary:
         except ValueError:  # an open quote
             compiler = []
         if not compiler or not shutil.which(compiler[0]):
-            return "there is no C compiler (cc, or what CC names)"
+            return "there is no C compiler (cc, or the one that CC names)"
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=target.parent) as directory:

@@ -40,7 +40,7 @@ FAILED = report("call", "failed", error=raised("ValueError: boom"))
         (Step(1, "report", report("call", "failed"), after_s=3, on="go"), "rank 1 failed"),
         (Step(1, "exited", exited(signal=9), after_s=3, on="go"), "rank 1 was killed by SIGKILL"),
         (Step(1, "exited", exited(3), after_s=3, on="go"), "rank 1 exited with code 3"),
-        (Step(1, "parked", after_s=3, on="go"), "rank 1 has left the test"),
+        (Step(1, "parked", after_s=3, on="go"), "rank 1 has returned from the test"),
         (
             Step(1, "interrupted", {"error": raised("Exit: enough")}, after_s=3, on="go"),
             "rank 1 raised Exit",
@@ -64,7 +64,7 @@ def test_a_barrier_entered_after_the_loss_breaks_at_once(run: Run) -> None:
 
 
 def test_the_cause_is_kept_when_a_rank_that_raised_parks(run: Run) -> None:
-    """Who comes late to the barrier reads of the raise, not that somebody "has left the test"."""
+    """A rank that comes late to the barrier reads of the raise, not of a return."""
     raiser = [
         *well_behaved(1, stays_in="call"),
         Step(1, "report", FAILED, on="go"),

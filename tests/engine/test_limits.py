@@ -88,7 +88,10 @@ def test_after_a_death_the_others_get_a_short_grace(run: Run) -> None:
     script = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call"), death]
     ran = run(script)
     assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + GRACE_AFTER_DEATH_S)
-    assert ran.result.reason == "rank 1 died, then rank 0 still in the test: ended after a grace"
+    assert (
+        ran.result.reason
+        == "rank 1 died, then rank 0 still in the test: ended after a grace period"
+    )
 
 
 def test_after_a_raise_the_others_get_a_grace(run: Run) -> None:
@@ -124,7 +127,7 @@ def test_the_earliest_trouble_decides(run: Run) -> None:
         [*fails(0, after_s=1), *fails(1, after_s=3), *well_behaved(2, stays_in="call")], size=3
     )
     assert ran.seconds == 1 + GRACE_AFTER_RAISE_S
-    assert ran.result.reason == "a rank had failed: the others were ended after a grace"
+    assert ran.result.reason == "a rank failed, and the others were ended after a grace period"
 
 
 def test_each_gate_gives_the_grace_anew(run: Run) -> None:

@@ -224,7 +224,7 @@ def test_the_plugin_registered_last_replaces_a_service() -> None:
 
 def test_a_world_cannot_have_a_service_that_nobody_offers() -> None:
     """Its plugin may be switched off."""
-    with pytest.raises(LaunchError, match="'a', which nobody offers"):
+    with pytest.raises(LaunchError, match="'a', which no plugin offers"):
         open_services([kind("b")], opening(a=ServicePart()))
 
 

@@ -79,7 +79,7 @@ def test_a_world_that_passes_has_not_hung_as_expected(run_worlds) -> None:
         ("match='('", "match must be a regular expression"),
         ("within=0", "within must be a positive number of seconds"),
         ("who=3", "has no key 'who'"),
-        ("", "says nothing that could be expected"),
+        ("", "expects nothing"),
     ],
 )
 def test_an_expectation_that_cannot_be_is_a_usage_error(

@@ -173,7 +173,7 @@ def test_hang(world):
     assert worlds.verdicts["test_never"]["outcome"] == "failed"
     hang = worlds.verdicts["test_hang"]
     assert hang["outcome"] == "hung"
-    assert "never fired on rank 1: rank 1 passed none such" in hang["diagnosis"]["notes"][0]
+    assert "never fired on rank 1: rank 1 passed no such point" in hang["diagnosis"]["notes"][0]
 
 
 def test_wrong_faults_are_usage_errors_all_at_once(run_worlds) -> None:

@@ -476,7 +476,7 @@ def test_a_point_that_was_never_reached_fails_the_test_with_what_was(run_worlds)
         "call": ("at.call('test_worlds:work', nth=3)", "rank 0 passed test_worlds:work x1"),
         "sync_point": ("at.sync_point('y')", "rank 0 passed x x2"),
         "collective": ("at.collective(op='all_gather')", "rank 0 passed all_reduce x1"),
-        "io": ("at.io('*/nothing/*')", "rank 0 passed none such"),
+        "io": ("at.io('*/nothing/*')", "rank 0 passed no such point"),
         "batch": ("at.batch('test_worlds:draw', nth=3)", "rank 0 passed test_worlds:draw x2"),
     }
     tests = "".join(

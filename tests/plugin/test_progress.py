@@ -82,4 +82,4 @@ def test_elsewhere_multihost_tests_are_skipped_saying_so(
     )
     worlds = run_worlds(SLOW, "-rs")
     worlds.run.assert_outcomes(skipped=1)
-    assert f"multihost worlds need Linux (/proc, pidfds), this is {system}" in worlds.stdout
+    assert f"multihost tests need Linux (/proc, pidfds), and this is {system}" in worlds.stdout

@@ -627,7 +627,7 @@ def test_the_shim_is_built_on_first_use(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "/nonexistent/cc")
     found = preload._find_once.__wrapped__
-    assert found(library) == (None, "there is no C compiler (cc, or what CC names)")
+    assert found(library) == (None, "there is no C compiler (cc, or the one that CC names)")
     monkeypatch.setenv("CC", "cc")
     place = tmp_path / "pytest-multihost-hangs" / library.file_name
     assert found(library) == (place, "")

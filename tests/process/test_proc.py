@@ -437,7 +437,7 @@ def socket_that_nobody_is_seen_to_wait_for(world: World) -> World:
     return world.start(f"{connect}; ready(); threading.Event().wait()")
 
 
-@alive("who holds it is not known|held by process")
+@alive("whose holder is not known|held by process")
 def file_lock_held_outside(world: World) -> World:
     """We could let it go."""
     import fcntl
@@ -449,7 +449,7 @@ def file_lock_held_outside(world: World) -> World:
     return world.start(take)
 
 
-@alive("who holds it is not known")
+@alive("whose holder is not known")
 def file_lock_left_outside(world: World) -> World:
     """A rank has taken it, and closed the file that it shares with us: we could let it go."""
     file = os.open(world.path / "lock", os.O_WRONLY | os.O_CREAT)

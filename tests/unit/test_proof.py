@@ -397,8 +397,8 @@ def test_a_shallow_snapshot_proves_nothing() -> None:
         (thread("pause"), "waits for a signal"),
         (thread("rt_sigtimedwait"), "waits for a signal"),
         (thread("wait4", child=77), "waits for process 77"),
-        (thread("flock", target="/lock"), "who holds it is not known"),
-        (thread("flock", target="/lock", holders=()), "who holds it is not known"),
+        (thread("flock", target="/lock"), "whose holder is not known"),
+        (thread("flock", target="/lock", holders=()), "whose holder is not known"),
         (thread("flock", target="/lock", holders=(77,)), "held by process 77"),
         (thread("fcntl", args=(3, 4, 0, 0, 0, 0)), "main thread waits in fcntl"),
         (thread("openat", target="/fifo"), "openat(/fifo)"),
@@ -457,6 +457,16 @@ def test_a_process_that_has_just_begun_or_ended_moves() -> None:
     assert "`cc` 7 has just begun" in "".join(blockers(first, both, deadline_s=DEADLINE_S))
     none = later(both, process())
     assert "`cc` 7 has just ended" in "".join(blockers(both, none, deadline_s=DEADLINE_S))
+
+
+def test_a_reason_that_ranks_share_is_given_once() -> None:
+    """With the set of ranks; a reason of one rank alone stays its own."""
+    waits = [replace(process(thread("pause"), pid=pid), rank=pid - 1) for pid in (1, 2, 3)]
+    stopped = replace(process(thread("pause", state="T"), pid=4), rank=3)
+    assert found_in(*waits, stopped).splitlines() == [
+        "ranks 0-2: main thread waits for a signal, which any process may send",
+        "rank 3: is stopped",
+    ]
 
 
 def test_a_runtimes_own_thread_may_wake_up_again_and_again() -> None:
@@ -585,7 +595,7 @@ def test_a_limit_of_torchs_own_thread_may_end_a_collective() -> None:
     """It is one of gloo's that waits, and it gives up when the limit of its group is over."""
     gives_up = {"code": GLOO, "ends_s": DEADLINE_S - 1}
     found = found_in(process(beside(**gives_up)))
-    assert "gives up what it does for a rank after another " in found
+    assert "gives up its work for a rank after another " in found
     for harmless in ({**gives_up, "ends_s": DEADLINE_S + 1}, {**gives_up, "code": JAX}):
         assert found_in(process(beside(**harmless))) == ""
     looks_again = process(beside(**gives_up, runs=7))
@@ -887,7 +897,7 @@ def test_a_runtimes_own_thread_may_listen() -> None:
     own = process(beside(**{"code": GLOO, **waits}), descriptors={3: server})
     assert found_in(own) == ""
     tests = process(beside(**waits), descriptors={3: server})
-    assert "somebody to connect to 127.0.0.1:5000" in found_in(tests)
+    assert "a connection to 127.0.0.1:5000" in found_in(tests)
 
 
 def test_a_runtimes_own_thread_may_wait_for_an_eventfd() -> None:

@@ -41,7 +41,7 @@ def evidence(
             yield Evidence(rank, f"raised {found.summary}", told_by, at_s=at_s)
         if state.condition == "finished" and found.facts.parked_s is not None:
             at_s = round(found.facts.parked_s - result.started_s, DIGITS)
-            yield Evidence(rank, f"left the {subject}", told_by, at_s=at_s)
+            yield Evidence(rank, f"returned from the {subject}", told_by, at_s=at_s)
         # Frames alone show where a rank is, not which operations it entered before.
         is_counted = cause.operation is not None and result.ending != "seen"
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":

@@ -19,8 +19,8 @@ _LAST_RUNS = 8
 """A rank was not still if it ran in one of this many last snapshots, four a second."""
 
 _DECLARE = (
-    "what the ranks wait for was not recorded: `pytest_multihost.operation(...)` around a wait"
-    " of their own tells for which ranks it is"
+    "the plugin did not record this wait: put `pytest_multihost.operation(...)` around a wait of"
+    " your own to name the ranks that it waits for"
 )
 
 

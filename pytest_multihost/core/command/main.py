@@ -45,7 +45,7 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
         default=artifacts_folder(),
         help="default: .pytest_multihost",
     )
-    last.add_argument("--path", action="store_true", help="only say where it is")
+    last.add_argument("--path", action="store_true", help="print its path only")
     last.set_defaults(act=_open)
     report = commands.add_parser("report", help="write every page again from the artifacts alone")
     report.add_argument(
@@ -92,12 +92,12 @@ def _add_run(
         "-n",
         type=int,
         metavar="N",
-        help="how many ranks; default: those that torchrun, srun or mpirun has started",
+        help="number of ranks; default: the processes that torchrun, srun or mpirun started",
     )
     run.add_argument(
         "--backend",
         default=DEFAULT_BACKEND,
-        help="what is initialised before the script; default: none, it does so by itself",
+        help="initialise this runtime before the script; default: none, the script does it",
     )
     run.add_argument(
         "-p",
@@ -122,23 +122,26 @@ def _add_run(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
     )
     run.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="end it then; default: never"
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end the job after this time; default: never",
     )
     run.add_argument(
         "--horizon",
         type=_seconds,
         default=300.0,
         metavar="SECONDS",
-        help="it hangs if nothing in it can move within so long; default: 300",
+        help="the job hangs if no rank can make progress within this time; default: 300",
     )
     run.add_argument(
-        "--keep", action="store_true", help="keep logs and verdict also if all ends well"
+        "--keep", action="store_true", help="keep logs and verdict of a job that ends well, too"
     )
     run.add_argument(
         "--log-dir",
         type=Path,
         metavar="DIR",
-        help="write what ranks print there, do not show it",
+        help="write the output of the ranks to this folder, not to the terminal",
     )
     run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
     run.add_argument("script")

@@ -155,7 +155,7 @@ class Point:
         """Return what is wrong with it."""
         found = []
         if self.point not in get_args(PointKind):
-            found.append(f"at.{self.point}() is no point")
+            found.append(f"at.{self.point}() is not a point")
         if not _is_whole(self.nth) or not 1 <= self.nth < _MAX_NUMBER:
             found.append(f"nth must be a whole number of at least 1, not {shown(self.nth)}")
         if self.when not in get_args(When):
@@ -320,7 +320,7 @@ def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ..
 def size_problems(fault: Fault, size: int) -> list[str]:
     """Return why a world of `size` ranks cannot have `fault`."""
     if fault.ranks == "others" and size == 1:
-        return ["rank='others' of a world of 1 rank is nobody"]
+        return ["rank='others' selects no rank: the test has 1 rank"]
     if isinstance(fault.ranks, str):
         return []
     beyond = [rank for rank in fault.ranks if _is_whole(rank) and rank >= size]

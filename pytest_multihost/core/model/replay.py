@@ -110,7 +110,7 @@ def read_token(text: str) -> Replay:
     if not content or zlib.crc32(content).to_bytes(_CRC_BYTES, "big") != crc:
         raise SettingError(
             "the token cannot be replayed: it is damaged",
-            seen=f"{shown(text)} does not end in the checksum of what it says.",
+            seen=f"{shown(text)} does not end in the checksum of its content.",
             remedy="Copy all of it from the line that begins with 'replay'.",
         )
     try:
@@ -121,7 +121,7 @@ def read_token(text: str) -> Replay:
         problem = str(error)
     if problem:
         raise SettingError(
-            "the token cannot be replayed: it does not say what to replay",
+            "the token cannot be replayed: it names no run to replay",
             seen=f"Its content: {problem}.",
             remedy="Copy the one that was printed in the line that begins with 'replay'.",
         )

@@ -108,7 +108,7 @@ def _exclusion(first: Fault, second: Fault, kinds: Mapping[str, FaultKind]) -> s
         return "only one of them can happen at one point"
     if one is not other:
         stop_both = one.stops_process and other.stops_process
-        return "each would continue what the other has stopped" if stop_both else ""
+        return "each would continue the rank that the other has stopped" if stop_both else ""
     match one.one_per:
         case "rank":
             return "a rank has one of them"

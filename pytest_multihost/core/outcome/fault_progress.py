@@ -82,7 +82,7 @@ def unfired_faults(result: WorldResult) -> list[str]:
             why += f" ({note})" if note else ""
         else:
             passed = _passed_points(result.history, missed[0], fault)
-            why = f"rank {missed[0]} passed {passed or 'none such'}"
+            why = f"rank {missed[0]} passed {passed or 'no such point'}"
         found.append(f"{fault!r} never fired on {rank_set(missed)}: {why}")
     return found
 

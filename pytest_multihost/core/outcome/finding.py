@@ -266,7 +266,7 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     """
     if facts.waits_at_gate:
         outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
-        return RankFinding(facts, outcome, None, f"had left the {result.spec.subject}")
+        return RankFinding(facts, outcome, None, f"returned from the {result.spec.subject}")
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
     # `judge` makes this collateral if a cause is known; else the others raised only symptoms.

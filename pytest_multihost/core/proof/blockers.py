@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.process import Descriptor, Process
 from pytest_multihost.core.proof.descriptor_blockers import (
     SOCKETS,
@@ -29,23 +30,33 @@ SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
 def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
     """Return everything that may end a wait of the world before the deadline, as sentences.
 
+    A reason that several ranks share is one sentence.
+
     Args:
         deadline_s: When the world is ended in any case, on the monotonic clock.
     """
-    found = []
+    found: list[str] = []
+    of_ranks: dict[str, list[int]] = {}
+    of_others: list[str] = []
     if not (before.kernel.is_deep and now.kernel.is_deep):
-        found.append("only main threads were looked at")
+        found.append("only main threads were observed")
     living = [each for each in now.kernel.processes if not each.is_dead]
     if not any(each.is_rank for each in living):
         found.append("no rank is alive")
     for process in living:
         was = before.kernel.process(process.pid)
         if was is None:
-            found.append(f"{process_name(process)} has just begun")
+            of_others.append(f"{process_name(process)} has just begun")
         else:
             earlier = {thread.tid: thread for thread in was.threads}
             interval = Interval(was, process, before, now, deadline_s, earlier)
-            found += [f"{process_name(process)} {each}" for each in process_blockers(interval)]
+            for why in process_blockers(interval):
+                if process.rank is not None and process.is_rank:
+                    of_ranks.setdefault(why, []).append(process.rank)
+                else:
+                    of_others.append(f"{process_name(process)} {why}")
+    found += [f"{rank_set(ranks)}: {why}" for why, ranks in of_ranks.items()]
+    found += of_others
     pids = {each.pid for each in living}
     ended = [e for e in before.kernel.processes if not e.is_dead and e.pid not in pids]
     found += [f"{process_name(each)} has just ended" for each in ended]
@@ -109,7 +120,7 @@ def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
     if last is not None and moves_data(interval, last, found):
         yield f"moves data on the {found.kind} socket to {peer}"
     elif last is not None and may_arrive(interval, found):
-        yield f"has sent to {peer} what may still arrive"
+        yield f"has sent data to {peer} that may still arrive"
 
 
 def process_name(process: Process) -> str:

@@ -52,7 +52,7 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     elif moves_data(interval, last, found):
         yield f"data moves on the {found.kind} socket to {peer}"
     elif may_arrive(interval, found):
-        yield f"what it has sent to {peer} may still arrive"
+        yield f"data that it has sent to {peer} may still arrive"
 
 
 def may_arrive(interval: Interval, found: Descriptor) -> bool:
@@ -127,5 +127,5 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
         is_late = found.ends_s is not None and found.ends_s > interval.deadline_s
         return "" if is_late else "a timer"
     if found.kind == "listen":
-        return f"somebody to connect to {found.peer or 'its socket'}"
+        return f"a connection to {found.peer or 'its socket'}"
     return f"{found.kind} {found.target}"

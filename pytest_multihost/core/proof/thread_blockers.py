@@ -108,7 +108,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
 
 def gives_up(interval: Interval, thread: Thread) -> str:
     """Return the words for a runtime's own thread whose operation times out."""
-    return f"gives up what it does for a rank{interval.activity(thread).after}"
+    return f"gives up its work for a rank{interval.activity(thread).after}"
 
 
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
     if call in calls.FUTEXES:
         yield from _futex(thread)
     elif call in calls.SIGNALS:
-        yield "waits for a signal, which anybody may send"
+        yield "waits for a signal, which any process may send"
     elif call in calls.CHILDREN:
         # A known child is a process of the world and is judged itself.
         if thread.child > 0 and interval.now.kernel.process(thread.child) is None:
@@ -145,7 +145,7 @@ def _file_lock(interval: Interval, thread: Thread) -> Iterator[str]:
     for pid in thread.holders or (0,):
         holder = interval.now.kernel.process(pid)
         if pid <= 0:
-            yield f"waits for a lock of {thread.target}; who holds it is not known"
+            yield f"waits for a lock of {thread.target}, whose holder is not known"
         elif holder is None or holder.is_dead:
             yield f"waits for a lock of {thread.target}, held by process {pid}"
 
@@ -162,7 +162,7 @@ def _file_access(interval: Interval, thread: Thread, *, is_runtimes: bool = Fals
 def _descriptors(interval: Interval, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:
     fds = awaited_descriptors(interval, thread.fds)
     if fds is None:
-        yield f"waits in {thread.call}; for what cannot be read"
+        yield f"waits in {thread.call} for a descriptor that cannot be read"
     for fd in fds or ():
         descriptor = interval.process.descriptors.get(fd)
         if found := waker_of(interval, descriptor, is_runtimes=is_runtimes):

@@ -68,7 +68,7 @@ BACKENDS: Option[tuple[str, ...]] = Option(
 TIMEOUT: Option[float] = Option(
     name="timeout",
     metavar="SECONDS",
-    help="Timeout of a world once all its ranks are ready (default: 120)",
+    help="Timeout of a multihost test once all its ranks are ready (default: 120)",
     parse=parse_seconds,
     default=120.0,
     key=MarkerKey(_SECONDS, float),
@@ -78,7 +78,7 @@ TIMEOUT: Option[float] = Option(
 STARTUP_TIMEOUT: Option[float] = Option(
     name="startup_timeout",
     metavar="SECONDS",
-    help="Timeout until all ranks of a world are ready (default: 60)",
+    help="Timeout until all ranks of a test are ready (default: 60)",
     parse=parse_seconds,
     default=60.0,
     key=MarkerKey(_SECONDS, float),
@@ -112,7 +112,7 @@ def hosts_option(kinds: Collection[HostKind]) -> Option[Hosts]:
     return Option(
         name="hosts",
         metavar="one|KIND[:N]",
-        help="What hosts are made from, such as netns; N: ranks on each host",
+        help="Kind of the hosts, such as netns; N: ranks on each host",
         parse=parse,
         default=Hosts(),
         key=MarkerKey(check, parse),
@@ -227,11 +227,11 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("multihost", "tests on several ranks")
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
     group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
-    text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"
+    text = "Keep the ranks of a test that hangs alive until Ctrl-C; print how to attach to them"
     group.addoption("--multihost-keep", action="store_true", help=text)
-    text = "Seed of whatever is random in a world"
+    text = "Seed of the random choices in a test"
     group.addoption("--multihost-seed", type=parse_seed, metavar="N", help=text)
-    text = "Repeat a world exactly: the token that was printed when it failed"
+    text = "Repeat a failed run of a test exactly: the token is in its line 'replay'"
     group.addoption("--multihost-replay", metavar="TOKEN", help=text)
     text = "List the points that each rank passes, where at= can place a fault"
     group.addoption("--multihost-points", action="store_true", help=text)

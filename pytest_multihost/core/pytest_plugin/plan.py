@@ -131,8 +131,8 @@ def _plan_item(
         problems += others
     if len(item.nodeid) > MAX_NODEID:
         problems.append(
-            f"cannot run a test whose id has {len(item.nodeid)} characters: more than {MAX_NODEID}"
-            " do not travel to the ranks. Give the parameter a shorter id."
+            f"cannot run a test whose id has {len(item.nodeid)} characters: at most {MAX_NODEID}"
+            " can be sent to the ranks. Give the parameter a shorter id."
         )
     try:
         backend = find_backend(name, offered)
@@ -298,7 +298,7 @@ def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
     if len(mark.args) > 1:
         problems.append(f"takes one positional argument, kind, not {len(mark.args)}")
     if not given:
-        problems.append("says nothing that could be expected; give it kind=, culprits= or match=")
+        problems.append("expects nothing; give it kind=, culprits= or match=")
     if problems:
         return None, problems
     ranks = {

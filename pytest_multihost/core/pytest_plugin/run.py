@@ -71,7 +71,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     if option.collectonly or getattr(option, "setupplan", False):
         return
     if PLATFORM != "linux":
-        reason = f"multihost worlds need Linux (/proc, pidfds), this is {PLATFORM}"
+        reason = f"multihost tests need Linux (/proc, pidfds), and this is {PLATFORM}"
         for item in chosen:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
@@ -116,7 +116,7 @@ def _open_run(
     except UnsoundForkError as error:
         raise pytest.UsageError(
             f"{error.happened}\nSeen: {error.seen}.\n"
-            "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+            "Use --multihost-launch=auto, or move the start of threads or a runtime into a fixture."
         ) from error
     except LaunchError as error:
         raise pytest.UsageError(str(error)) from error

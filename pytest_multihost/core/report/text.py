@@ -134,7 +134,7 @@ def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iter
 
 def _held_for(held: Sequence[HeldFor]) -> str:
     """Return how long a rank was held the first time, and why it was released."""
-    until = {"max_s": "no longer than it may be"}
+    until = {"max_s": "its limit"}
     return "".join(
         f", held for {each.seconds:.2f} s: {until.get(each.reason, each.reason)}"
         for each in held[:1]

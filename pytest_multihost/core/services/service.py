@@ -207,7 +207,7 @@ def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Ser
     needed = opening.spec.services
     if missing := sorted(needed.keys() - known.keys()):
         raise LaunchError(
-            f"the world needs the service {missing[0]!r}, which nobody offers",
+            f"the world needs the service {missing[0]!r}, which no plugin offers",
             seen=f"Offered: {', '.join(sorted(known)) or 'none'}.",
         )
     chosen = [each for each in known.values() if each.is_implied or each.name in needed]

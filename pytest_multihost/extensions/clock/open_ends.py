@@ -69,7 +69,7 @@ def _open_ends(now: Snapshot, process: Process, timed: Collection[int]) -> Itera
     yield from process_blockers(interval)
     for thread in threads:
         if _has_timer_of_its_own(process, thread):
-            yield f"thread {thread.name} waits in {thread.call} with a timer that its clock lacks"
+            yield f"thread {thread.name} waits in {thread.call} with a timer unknown to its clock"
 
 
 def _has_timer_of_its_own(process: Process, thread: Thread) -> bool:

@@ -28,7 +28,7 @@ def _read(value: Any) -> str:  # noqa: ANN401 - `_check` has accepted it
 CLOCK_OPTION: Option[str] = Option(
     name="clock",
     metavar="real|jump",
-    help="How time passes in worlds; jump: over waits that only time can end",
+    help="Clock of the ranks; jump: it jumps over waits that only a timeout can end",
     parse=_parse,
     default=REAL,
     key=MarkerKey(_check, _read),

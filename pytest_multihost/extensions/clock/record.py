@@ -66,6 +66,6 @@ class ClockRecord:
                 f"jumped {self.jumped_s:.1f} s in {jumps}; the world took {real_s:.1f} s",
                 *(f"real time for {each.for_s:.1f} s: {each.why}" for each in self.doubts),
             ),
-            lead="All times on this page are the world's: its clock jumps while nothing but time"
-            " can end its waits.",
+            lead="Times on this page are those of the ranks' clock, which jumps ahead while only a"
+            " timeout can end their waits.",
         )

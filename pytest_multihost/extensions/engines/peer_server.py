@@ -117,7 +117,7 @@ class PeerServer:
                 self._handle(frame)
             self._unless_lost(self._pass_on_events)
             if self.stream.ended is not None and self._status is None:
-                happened = "rank 0's process has gone without a word about how the run went"
+                happened = "rank 0's process has ended without a result of the run"
                 raise LaunchError(happened, seen=self.stream.ended)
         return self._status
 
@@ -188,7 +188,7 @@ class PeerServer:
                 return SnapshotTaken(found), pack([*pages, *histories])
             case EndWorld(grace_s):
                 return self._end(local, grace_s)
-        return Failed(f"{type(message).__name__} is no request"), b""
+        return Failed(f"{type(message).__name__} is not a request"), b""
 
     def _fork(self, request: Fork) -> FromPeer:
         private = None

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 def add_options(explain: argparse.ArgumentParser) -> None:
     """Add the options for dumps."""
-    explain.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
-    explain.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
     explain.add_argument(
-        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
+        "--prefix", help="for dumps: the files' names up to the number of the rank"
+    )
+    explain.add_argument("--json", action="store_true", help="for dumps: print the verdict as JSON")
+    explain.add_argument(
+        "--into", type=Path, help="for dumps: write verdict.json and report.html to this folder"
     )
 
 

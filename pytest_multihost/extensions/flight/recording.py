@@ -371,7 +371,9 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> object:
         """Refuse every name, because the pickle could call what it names."""
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump names nothing")
+        raise pickle.UnpicklingError(
+            f"it refers to {module}.{name}, and a dump refers to no Python object"
+        )
 
 
 def _content(path: Path) -> Json:

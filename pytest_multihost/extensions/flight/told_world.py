@@ -282,8 +282,8 @@ def _times_s(recording: Recording) -> Mapping[tuple[str, int], float]:
 
 _MAX_CULPRITS = 4
 _CANNOT_TELL = (
-    "dumps tell of collectives, sends and receives only, and not of roots: what a rank does outside"
-    " of these - a data loader, a lock, a store, a checkpoint - its stack shows"
+    "dumps list collectives, sends and receives only, without roots: a rank's stack shows whether"
+    " it is in a data loader, a lock, a store or a checkpoint"
 )
 
 
@@ -301,12 +301,12 @@ def remarks(
         )
     if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
         yield (
-            f"what {rank_set(gave_up)} waited in has ended without all members, so by a timeout or"
-            " another error"
+            f"the operation in which {rank_set(gave_up)} waited has ended without all members: by a"
+            " timeout or another error"
         )
     old = [rank for rank, each in progress.items() if each.is_old]
     if old:
-        yield f"{rank_set(old)} moved after the first dumps, or just before: not judged"
+        yield f"{rank_set(old)} moved after the first dumps or shortly before them: not judged"
     if silent := set(range(joined.size)) - joined.recordings.keys():
         yield f"{rank_set(silent)} left no dump that can be used"
     ahead = {rank: seconds for rank, seconds in ahead_s.items() if seconds}
@@ -315,8 +315,8 @@ def remarks(
         yield f"the clock of rank {rank} is about {abs(seconds):.1f} s {than}"
     if any(not e.operation.has_members for theirs in joined.launched.values() for e in theirs):
         yield (
-            "the dumps do not list the members of groups, as gloo's do not: of all but the default"
-            " group only ranks that had used it before can be found missing"
+            "the dumps do not list the members of groups (gloo's never do): in any group but the"
+            " default one, only a rank that had used the group before can be found missing"
         )
     versions = group_by_value((each.version, rank) for rank, each in joined.recordings.items())
     if len(versions) > 1:

@@ -89,7 +89,7 @@ def workflow_command(
 def _error_message(verdict: JsonVerdict) -> str:
     lines, diagnosis = [headline(verdict)], verdict["diagnosis"]
     if diagnosis is not None:
-        after = f"judged {diagnosis['detected_after_s']:.1f} s after the last progress"
+        after = f"found {diagnosis['detected_after_s']:.1f} s after the last progress"
         lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
         if diagnosis["waiting"]:
             lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")

@@ -51,7 +51,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
 
 
 _TABLE_HEAD = (
-    "| test | ranks | result | kind | culprits | waiting | where | judged after |\n"
+    "| test | ranks | result | kind | culprits | waiting | where | found after |\n"
     "|---|--:|---|---|---|---|---|--:|\n"
 )
 _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"

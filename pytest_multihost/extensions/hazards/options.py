@@ -17,7 +17,7 @@ HazardMode = Literal["off", "warn", "fail"]
 MODE: Option[HazardMode] = Option(
     name="hazards",
     metavar="off|warn|fail",
-    help="What to do where a passing test shows what can hang elsewhere",
+    help="Action for a passing test that shows a hazard, which can hang elsewhere",
     parse=one_of(*get_args(HazardMode)),
     default="warn",
 )

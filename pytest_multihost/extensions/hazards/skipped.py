@@ -67,7 +67,9 @@ def _side(launch: Launch) -> tuple[GroupKey, tuple[int | None, ...], int, bool]:
 
 def _summarize(seen: Occurrences) -> str:
     (ahead, _), (behind, _) = seen.first.sides
-    return f"rank {behind} did not enter what rank {ahead} has launched in the {seen.group}"
+    return (
+        f"rank {behind} did not enter an operation that rank {ahead} launched in the {seen.group}"
+    )
 
 
 SKIPPED = HazardRule(

@@ -98,7 +98,7 @@ def joined_job(machines: Sequence[Machine]) -> Job:
     if len(kinds) > 1 or len({*ranks}) < len(ranks):
         seen = [f"{host}: {rank_set(j.pids)} of {j.size}, by {j.launcher}" for host, j in found]
         raise MultihostError(
-            "what was found on these machines is not one job",
+            "the processes on these machines are not those of one job",
             seen="\n".join(seen),
             remedy="Say on each machine which one: multihost attach --match TEXT, or 0=PID 1=PID.",
         )
@@ -200,4 +200,4 @@ def answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromP
         case Ask("stacks", details) if reader is not None and details is not None:
             stacks = reader.read_stacks(reads_native=bool(details["reads_native"]))
             return Answered(to_json(stacks))
-    return Failed(f"{type(message).__name__} is no request for this process")
+    return Failed(f"{type(message).__name__} is not a request for this process")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.operation import Operation, Operations, rank_set
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.model.stack import Dump
@@ -121,11 +121,13 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     )
     operations = tuple(map(_as_entered, ranks))
     state = _proof(reader, before, now, operations)
-    limited = {
-        rank: f"rank {rank} may give up {each.operation.name}, whose limit cannot be seen"
+    hidden = {
+        rank: each.operation.name
         for rank, each in waits.items()
         if each.operation is not None and each.has_hidden_limit
     }
+    limited = {rank: _gives_up([rank], name) for rank, name in hidden.items()}
+    alike = {name: [r for r, each in hidden.items() if each == name] for name in hidden.values()}
     return Look(
         at_s=now.at_s,
         ranks=ranks,
@@ -137,9 +139,13 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         unobserved=stacks.unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
         left=moved_ranks(now, operations, resting_threads(before, now)),
-        blockers=(*state.blockers, *limited.values()),
+        blockers=(*state.blockers, *(_gives_up(ranks, name) for name, ranks in alike.items())),
         is_proven=state.is_proof and not limited,
     )
+
+
+def _gives_up(ranks: Sequence[int], name: str) -> str:
+    return f"{rank_set(ranks)} may give up {name}, whose limit cannot be seen"
 
 
 def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSnapshot]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_attach(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "attach", help="say which rank of a running job is waited for; reads, and disturbs nothing"
+        "attach", help="say for which rank of a running job the others wait; reads only"
     )
     parser.set_defaults(act=_attach)
     which = parser.add_mutually_exclusive_group()
@@ -44,7 +44,7 @@ def add_attach(commands: Commands) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="with --follow: a rank that is waited for so long hangs, whatever it does",
+        help="with --follow: a rank that others wait for so long counts as hung, even if it moves",
     )
     parser.add_argument(
         "--native",

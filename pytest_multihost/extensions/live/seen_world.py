@@ -118,8 +118,9 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
     absent = not_here(job)
     if absent and not job.ended:
         yield f"ranks {absent} are not among these processes: nothing is known of them"
-    for rank, why in look.unread.items():
-        yield f"the stack of rank {rank} could not be read: {why}"
+    for why in dict.fromkeys(look.unread.values()):
+        unread = [rank for rank, each in look.unread.items() if each == why]
+        yield f"the stack of {rank_set(unread)} could not be read: {why}"
     yield from look.unobserved
     if here := look.unclear & job.pids.keys():
         yield f"{rank_set(here)} may wait in C++ code, which Python's stacks do not show"

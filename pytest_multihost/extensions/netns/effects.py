@@ -144,10 +144,10 @@ def relay_routes(
 
 _WORDS = {
     "reset": "its host's connections were reset, and new ones may be made",
-    "net_delay": "what its host sends arrives late",
-    "net_loss": "part of what its host sends is lost",
+    "net_delay": "packets from its host arrive late",
+    "net_loss": "some packets from its host are lost",
     "net_rate": "its host sends slowly",
-    "dns_failure": "its host finds no other by name",
+    "dns_failure": "its host cannot resolve the names of other hosts",
 }
 
 

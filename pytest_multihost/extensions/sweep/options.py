@@ -31,7 +31,7 @@ def parse_families(text: str) -> tuple[str, ...]:
 SWEEP: Option[tuple[str, ...]] = Option(
     name="sweep",
     metavar="FAMILIES",
-    help=f"Disturb passing tests in turn; of: {_FAMILIES}",
+    help=f"Repeat passing tests, each time with one disturbance; families: {_FAMILIES}",
     parse=parse_families,
     default=(),
     bare=",".join(DEFAULT_FAMILIES),

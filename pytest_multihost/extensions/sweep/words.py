@@ -37,7 +37,7 @@ OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
 """The shown form of each outcome, the worst first."""
 
 MEANINGS: Mapping[ShownOutcome, str] = {
-    "hangs": "a rank waited for what never came, until the harness or a timeout ended it",
+    "hangs": "a rank waited in vain until the plugin or a timeout ended it",
     "fails": "the test failed, and no rank was left waiting",
     "passes": "the test passed",
     "not reached": "the disturbance did not happen",
@@ -254,7 +254,7 @@ _LEFT_OUT = {
     "known": "because other runs have shown that they would show nothing new",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
-    "doubtful": "because nothing was proven, and in a world alone nothing occurred",
+    "doubtful": "because nothing was proven, and a repeat beside no other run showed nothing",
 }
 
 

@@ -15,7 +15,7 @@ def test_the_lines_say_how_far_it_has_jumped_and_why_it_did_not_at_times() -> No
         "real time for 3.2 s: rank 0: <main> waits for a pipe",
     )
     assert "in 1 jump;" in ClockRecord(1, 1.0).of_world(0.0, 1.0).lines[0]
-    assert "All times on this page are the world's" in found.lead
+    assert "Times on this page are those of the ranks' clock" in found.lead
 
 
 def test_the_verdict_has_the_same_as_numbers_from_the_start_of_the_world() -> None:

@@ -361,11 +361,11 @@ def as_fifo(file: Path) -> None:
 FOREIGN = pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (as_readable, "others than its user may read or write it"),
-        (as_writable, "others than its user may read or write it"),
+        (as_readable, "users other than its owner may read or write it"),
+        (as_writable, "users other than its owner may read or write it"),
         (as_foreign, "it belongs to another user, 12345"),
         (as_link, "it is a symbolic link"),
-        (as_fifo, "it is no file"),
+        (as_fifo, "it is not a file"),
     ],
     ids=["readable", "writable", "foreign", "link", "fifo"],
 )
@@ -437,8 +437,8 @@ def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path
 
 
 def test_a_secret_without_an_address_is_not_enough(tmp_path: Path) -> None:
-    """Open MPI does not tell where rank 0 is."""
-    with pytest.raises(SettingError, match="does not tell where rank 0 is"):
+    """Open MPI does not give the address of rank 0."""
+    with pytest.raises(SettingError, match="does not give the address of rank 0"):
         rendezvous(tmp_path, SECRET).listen()
 
 

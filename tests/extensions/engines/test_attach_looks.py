@@ -95,7 +95,7 @@ def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang()
     [
         (look(), "leads outside the world"),  # nobody there has the other end
         (look(waiting(1, connection("10.0.0.2", "10.0.0.3"))), "leads outside the world"),
-        (replace(THEIRS, is_deep=False), "only main threads were looked at"),
+        (replace(THEIRS, is_deep=False), "only main threads were observed"),
     ],
 )
 def test_what_the_other_machine_does_not_show_proves_nothing(

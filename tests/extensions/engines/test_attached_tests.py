@@ -292,7 +292,7 @@ def test_a_process_that_does_not_come_is_named(processes: Processes) -> None:
     """And those that have come end with the run."""
     attach(processes, 3, "--multihost-startup-timeout=4", ranks=(0, 2))
     processes.finish()
-    assert "ERROR: rank 1 of 3 has not come after 4 s" in processes.output[0]
+    assert "ERROR: rank 1 of 3 has not connected within 4 s" in processes.output[0]
     assert "ranks 0,2 are here, listening at 127.0.0.1:" in processes.output[0]
     assert processes.codes == [4, 4]
 
@@ -301,7 +301,7 @@ def test_a_process_that_finds_no_controller_says_so(processes: Processes) -> Non
     """With where it has looked."""
     attach(processes, 2, "--multihost-startup-timeout=2", ranks=(1,))
     processes.finish()
-    assert "rank 1 has not found rank 0 for 2 s" in processes.output[0]
+    assert "rank 1 has not found rank 0 within 2 s" in processes.output[0]
     assert "attach-" in processes.output[0]
     assert processes.codes == [1]
 
@@ -446,7 +446,7 @@ def test_when_the_controller_is_killed_nothing_is_left(processes: Processes) -> 
     processes.finish()
     assert processes.codes == [-signal.SIGKILL, 1, 1]
     for output in processes.output[1:]:
-        assert "rank 0's process has gone without a word about how the run went" in output
+        assert "rank 0's process has ended without a result of the run" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -501,7 +501,7 @@ def test_strangers_are_sent_away_and_counted(processes: Processes) -> None:
     processes.finish()
     assert answer.startswith(b"pytest-multihost-hangs/")
     assert SECRET.encode() not in answer
-    assert "rank 2 of 3 has not come after 6 s" in processes.output[0]
+    assert "rank 2 of 3 has not connected within 6 s" in processes.output[0]
     assert "it does not speak our protocol" in processes.output[0]
     assert "it does not know the secret" in processes.output[0]
     assert SECRET not in "".join(processes.output)
@@ -516,7 +516,7 @@ def test_a_rank_that_comes_twice_is_sent_away(processes: Processes) -> None:
     twice, _ = processes.started[2].communicate(timeout=LIMIT_S)
     attach(processes, 3, ranks=(2,), PYTEST_MULTIHOST_ADDRESS=port)
     output, _ = processes.started[0].communicate(timeout=LIMIT_S)
-    assert "rank 1 has come twice" in twice
+    assert "another process is rank 1 already" in twice
     assert "3 passed" in output
 
 

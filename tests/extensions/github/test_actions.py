@@ -26,7 +26,7 @@ def test_fine(world):
 ERRORS = [
     (
         "::error file=project/test_worlds.py,line=7,title=HUNG test_worlds.py%3A%3Atest_late::"
-        "rank 1 never reached world.barrier 'b'%0Astraggler, certain: judged "
+        "rank 1 never reached world.barrier 'b'%0Astraggler, certain: found "
     ),
     "::error file=project/test_worlds.py,line=12,title=FAILED test_worlds.py%3A%3Atest_wrong::",
 ]

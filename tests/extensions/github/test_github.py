@@ -127,7 +127,7 @@ def test_an_error_is_at_the_culprits_line() -> None:
     }
     assert message.splitlines() == [
         "rank 0 never reached all_reduce #3 (world group)",
-        "straggler, certain: judged 2.3 s after the last progress",
+        "straggler, certain: found 2.3 s after the last progress",
         "waiting: ranks 1-3",
         "ranks 1-3: entered all_reduce #3",
     ]

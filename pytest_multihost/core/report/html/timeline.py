@@ -180,7 +180,7 @@ def _marks(page: PageModel) -> Iterator[_Mark]:
                 text = display_text(f"sync point {name}")
                 yield _Mark(us(event.at_s), event.rank, "point", text)
             case Parked():
-                text = f"left the {page.judged.result.spec.subject}"
+                text = f"returned from the {page.judged.result.spec.subject}"
                 yield _Mark(us(event.at_s), event.rank, "returned", text)
     for each in page.judged.finding.ranks:
         facts = each.facts

@@ -156,7 +156,8 @@ class Listener:
             seen += f", {self._refusals} connections were refused: {'; '.join(self._refused)}"
         have = "has" if len(missing) == 1 else "have"
         return LaunchError(
-            f"{rank_set(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
+            f"{rank_set(missing)} of {self.membership.size} {have} not connected within"
+            f" {timeout_s:g} s",
             seen=f"{seen}.",
             remedy=remedy,
         )
@@ -168,7 +169,9 @@ class Listener:
             elif key.data in self._pending:
                 self._read(key.data)
         while self._pending and self._pending[0].deadline_s <= time.monotonic():
-            self._drop(self._pending[0], f"it proved nothing within {_PROVE_S:g} s")
+            self._drop(
+                self._pending[0], f"it did not prove within {_PROVE_S:g} s that it knows the secret"
+            )
 
     def _accept(self) -> None:
         try:
@@ -214,7 +217,7 @@ class Listener:
         elif not 0 < rank < size:
             why = f"its rank is {rank}, and this run has ranks 1 to {size - 1} besides rank 0"
         elif rank in self.peers:
-            why = f"rank {rank} has come twice"
+            why = f"another process is rank {rank} already"
         else:
             peer = self.peers[rank] = Peer(rank, stream, PeerHello(host=pending.address))
             peer.welcome()
@@ -298,7 +301,7 @@ class Connector:
         waited_s = time.monotonic() - started_s
         seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
         raise LaunchError(
-            f"rank {self.rendezvous.membership.rank} has not found rank 0 for {waited_s:.0f} s",
+            f"rank {self.rendezvous.membership.rank} has not found rank 0 within {waited_s:.0f} s",
             seen=seen or f"There is no rendezvous file {self.rendezvous.file}.",
             remedy=(
                 "Rank 0's process must run the same command. Where the machines share no folder,"
@@ -320,7 +323,7 @@ class Connector:
                 stream = self._prove(connection, secret, until_s)
                 frames = stream.await_frames(until_s)
             except TimeoutError:
-                self.seen[address] = "the connection is accepted, and nothing is sent"
+                self.seen[address] = "it accepted the connection and sent nothing"
                 self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
                 return None
             except (OSError, RefusedError) as error:
@@ -331,7 +334,7 @@ class Connector:
                 return None
             if isinstance(refused := frames[0].message, Refused):
                 rank = self.rendezvous.membership.rank
-                happened = f"rank 0 does not want this process, which says it is {rank}"
+                happened = f"rank 0 refused this process, which has rank {rank}"
                 raise LaunchError(happened, seen=refused.why)
             undo.pop_all()
         return stream, frames[0]

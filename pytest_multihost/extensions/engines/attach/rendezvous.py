@@ -149,7 +149,7 @@ class Rendezvous:
         self.check_file()
         if self.secret is not None and not membership.addresses:
             raise SettingError(
-                f"{SECRET} is set, but {membership.source} does not tell where rank 0 is",
+                f"{SECRET} is set, but {membership.source} does not give the address of rank 0",
                 remedy="Set PYTEST_MULTIHOST_ADDRESS=HOST:PORT in every process.",
             )
         if self.secret is not None or membership.port is not None:
@@ -205,14 +205,17 @@ def _check_private(path: Path, found: os.stat_result) -> None:
     """
     remedy = f"Remove it: rm {path}"
     if not stat.S_ISREG(found.st_mode):
-        problem = "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no file"
+        problem = "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is not a file"
     elif found.st_uid not in (os.getuid(), 0):
         problem = f"it belongs to another user, {found.st_uid}"
     elif stat.S_IMODE(found.st_mode) & 0o077:
-        problem, remedy = "others than its user may read or write it", f"Run: chmod 600 {path}"
+        problem, remedy = (
+            "users other than its owner may read or write it",
+            f"Run: chmod 600 {path}",
+        )
     else:
         return
-    raise SettingError(f"{path} is to hold a secret, and {problem}", remedy=remedy)
+    raise SettingError(f"{path} cannot hold a secret, because {problem}", remedy=remedy)
 
 
 def _listen_at(addresses: Sequence[Address]) -> socket.socket:

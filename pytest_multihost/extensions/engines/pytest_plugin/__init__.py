@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 _HELP = (
-    "Be one of several processes that torchrun, srun, mpirun or the like has started with the same"
-    " command: rank 0's runs the tests, and every process starts its rank of each world"
+    "Join the processes that torchrun, srun, mpirun or the like started with this same command:"
+    " rank 0's process runs the tests, and every process starts its own rank of each test"
 )
 _ENV = "PYTEST_MULTIHOST_ATTACH"
 _NO = ("", "0", "false", "no", "off")

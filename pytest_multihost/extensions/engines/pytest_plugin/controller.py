@@ -162,8 +162,8 @@ def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
             f"{peer.name} has collected other tests than rank 0's",
             seen=difference,
             remedy=(
-                "Give all the same command, code and configuration; and make collection"
-                " depend on nothing that differs between processes."
+                "Give all processes one command, code and configuration; and make"
+                " collection depend on nothing that differs between processes."
             ),
         )
 

@@ -57,7 +57,7 @@ FAMILIES: Mapping[str, FamilyEntry] = {
         _entry("differs", "the rank sees other data than the others", is_default=True),
         _entry("errors", "an operation or a data loader raises"),
         _entry("killed", "the process is killed"),
-        _entry("hazards", "what the undisturbed run shows of hangs elsewhere is tried"),
+        _entry("hazards", "each hazard of the undisturbed run is tried out"),
     )
 }
 """The families by name, in the order of planning."""
