@@ -12,7 +12,8 @@ offers them. A sweep uses the following modules, in this order; all their functi
 * `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
   new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
-  the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses.
+  the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
+  `mend_command` prints them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.report.renderer import Renderer
+    from pytest_multihost.hookspecs import Commands
 
 SIGNATURE = (
     "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
@@ -126,3 +128,11 @@ def pytest_multihost_renderers() -> Sequence[Renderer]:
     from pytest_multihost.extensions.sweep.renderer import RENDERER
 
     return [RENDERER]
+
+
+@hookimpl
+def pytest_multihost_commands(commands: Commands) -> None:
+    """Add ``multihost mend``."""
+    from pytest_multihost.extensions.sweep.mend_command import add_mend
+
+    add_mend(commands)

@@ -55,7 +55,7 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     if run.error:
         yield "error", run.error
     cure = mending(run)
-    yield "mend", f"{cure.advice} See {cure.page}"
+    yield "mend", f"{cure.advice} For code, run: {cure.command}"
 
 
 def _with_place(text: str, place: Place | None) -> str:

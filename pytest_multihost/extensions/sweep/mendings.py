@@ -1,4 +1,4 @@
-"""Lists the patterns that remove weaknesses; docs/mending.md shows each with code."""
+"""Lists the patterns that remove weaknesses; ``multihost mend`` shows each with code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ class Mending:
 
     @property
     def page(self) -> str:
-        """The link to its description, with an example."""
+        """The section of the guide that describes it, with an example."""
         return f"docs/mending.md#{self.anchor}"
+
+    @property
+    def command(self) -> str:
+        """The command that prints this section."""
+        return f"multihost mend {self.anchor}"
 
 
 AGREE_ON_ERRORS = Mending(
@@ -54,7 +59,7 @@ LOST_RANKS = Mending(
     "Run under a launcher that ends all ranks when one dies; no code of the others can.",
 )
 
-_BY_ANCHOR = {
+MENDINGS = {
     each.anchor: each
     for each in (
         AGREE_ON_ERRORS,
@@ -66,7 +71,9 @@ _BY_ANCHOR = {
         LOST_RANKS,
     )
 }
-_BY_KIND = {each.name: _BY_ANCHOR[each.mending] for each in BUILT_IN_KINDS if each.mending}
+"""All patterns, by their section."""
+
+_BY_KIND = {each.name: MENDINGS[each.mending] for each in BUILT_IN_KINDS if each.mending}
 
 
 def mending_of_kind(run: DisturbedRun) -> Mending:

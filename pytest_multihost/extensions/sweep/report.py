@@ -98,7 +98,7 @@ def _block(
         lines += titled("error", [run.error], room)
     cure = mending(run)
     lines += titled("mend", [cure.advice], room)
-    lines += titled("", [f"see {cure.page}"], room)
+    lines += titled("", [f"for code, run: {cure.command}"], room)
     lines += titled("alike", alike_texts(result, weakness), room)
     lines += titled("shown by", [_shown_by(result, weakness)], room)
     lines += titled("unsteady", unsteady_texts(result, weakness), room)

@@ -35,7 +35,7 @@ def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
         "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
         "\nrank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
         "\nranks 1-3 waiting at ckpt.py:36",
-        "See docs/mending.md#agree-on-errors",
+        "For code, run: multihost mend agree-on-errors",
         "--multihost-replay 7f3a",
     ):
         assert part in first.text

@@ -41,7 +41,7 @@ def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
         "ckpt.py:36",
         "dist.barrier()",
         "OSError: [Errno 116]",
-        "docs/mending.md#agree-on-errors",
+        "multihost mend agree-on-errors",
         "--multihost-replay 7f3a",
         "rank 1 stands for ranks 1-3",
         "the job ends after 30 min",
