@@ -20,11 +20,11 @@ from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
 from pytest_multihost.core.host_kind import offered_host_kinds
 from pytest_multihost.core.pytest_plugin.fixtures import shared_tmp_path, world
+from pytest_multihost.core.pytest_plugin.id_hints import hint_of_id
 from pytest_multihost.core.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
     SIGNATURE,
-    hint_of_size,
     is_multihost,
     parametrize,
 )
@@ -97,17 +97,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize over several world sizes or backends, after the test's own parameters."""
     tally = metafunc.config.stash[TALLY]
-    if parametrize(metafunc, tally.settings):
-        tally.of_any_size.add(metafunc.definition.nodeid)
+    if (axes := parametrize(metafunc, tally.settings)) is not None:
+        tally.axes[metafunc.definition.nodeid] = axes
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Add a hint to the error for a test id that exists only with --ranks."""
+    """Add a hint to the error for a test id with a part for the size or the backend."""
     try:
         return (yield)
     except pytest.UsageError as error:
-        hint = hint_of_size(session.config.args, session.config.stash[TALLY].of_any_size)
+        from pytest_multihost.core.backends import offered_backends
+
+        config = session.config
+        names = {each.name for each in offered_backends(config.hook)}
+        hint = hint_of_id(config.args, config.stash[TALLY].axes, names)
         if not hint:
             raise
         raise pytest.UsageError("\n".join([*map(str, error.args), hint])) from None
@@ -227,7 +231,7 @@ def _check_package() -> None:
         return
     where = getattr(pytest_multihost, "__file__", None) or "deleted"
     raise pytest.UsageError(
-        "the package pytest_multihost is not what pytest-multihost-hangs has installed.\n"
+        "the package pytest_multihost is not the one that pytest-multihost-hangs has installed.\n"
         f"Its __init__.py is not ours ({where}): FreeIPA's pytest-multihost has the same import"
         " name, and the two cannot be installed together.\n"
         "Run: pip uninstall pytest-multihost && pip install --force-reinstall --no-deps"

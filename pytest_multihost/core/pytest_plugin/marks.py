@@ -6,9 +6,7 @@ All problems of all tests are reported together, before any test runs.
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.option import Check, Option, Settings, T
+from pytest_multihost.core.pytest_plugin.id_hints import Axes
 from pytest_multihost.core.pytest_plugin.marker_values import (
     are_faults,
     as_tuple,
@@ -27,10 +26,10 @@ from pytest_multihost.core.pytest_plugin.options import BACKENDS, MODE, RANKS, T
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
-    " hosts=None, local_devices=1, env=None, clock=None): run this test as a world of ranks."
+    " hosts=None, local_devices=1, env=None, clock=None): run this test on several ranks."
     " `ranks` and `backend` take lists, which parametrize."
 )
-NO_SIGNATURE = "no_multihost: never run this test as a world, not even in mode auto."
+NO_SIGNATURE = "no_multihost: never run this test on several ranks, not even in mode auto."
 EXPECT_SIGNATURE = (
     "multihost_expect(kind=None, *, culprits=None, waiting=None, match=None, within=None):"
     " pass only if the world hangs or breaks as described. `match`: a regular expression that the"
@@ -120,21 +119,21 @@ _CHECKS: Mapping[str, Check] = {
 """The keys of the marker that are not options."""
 
 
-def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> bool:
+def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> Axes | None:
     """Parametrize a test over the world sizes and backends of its markers, if there are several.
 
     Call it after other plugins, so that these parts of the test's id come last. Problems with the
     markers are not reported here but in the test's plan, at the end of the collection.
 
     Returns:
-        Whether the test takes the sizes of the run, because its markers give none.
+        The test's sizes and backends; None if it is no multihost test or its markers are wrong.
     """
     item = metafunc.definition
     if not is_multihost(item, settings):
-        return False
+        return None
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
     if problems:
-        return False
+        return None
     axes: Mapping[str, tuple[object, ...]] = {
         RANKS_PARAM: marked.ranks,
         BACKEND_PARAM: marked.backends,
@@ -143,34 +142,12 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> bool:
         if len(values) > 1:
             metafunc.fixturenames.append(name)
             metafunc.parametrize(name, values, ids=[str(value) for value in values])
-    return marked.get(RANKS) == settings.get(RANKS)
-
-
-_SIZE = re.compile(r"(.*)\[(?:(.*)-)?(\d+)\]")
-
-
-def hint_of_size(args: Iterable[str], tests: Collection[str]) -> str:
-    """Return advice for an id that was not found and ends in a size; empty if there is none.
-
-    An id has a size only if the test runs at several sizes: test_save[4] exists with --ranks 2,4,
-    and neither without the option nor with --ranks 4.
-
-    Args:
-        args: What pytest was asked to run.
-        tests: Ids, without parameters, of the collected multihost tests that fix no size.
-    """
-    for arg in args:
-        found = _SIZE.fullmatch(arg)
-        names = found[1].partition("::")[2] if found is not None else ""
-        if found is None or not any(each.partition("::")[2] == names for each in tests):
-            continue
-        test = f"{found[1]}[{found[2]}]" if found[2] else found[1]
-        command = shlex.join(["pytest", test, "--ranks", found[3]])
-        return (
-            "An id ends in a number of ranks only if the test runs at several sizes."
-            f" To run the test with {found[3]} ranks: {command}"
-        )
-    return ""
+    return Axes(
+        marked.ranks,
+        marked.backends,
+        is_of_any_size=marked.get(RANKS) == settings.get(RANKS),
+        is_of_any_backend=marked.backends == settings.get(BACKENDS),
+    )
 
 
 def world_axes(item: pytest.Item, marked: MarkerSettings) -> tuple[int, str, list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.option import Settings
+from pytest_multihost.core.pytest_plugin.id_hints import Axes
 
 
 class PytestMultihostWarning(pytest.PytestWarning):
@@ -29,7 +30,7 @@ class Tally:
         unwritten: Artifacts that could not be written, and why.
         points: Lines about the points that ranks have passed.
         lines: The summaries of analyses, one line each.
-        of_any_size: Ids, without parameters, of the collected tests that take the run's sizes.
+        axes: The sizes and backends of the collected tests, by their ids without parameters.
     """
 
     settings: Settings
@@ -40,7 +41,7 @@ class Tally:
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    of_any_size: set[str] = field(default_factory=set)
+    axes: dict[str, Axes] = field(default_factory=dict)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
