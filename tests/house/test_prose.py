@@ -1,7 +1,8 @@
-"""The prose of README, ARCHITECTURE and the guide avoids the habits in docs/words.toml."""
+"""README, the guide and the messages of the package avoid the habits in docs/words.toml."""
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HABITS = tomllib.loads((ROOT / "docs" / "words.toml").read_text(encoding="utf-8"))["habit"]
+PACKAGE = ROOT / "pytest_multihost"
+FREE_IN_MESSAGES = "just", "very", "futex"
+"""Words that a message may have: "has just ended", and the names of system calls in tables."""
 NO_PROSE = re.compile(r"(?ms)^ *```.*?^ *```|<!--.*?-->|`[^`]*`|^#.*?$|^(?: {4}|\|).*?$")
 
 
@@ -32,6 +36,41 @@ def habits_in(text: str) -> list[str]:
 def test_a_page_avoids_the_habits(page: Path) -> None:
     """Each one has advice; a page that needs such a word can put it into code."""
     assert habits_in(prose(page.read_text(encoding="utf-8"))) == []
+
+
+def messages(source: str) -> list[str]:
+    """Return the texts of at least three words in a program, without its docstrings."""
+    nodes = list(ast.walk(ast.parse(source)))
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [
+        "".join(str(p.value) if isinstance(p, ast.Constant) else "X" for p in node.values)
+        if isinstance(node, ast.JoinedStr)
+        else str(node.value)
+        for node in nodes
+        if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in parts
+    ]
+    return [text for text in texts if len(text.split()) >= 3]
+
+
+@pytest.mark.parametrize("room", ["core", "extensions", "."])
+def test_the_messages_of_the_package_avoid_the_habits(room: str) -> None:
+    """A help text or an error is read more often than a page."""
+    files = (PACKAGE / room).rglob("*.py") if room != "." else PACKAGE.glob("*.py")
+    found = [
+        f"{path.relative_to(ROOT)}: {text[:80]!r}: {habit}"
+        for path in sorted(files)
+        for text in messages(path.read_text(encoding="utf-8"))
+        for habit in habits_in(prose(f"{text}."))
+        if not any(repr(free) in habit for free in FREE_IN_MESSAGES)
+    ]
+    assert found == []
+
+
+def test_a_message_is_found() -> None:
+    """In a call, in a formatted text; a docstring is for developers."""
+    source = 'def f(x):\n    """The GIL is told."""\n    raise E(f"{x} is told so", "it is told")\n'
+    assert messages(source) == ["X is told so", "it is told"]
 
 
 @pytest.mark.parametrize(

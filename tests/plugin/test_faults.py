@@ -205,6 +205,21 @@ def test_four(world): pass
     assert "fresh interpreters, and --multihost-launch=server forks them" in errors
 
 
+def test_a_call_that_only_a_rank_finds_missing_is_an_error_without_frames(
+    run_worlds,
+) -> None:
+    """The controller imports no module for a fault; the frames would be this plugin's own."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@marked(faults.kill(rank=0, at=at.call("colorsys:rgb_to_hvs")))
+def test_one(world): pass
+"""
+    )
+    assert "there is no 'rgb_to_hvs' in colorsys; the nearest: rgb_to_hsv" in worlds.stdout
+    assert "core/rank/agent.py" not in worlds.stdout
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -116,7 +116,7 @@ def _own_blockers(interval: Interval) -> Iterator[str]:
 
 def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
     last = interval.was.descriptors.get(found.fd)
-    peer = found.peer or "somebody"
+    peer = found.peer or "an unknown peer"
     if last is not None and moves_data(interval, last, found):
         yield f"moves data on the {found.kind} socket to {peer}"
     elif last is not None and may_arrive(interval, found):

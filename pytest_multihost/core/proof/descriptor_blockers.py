@@ -43,7 +43,7 @@ def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 
 def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
-    peer = found.peer or "somebody"
+    peer = found.peer or "an unknown peer"
     if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
         yield f"{found.kind} socket to {peer} leads outside the world"
     last = interval.was.descriptors.get(found.fd)

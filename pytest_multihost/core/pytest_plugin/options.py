@@ -135,7 +135,7 @@ LAUNCH: Option[str] = Option(
 EARLY: Option[Early] = Option(
     name="early",
     metavar="fail|warn|off",
-    help="What to do when a hang is proven before the timeout",
+    help="Action when a hang is proven before the timeout",
     parse=one_of(*get_args(Early)),
     default="fail",
 )

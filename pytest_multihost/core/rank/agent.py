@@ -27,6 +27,7 @@ import pytest
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.cpython_private import clear_exit_handlers, pool_threads
 from pytest_multihost.core.launch.wire import Channel
+from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.event import (
     Done,
     Parked,
@@ -123,7 +124,12 @@ class RankPlugin:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Send the phase, and wrap the functions that the faults need before any fixture runs."""
         self._link.send(PhaseEntered("setup"))
-        start_faults(self._points, [getattr(item, "module", None)])
+        try:
+            start_faults(self._points, [getattr(item, "module", None)])
+        except SettingError as error:
+            if error.__cause__ is not None:  # the user's module raised: its frames say where
+                raise
+            pytest.fail(str(error), pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:

@@ -176,7 +176,7 @@ def _hosts(job: Job) -> tuple[Host, ...]:
 
 def _finding(job: Job, ended: frozenset[int]) -> Finding:
     facts = [RankFacts(rank, pid=job.pids.get(rank), phase="call") for rank in range(job.size)]
-    found = suspected_hang(facts, f"{len(job.pids)} processes were looked at")
+    found = suspected_hang(facts, f"{len(job.pids)} processes were observed")
     ranks = tuple(
         RankFinding(each.facts, "crashed", None, _ENDED) if each.facts.rank in ended else each
         for each in found.ranks
