@@ -6,10 +6,10 @@ A comment above a block says which command prints it:
 
 The command runs in an empty folder with the Python files that the page shows above the comment.
 Bars separate further parts of a comment: ``from`` and ``until`` are texts in the first line to show
-and in the first one to leave out, ``section`` is the heading whose files are used instead,
-``columns`` is the width of the terminal, and ``typed`` are the lines that are typed at the prompts
-of the debugger, with semicolons between them. The output has times in it, so each run changes a
-page.
+and in the first one to leave out, ``section`` is the heading whose files are used instead, ``page``
+the page whose files are, ``columns`` is the width of the terminal, and ``typed`` are the lines that
+are typed at the prompts of the debugger, with semicolons between them. The output has times in it,
+so each run changes a page.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Sample:
 
     Attributes:
         section: The heading whose files the command needs; empty: all above.
+        page: The page whose files the command needs; empty: its own.
         typed: The lines that are typed at the debugger's prompts; then the command runs in a
             terminal.
     """
@@ -51,6 +52,7 @@ class Sample:
     first: str = ""
     until: str = _SUMMARY
     section: str = ""
+    page: str = ""
     columns: int = 104
     typed: tuple[str, ...] = ()
 
@@ -64,12 +66,15 @@ class Sample:
             first=given.get("from", ""),
             until=given.get("until", _SUMMARY),
             section=given.get("section", ""),
+            page=given.get("page", ""),
             columns=int(given.get("columns", 104)),
             typed=tuple(given.get("typed", "").split("; ")) if "typed" in given else (),
         )
 
     def files(self, page: str, above: str) -> dict[str, str]:
         """Return the files that it needs, of a page and of the page's part above it."""
+        if self.page:
+            return files_of((DOCS / self.page).read_text(encoding="utf-8"))
         if not self.section:
             return files_of(above)
         return files_of(re.split(rf"(?m)^#+ {self.section}$", page)[1].partition("\n#")[0])

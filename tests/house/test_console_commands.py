@@ -21,7 +21,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 INSTALLS = "it installs packages"
 LAUNCHER = "it needs a launcher; tests/extensions/engines runs it"
 JOB = "it needs a running job; tests/extensions/live runs it"
-LAST_RUN = "it opens the page of a run; tests/unit/test_command.py runs it"
 COSTLY = "it takes minutes, and the workflow runs it"
 NOT_RUN = {
     "pip install": INSTALLS,
@@ -33,21 +32,36 @@ NOT_RUN = {
     "export PYTEST_MULTIHOST_SECRET": LAUNCHER,
     "multihost attach": JOB,
     "multihost explain /tmp/dumps": "it needs dumps; tests/extensions/flight runs it",
-    "multihost open": LAST_RUN,
-    "multihost report": LAST_RUN,
     "python benchmarks/found.py": "it needs the libraries; make found runs it",
     "make demo": COSTLY,
     "make test": COSTLY,
     "multihost run": "the page shows no whole script; tests/process/test_run.py runs it",
-    "pytest --multihost-sweep tests/test_checkpoint.py": "tests/ is the reader's",
-    "pytest --ranks 3 --multihost-sweep tests/test_checkpoint.py": "tests/ is the reader's",
     "pytest test_checkpoint.py::test_save --multihost-replay eyJ2Ijox...": (
         "its token is cut; tests/plugin/test_replay.py runs whole ones"
     ),
 }
 """Why a command is not run, by its beginning."""
 
+HANGS = """import time
+
+import pytest
+
+
+@pytest.mark.multihost(ranks=2)
+def test_hangs(world):
+    if world.rank == 0:
+        time.sleep(600)
+    world.barrier("a")
+"""
+"""A test whose run is the last one, for commands that show it."""
+
+OF_LAST_RUN = ("multihost open", "multihost report")
+
+HIDDEN = ROOT / "docs" / "first-hidden-hang.md"
+"""The page that shows the files which other pages have in tests/."""
+
 FAILS = {
+    "pytest --multihost-sweep tests/",
     "pytest --ranks 3 --multihost-sweep",
     "pytest --pdb",
     "pytest --multihost-fault 'slow_io(",
@@ -87,6 +101,24 @@ def commands() -> list[Command]:
 RUN = [each for each in commands() if not each.why_not_run]
 
 
+MODULES = {"pytest": "pytest", "multihost": "pytest_multihost.core.command.main"}
+
+
+def run(program: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, where only this plugin is loaded and no browser opens."""
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "BROWSER": "true"}
+    environment["PYTEST_ADDOPTS"] = "-p multihost_hangs"
+    return subprocess.run(
+        [sys.executable, "-m", MODULES[program], *args],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
 @needs("torch")
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_a_printed_command_does_what_its_page_says(command: Command, tmp_path: Path) -> None:
@@ -95,19 +127,16 @@ def test_a_printed_command_does_what_its_page_says(command: Command, tmp_path: P
     for name, text in files_of("\n".join(above)).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment["PYTEST_ADDOPTS"] = "-p multihost_hangs"
+    if " tests/" in command.text:
+        (tmp_path / "tests").mkdir()
+        for name, text in files_of(HIDDEN.read_text(encoding="utf-8")).items():
+            (tmp_path / "tests" / name).write_text(text)
+    if command.text.startswith(OF_LAST_RUN):
+        (tmp_path / "test_hangs.py").write_text(HANGS)
+        assert run("pytest", "-q", folder=tmp_path).returncode == 1
     program, *args = shlex.split(command.text)
-    assert program == "pytest", f"say in NOT_RUN why {command} is not run, or run it here"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *args],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    assert program in MODULES, f"say in NOT_RUN why {command} is not run, or run it here"
+    done = run(program, *args, folder=tmp_path)
     fails = any(command.text.startswith(each) for each in FAILS) and "together" not in command.text
     assert done.returncode == int(fails), done.stdout + done.stderr
     shutil.rmtree(tmp_path)

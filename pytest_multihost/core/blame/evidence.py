@@ -55,10 +55,10 @@ def evidence(
 
 def _main_thread(seen: RankSnapshot) -> str:
     """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
-    state = f"its main thread is {(seen.label or '').lower()}"
+    state = f"main thread is {(seen.label or '').lower()}"
     if seen.sleep is not None:
         return f"{state}{seen.sleep.until}"
-    return state if seen.activity is None else f"{state}: {seen.activity}"
+    return state if seen.activity is None else f"{state} ({seen.activity})"
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:
@@ -86,5 +86,5 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         return Evidence(state.rank, "has not entered an operation of this group", "recorder")
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank
     left = f", which it left by {error}" if error else ""
-    fact = f"its last operation in this group was {last.describe(result.spec.size)}{left}"
+    fact = f"last operation in this group was {last.describe(result.spec.size)}{left}"
     return Evidence(state.rank, fact, "recorder")
