@@ -163,7 +163,7 @@ def test_a_stopped_rank_is_left_stopped(sleeper: subprocess.Popen[str]) -> None:
         look = native_threads({0: other.pid, 1: sleeper.pid}, budget_s=BUDGET_S)
         other.kill()
     assert list(look.threads) == [0]
-    assert look.unobserved == ("no native frames of rank 1: it is stopped",)
+    assert look.unobserved == ("no native frames of rank 1: stopped",)
     assert _state(sleeper.pid) == psutil.STATUS_STOPPED
 
 
@@ -173,9 +173,9 @@ def test_a_dead_rank_is_said_to_be_dead(sleeper: subprocess.Popen[str]) -> None:
     while _state(sleeper.pid) != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     for _ in range(2):
-        look = native_threads({3: sleeper.pid}, budget_s=BUDGET_S)
+        look = native_threads({3: sleeper.pid, 4: sleeper.pid}, budget_s=BUDGET_S)
         assert look.threads == {}
-        assert look.unobserved == ("no native frames of rank 3: it has ended",)
+        assert look.unobserved == ("no native frames of ranks 3,4: already ended",)
         sleeper.wait()
 
 
@@ -191,7 +191,7 @@ def test_a_rank_in_uninterruptible_sleep_is_left_alone() -> None:
         look = native_threads({0: parent.pid}, budget_s=BUDGET_S)
         children[0].kill()
         parent.kill()
-    assert look.unobserved == ("no native frames of rank 0: it is in uninterruptible sleep",)
+    assert look.unobserved == ("no native frames of rank 0: in uninterruptible sleep",)
     assert time.monotonic() - began < BUDGET_S
 
 

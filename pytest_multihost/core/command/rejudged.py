@@ -48,8 +48,8 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
     """Return the folder of the only attempt with a verdict to explain in a folder.
 
     Args:
-        directory: Folder of an attempt, of a run, or the artifacts directory; ``latest`` is the
-            last run below the working directory.
+        directory: Folder of an attempt, of a run, the artifacts directory, or one that has
+            ``.pytest_multihost``; ``latest`` is the last run below the working directory.
         folders: What else can be explained, for the error.
 
     Raises:
@@ -59,7 +59,8 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
         directory = Path(".pytest_multihost/latest")
     if (directory / "verdict.json").exists():
         return directory
-    run = directory / "latest" if (directory / "latest").exists() else directory
+    places = (directory / ".pytest_multihost/latest", directory / "latest", directory)
+    run = next(place for place in places if place.exists() or place == directory)
     found = sorted(path.parent for path in run.glob("*/facts.json"))
     if len(found) == 1:
         return found[0]

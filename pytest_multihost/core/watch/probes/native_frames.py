@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.blame.inferred import plain_name
+from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.watch.kernel import read_stat
 
@@ -29,12 +30,12 @@ BUDGET_S = 5.0
 
 _READER = Path(__file__).with_name("native_reader.py")
 _WHY_NOT = {
-    "T": "it is stopped",
-    "t": "it is traced by a debugger",
-    "D": "it is in uninterruptible sleep",
-    "Z": "it has ended",
-    "X": "it has ended",
-    "": "it has ended",
+    "T": "stopped",
+    "t": "traced by a debugger",
+    "D": "in uninterruptible sleep",
+    "Z": "already ended",
+    "X": "already ended",
+    "": "already ended",
 }
 """Why a process is not read, by its state (proc(5), /proc/PID/stat)."""
 
@@ -51,7 +52,8 @@ class NativeStacks:
 
     Attributes:
         threads: All threads of each rank that could be read.
-        unobserved: One sentence for each rank that could not be read, with a reason and a remedy.
+        unobserved: One sentence for the ranks that could not be read for the same reason, with a
+            remedy.
     """
 
     threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
@@ -136,7 +138,10 @@ def native_threads(
         is_refused = "not permitted" in errors[pid].lower() or "permission" in errors[pid].lower()
         if errors[pid]:
             reasons[rank] = f"{errors[pid]}; {_ALLOW}" if is_refused else errors[pid]
-    unobserved = [f"no native frames of rank {rank}: {why}" for rank, why in reasons.items()]
+    unread: dict[str, list[int]] = {}
+    for rank, why in reasons.items():
+        unread.setdefault(why, []).append(rank)
+    unobserved = [f"no native frames of {rank_set(ranks)}: {why}" for why, ranks in unread.items()]
     found = {rank: threads[pid] for rank, pid in readable.items() if rank not in reasons}
     return NativeStacks(found, tuple(unobserved))
 
