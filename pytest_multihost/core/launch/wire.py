@@ -142,6 +142,11 @@ class FrameStream(Generic[M]):
         self.ended = self.ended or "we closed it"
         self.socket.close()
 
+    def detach(self) -> int:
+        """Stop sending and receiving; return the open descriptor, which the caller must close."""
+        self.ended = self.ended or "we left it"
+        return self.socket.detach()
+
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:

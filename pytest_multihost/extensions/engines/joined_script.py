@@ -64,7 +64,8 @@ def run_joined(script: JoinedScript) -> int:
     try:
         code = script.run(spec, others)
     finally:
-        part(peers, code)
+        for peer in peers.values():
+            peer.part(code)
     return code
 
 
@@ -104,13 +105,6 @@ def check_peers(peers: Mapping[int, Peer]) -> None:
     for peer in peers.values():
         if why := peer.interruption:
             raise KeyboardInterrupt(why)
-
-
-def part(peers: Mapping[int, Peer], code: int) -> None:
-    """Send the other processes the exit code of the run, and close the connections."""
-    for peer in peers.values():
-        peer.send_quit(code)
-        peer.stream.close()
 
 
 def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: ServerLauncher) -> int:

@@ -13,7 +13,6 @@ from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import FromPeer, Ping, Pong, Quit, ToPeer
 from pytest_multihost.extensions.engines.attach import Connector, Listener, Peer, Rendezvous
-from pytest_multihost.extensions.engines.joined_script import part
 from pytest_multihost.extensions.engines.peer_server import await_end
 
 _AGAIN_S = 60.0
@@ -61,8 +60,8 @@ class LauncherMeeting:
 
     def part(self, code: int) -> None:
         """Send the exit code to the connected processes; call it in rank 0's process."""
-        if self._listener is not None:
-            part(self._listener.peers, code)
+        for peer in self._listener.peers.values() if self._listener is not None else ():
+            peer.part(code)
 
     def answer(
         self,

@@ -56,8 +56,11 @@ from pytest_multihost.core.watch.probes import request_dump
 from pytest_multihost.core.watched_world import harness_processes
 from pytest_multihost.extensions.engines.attach import Connector, Rendezvous, pack
 
-_FAREWELL_S = 10.0
-"""How long rank 0 may take to end after it has sent the run's exit status."""
+_FAREWELL_S = 30.0
+"""How long rank 0 may take to end after it has sent the run's exit status.
+
+It may have to unload torch on a loaded machine; without a limit, one that cannot end would keep
+all others."""
 
 _AFTER_S = 0.2
 """Delay of this process's exit after rank 0's: launchers report the first process that failed."""
@@ -296,7 +299,7 @@ class PeerProcess:
 
 
 def await_end(stream: FrameStream[ToPeer]) -> None:
-    """Wait until the other end has closed a connection, and `_AFTER_S` longer."""
+    """Wait until the process at the other end has ended, and `_AFTER_S` longer."""
     deadline_s = time.monotonic() + _FAREWELL_S
     while stream.ended is None and time.monotonic() < deadline_s:
         stream.await_frames(deadline_s)

@@ -260,6 +260,14 @@ def test_under_torchrun_a_hang_is_proven_and_its_culprit_named(torchrun: Process
 
 
 @pytest.mark.slow
+def test_torchrun_names_rank_0_as_the_root_cause(torchrun: Processes) -> None:
+    """Its process says which rank of which test failed; it ends by itself, before the others."""
+    _, _, cause = torchrun.output[0].partition("Root Cause (first observed failure):")
+    assert "rank      : 0 (local_rank: 0)" in cause
+    assert "exitcode  : 1 " in cause
+
+
+@pytest.mark.slow
 def test_under_mpirun_the_same_command_works(tmp_path: Path) -> None:
     """Open MPI tells nobody where rank 0 is: its letter does."""
     mpirun = shutil.which("mpirun")
@@ -286,6 +294,24 @@ def test_a_run_of_plain_processes_ends_alike_in_all(processes: Processes) -> Non
     assert "3 passed in" in processes.output[0]
     assert processes.output[1:] == ["", ""]
     assert processes.codes == [0, 0, 0]
+
+
+def test_the_others_end_after_a_controller_that_takes_long_to_end(processes: Processes) -> None:
+    """A launcher blames the first process that fails; exit handlers of others come after ours."""
+    (processes.path / "conftest.py").write_text(
+        """
+import atexit, os, time
+if os.environ["PYTEST_MULTIHOST_RANK"] == "0":
+    atexit.register(time.sleep, 3)
+"""
+    )
+    attach(processes, 3, "-k", "nothing", "--multihost-startup-timeout=60")
+    controller, *others = processes.started
+    for each in others:
+        each.wait(LIMIT_S)
+        assert controller.poll() is not None
+    processes.finish()
+    assert processes.codes == [5, 5, 5]
 
 
 def test_a_process_that_does_not_come_is_named(processes: Processes) -> None:

@@ -29,6 +29,7 @@ from pytest_multihost.core.model.messages import (
     Welcome,
     WorldForked,
 )
+from pytest_multihost.extensions.engines.attach.rendezvous import keep_until_exit
 
 _FAREWELL_S = 5.0
 """How long the last message to a process may take to be sent."""
@@ -102,10 +103,12 @@ class Peer:
         """Send a message that has no answer."""
         self.stream.send(Frame(message, payload))
 
-    def send_quit(self, code: int) -> None:
-        """Send the exit code of the run, which has ended."""
+    def part(self, code: int) -> None:
+        """Send the exit code of the run; the peer ends once this process has ended."""
         self.send(Quit(code))
         self.stream.drain(time.monotonic() + _FAREWELL_S)
+        if (descriptor := self.stream.detach()) >= 0:  # else it is closed
+            keep_until_exit(descriptor)
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float

@@ -375,6 +375,7 @@ def _enable_keepalive(connection: socket.socket) -> None:
 
 
 _OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_KEPT: list[int] = []
 
 
 def close_in_children(connection: socket.socket) -> None:
@@ -382,9 +383,20 @@ def close_in_children(connection: socket.socket) -> None:
     _OPEN.add(connection)
 
 
+def keep_until_exit(descriptor: int) -> None:
+    """Keep a descriptor open until this process has ended, except in forked children.
+
+    Peers take the connection's end for this process's end. The interpreter closes sockets well
+    before that: exit handlers and the destructors of torch's libraries come later.
+    """
+    _KEPT.append(descriptor)
+
+
 def _close_all() -> None:
     for connection in list(_OPEN):
         connection.close()
+    while _KEPT:
+        os.close(_KEPT.pop())
 
 
 os.register_at_fork(after_in_child=_close_all)  # only once, because it cannot be unregistered

@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import atexit
 import signal
 import socket
 from collections.abc import Generator, Mapping, Sequence
@@ -56,7 +55,6 @@ class Controller:
         for number in ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._interrupt)
-        atexit.register(self._hang_up)  # peers take the connection's end for this process's end
         try:
             self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
@@ -88,10 +86,6 @@ class Controller:
         if not self._note_losses():
             raise KeyboardInterrupt(signal.Signals(number).name)
 
-    def _hang_up(self) -> None:
-        for peer in self.peers.values():
-            peer.stream.close()
-
     def _note_losses(self) -> list[str]:
         """Check which peers are gone; return a description of each."""
         for peer in self.peers.values():
@@ -121,7 +115,7 @@ class Controller:
             return (yield)
         finally:
             for peer in self.peers.values():
-                peer.send_quit(int(session.exitstatus))
+                peer.part(int(session.exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Report which processes were lost."""
