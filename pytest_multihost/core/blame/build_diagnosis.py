@@ -73,7 +73,8 @@ def build_diagnosis(
     )
     in_calls = operations_in_calls(result, cause.culprits, _name(cause.operation), waits_for)
     # If the diagnosis is about a thread that runs a function for others, show that thread.
-    result = replace(result, dumps=with_threads(result.dumps, in_calls))
+    inside = (each for each in result.dumps if each.rank not in finding.in_harness)
+    result = replace(result, dumps=with_threads(inside, in_calls))
     places = tuple(rank_places(cause, states, result, finding, context))
     return Diagnosis(
         kind=cause.kind,

@@ -57,8 +57,12 @@ class Judgement:
 
     @property
     def dumps(self) -> tuple[Dump, ...]:
-        """The stacks; an RPC thread that the diagnosis is about replaces the main thread."""
-        return with_threads(self.result.dumps, self.in_calls)
+        """The stacks of the ranks that are in the user's code.
+
+        An RPC thread that the diagnosis is about replaces the main thread.
+        """
+        inside = (d for d in self.result.dumps if d.rank not in self.finding.in_harness)
+        return with_threads(inside, self.in_calls)
 
 
 def judge_world(

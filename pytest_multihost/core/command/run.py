@@ -292,7 +292,7 @@ def _show_end(judged: Judgement, files: _Files, options: RunOptions) -> int:
             sys.stdout.write(f"files {files.save(judged)}\n")
         return ENDED_WELL
     if judged.result.ending == "interrupted":
-        stacks = stacks_text(judged.result, judged.context)
+        stacks = stacks_text(judged)
         sys.stdout.write(f"\n{judged.result.reason}; where the ranks were:\n{stacks}\n")
         sys.stdout.flush()  # writing the files takes a while
         sys.stdout.write(f"files {files.save(judged)}\n")

@@ -112,6 +112,11 @@ class Finding:
     ranks: tuple[RankFinding, ...]
     symptoms: Symptoms = field(default_factory=Symptoms)
 
+    @property
+    def in_harness(self) -> frozenset[int]:
+        """Ranks that have left the user's code: their main stacks show only the harness."""
+        return frozenset(each.facts.rank for each in self.ranks if each.facts.is_in_harness)
+
 
 def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = "") -> Finding:
     """Return a hang of a world known at one instant only; `blame` finds whether ranks wait.

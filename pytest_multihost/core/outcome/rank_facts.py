@@ -97,6 +97,12 @@ class RankFacts:
         return self.parked_s is not None and "teardown" not in self.released
 
     @property
+    def is_in_harness(self) -> bool:
+        """Whether its main thread is past the user's code, in its wait for a gate."""
+        has_raised = self.interrupted is not None and "exit" not in self.released
+        return self.waits_at_gate or has_raised
+
+    @property
     def is_killed_as_planned(self) -> bool:
         """Whether a `kill` fault has ended its process."""
         by_signal = self.exit is not None and self.exit.signal is not None

@@ -188,7 +188,7 @@ class Run:
         if self.config.getoption("multihost_points"):
             self.tally.points += points_lines(judged.result)
         if judged.result.ending == "interrupted":
-            stacks = stacks_text(judged.result, judged.context)
+            stacks = stacks_text(judged)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt(judged.result.reason)
         if (rank := rank_that_quit(judged.result.history)) is not None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.stack import (
-    SourceContext,
-)
+from pytest_multihost.core.model.spec import Subject
+from pytest_multihost.core.model.stack import Dump, SourceContext
 from pytest_multihost.core.model.verdict import Divergence, Place, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
@@ -102,14 +100,10 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         grounds = (result.reason or "").splitlines()
     for each in grounds:
         yield from ((Span(part),) for part in textwrap.wrap(each, width, subsequent_indent="  "))
-    # Ranks that have left the test wait in the harness, so their stacks show only the harness.
-    left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
-    inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
+    yield from table(_rows(judged), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
-    shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
-    yield from stack_lines(shown, judged.context)
+    yield from stack_lines(judged)
     yield from titled("threads", lock_lines(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
@@ -230,32 +224,49 @@ _MAX_TASKS = 4
 _MAX_HEAD = 48  # a longer branch shifts only its own place
 
 
-def stacks_text(result: WorldResult, context: SourceContext) -> str:
-    """Return the merged stacks as plain text."""
-    return text_of(stack_lines(result, context))
+def stacks_text(judged: Judgement) -> str:
+    """Return the merged stacks as plain text, and the ends of ranks that have left the code."""
+    lines = [*stack_lines(judged), *((Span(text),) for text in _ends(judged))]
+    return text_of(lines)
 
 
-def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
+def _ends(judged: Judgement) -> Iterator[str]:
+    """Yield how ranks have left the user's code: by its end, or by an exception with its line."""
+    left = (judged.finding.ranks[rank] for rank in sorted(judged.finding.in_harness))
+    ends = ((_end(each, judged.result.spec.subject), each.facts.rank) for each in left)
+    yield from (f"{rank_set(ranks)} {text}" for text, ranks in group_by_value(ends).items())
+
+
+def _end(finding: RankFinding, subject: Subject) -> str:
+    error = finding.error
+    if error is None:
+        return f"had left the {subject}"
+    at = f"  {error.file}:{error.line}" if error.file else ""
+    return f"had raised {finding.summary}{at}"
+
+
+def stack_lines(judged: Judgement) -> Iterator[Line]:
     """Yield the merged stacks, tasks, and notes on ranks that moved or have no stack."""
-    yield from _branches(result, context)
-    for dump in result.dumps:
+    dumps = judged.dumps
+    yield from _branches(dumps, judged.result.spec.size, judged.context)
+    for dump in dumps:
         for task in dump.tasks[:_MAX_TASKS]:
             yield (Span(f"task of rank {dump.rank}: {task}"),)
-    moving = [dump.rank for dump in result.dumps if dump.has_moved]
+    moving = [dump.rank for dump in dumps if dump.has_moved]
     if moving:
         yield (Span(f"{rank_set(moving)} moved between two dumps"),)
-    silent = [dump.rank for dump in result.dumps if not dump.threads]
+    silent = [dump.rank for dump in dumps if not dump.threads]
     if silent:
         why = "it ignores the signal, or waits in the kernel"
         yield (Span(f"{rank_set(silent)} gave no stack: {why}"),)
 
 
-def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
-    nodes = merge_stacks(result.dumps)
+def _branches(dumps: Sequence[Dump], size: int, context: SourceContext) -> Iterator[Line]:
+    nodes = merge_stacks(dumps)
     drawn = list(walk(nodes))
     if len(nodes) == 1:  # a single root is not indented
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
-    shown, size = drawn[:_MAX_BRANCHES], result.spec.size
+    shown = drawn[:_MAX_BRANCHES]
     names = [
         f"all {size}" if len(node.ranks) == size > 1 else f"[{rank_numbers(node.ranks)}]"
         for _, node in shown

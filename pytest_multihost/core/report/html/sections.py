@@ -88,7 +88,7 @@ class PageModel:
     @cached_property
     def parked(self) -> frozenset[int]:
         """Ranks that had left the test and waited in the harness, so their stacks show only it."""
-        return frozenset(e.facts.rank for e in self.judged.finding.ranks if e.facts.waits_at_gate)
+        return self.judged.finding.in_harness
 
     def native_threads(self, rank: int) -> Sequence[NativeThread]:
         """Return the native stacks of a rank, if they were read."""
