@@ -18,7 +18,7 @@ import multiprocessing.process
 import re
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -41,6 +41,13 @@ def thread_names() -> dict[int, str]:
     """Return the names of all threads, without the lock that `threading.enumerate` takes."""
     known: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
     return {number: thread.name for number, thread in list(known.items())}
+
+
+def wrap_poll(queue: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 - of any context
+    """Replace the function by which a queue of multiprocessing waits for data with a timeout."""
+    poll = getattr(queue, "_poll", None)
+    if poll is not None:
+        queue._poll = wrap(poll)
 
 
 def lock_of_condition(condition: threading.Condition) -> object:

@@ -45,6 +45,14 @@ GATHER_FROM_WORKERS: Final = "_all_gather"
 TRANSPORTS: Final = "_transports"
 """The option of TensorPipe that names its transports."""
 
+LOADER_PROCESS: Final = "torch.utils.data._utils.worker"
+LOADER_LOOP: Final = "_worker_loop"
+MAKE_LOADER_ITERATOR: Final = "__init__"
+"""The module and main function of a data loader's process, and the method that makes an iterator.
+"""
+
+_INDEX_QUEUE_PLACE = 2
+
 _BINDINGS = "torch._C._distributed_c10d"
 _COMPILER = "torch._inductor"
 
@@ -79,6 +87,21 @@ def is_of_this_process(store: TorchObject) -> bool:
     """Return whether a store certainly lies in this process, so that no other rank writes to it."""
     underlying = getattr(store, "_underlying_non_prefix_store", store)
     return type(underlying).__name__ == "HashStore"
+
+
+def loader_iterator_class(dataloader: ModuleType) -> TorchObject:
+    """Return the class of iterators over a data loader that has processes of its own."""
+    return dataloader._MultiProcessingDataLoaderIter
+
+
+def queue_of_batches(iterator: TorchObject, *_: object) -> TorchObject:
+    """Return the queue for which a new iterator waits again and again; None if it gives up."""
+    return iterator._data_queue if not iterator._timeout else None
+
+
+def queue_of_indices(*args: TorchObject, **kwargs: TorchObject) -> TorchObject:
+    """Return the queue from which a data loader's process takes its work, from its arguments."""
+    return kwargs["index_queue"] if "index_queue" in kwargs else args[_INDEX_QUEUE_PLACE]
 
 
 def archive_writer_class(serialization: ModuleType) -> TorchObject:

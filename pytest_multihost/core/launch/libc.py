@@ -20,7 +20,8 @@ NEW_NETWORK = 0x40000000
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITIES_3 = 0x20080522
 _REMOVE_ID = 0
-_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+_SET_PARENT_DEATH_SIGNAL, _SET_NAME, _GET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 16, 36
+_NAME_BYTES = 16
 
 _libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
 
@@ -100,6 +101,14 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 def outlive_parent() -> None:
     """Undo `die_with_parent`, in a process that can end properly when its parent is gone."""
     _call("prctl", _SET_PARENT_DEATH_SIGNAL, 0, 0, 0, 0)
+
+
+def rename_thread(name: str) -> str:
+    """Set the name of this thread in the kernel, of up to 15 characters; return the old one."""
+    old = ctypes.create_string_buffer(_NAME_BYTES)
+    _call("prctl", _GET_NAME, old, 0, 0, 0)
+    _call("prctl", _SET_NAME, os.fsencode(name), 0, 0, 0)
+    return os.fsdecode(old.value)
 
 
 def remove_shared_memory(segment: int) -> None:

@@ -27,8 +27,9 @@ DumpKind = Literal[
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
     "locks",  # the waits of threads for locks, and the threads that hold these
+    "children",  # the stacks of its child processes that were forked from it
 ]
-"""The kinds of dumps. A rank writes each on a signal, except "outside"."""
+"""The kinds of dumps. A rank writes each on a signal, except "outside" and "children"."""
 
 CollectiveKey = tuple[str, str, int]
 """Operation of the harness, its name, and how often the rank had entered it before."""

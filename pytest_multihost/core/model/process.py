@@ -10,6 +10,12 @@ from typing import Literal
 NEVER = math.inf
 """The end of a wait without a timeout."""
 
+IN_TURNS = "waits in turns"
+"""The name of a main thread while it waits in turns for one pipe.
+
+Each turn has a timeout, after which it checks only whether the processes at the other end are
+alive, and waits again. A rank or its child sets it; see `recorder/torch_data.py`."""
+
 Kind = Literal[
     "file",
     "pipe",

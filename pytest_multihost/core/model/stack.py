@@ -22,6 +22,7 @@ _OURSELVES = str(Path(__file__).parents[2])
 _RUNNER = "_pytest/runner.py"
 _RUNNERS = ("/_pytest/", "/pluggy/")
 _SERVER = "pytest_multihost/core/launch/server/serve.py"
+_BEGIN = "multiprocessing/process.py"
 _FILES = 4096
 """Size of the cache of files: stacks name the same few files thousands of times."""
 
@@ -101,6 +102,26 @@ class LockWait:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildStack:
+    """The main thread of a child process of a rank.
+
+    Attributes:
+        pid: Its process id.
+        name: Its name in the kernel.
+        frames: Innermost first.
+    """
+
+    pid: int
+    name: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def own_frames(self) -> tuple[Frame, ...]:
+        """The frames since the process began: a forked one has its parent's frames outside."""
+        return tuple(takewhile(lambda frame: not frame.file.endswith(_BEGIN), self.frames))
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All stacks of one rank at one instant.
 
@@ -112,6 +133,7 @@ class Dump:
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
         locks: The waits of its threads for locks and for each other, as far as it reported them.
+        children: Its child processes, as far as they were forked from it and answered.
     """
 
     rank: int
@@ -122,6 +144,7 @@ class Dump:
     tasks: tuple[str, ...] = ()
     is_deaf: bool = False
     locks: tuple[LockWait, ...] = ()
+    children: tuple[ChildStack, ...] = ()
 
     @property
     def main(self) -> ThreadStack | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.process import NEVER, Process, Thread
+from pytest_multihost.core.model.process import IN_TURNS, NEVER, Process, Thread
 from pytest_multihost.core.proof import system_calls as calls
 from pytest_multihost.core.proof.descriptor_blockers import awaited_descriptors, waker_of
 from pytest_multihost.core.proof.runtime_threads import has_gloo_timeout, is_runtime_thread
@@ -114,6 +114,8 @@ def gives_up(interval: Interval, thread: Thread) -> str:
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
     """Yield what may end a wait that does not time out before the deadline."""
     call = thread.call
+    if is_main_in_turns(interval.process, thread):
+        yield from _dead_children(interval)
     if call in calls.FUTEXES:
         yield from _futex(thread)
     elif call in calls.SIGNALS:
@@ -132,6 +134,18 @@ def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
         yield from _file_access(interval, thread)
     else:
         yield _describe(interval, thread)
+
+
+def is_main_in_turns(process: Process, thread: Thread) -> bool:
+    """Return whether a main thread waits in turns, between which it looks after its children."""
+    return thread is process.main and thread.name == IN_TURNS
+
+
+def _dead_children(interval: Interval) -> Iterator[str]:
+    """Yield the children of a rank that have ended: a wait in turns ends when it sees that."""
+    for each in interval.now.kernel.processes if interval.process.is_rank else ():
+        if each.is_dead and each.rank == interval.process.rank:
+            yield f"may see that its child process {each.pid} has ended"
 
 
 def _futex(thread: Thread) -> Iterator[str]:

@@ -6,7 +6,7 @@
   colours and shared words.
 * `ground` says why a world counts as hung, and how soon that was known.
 * `hints` is advice for classic mistakes, and `leftovers` names processes that ranks left behind;
-  `lock_lines` are about threads that wait for locks.
+  `lock_lines` are about threads that wait for locks, `child_lines` about child processes.
 * `live_line` is the line on the terminal while a world runs, `points` the list of the points that
   its ranks have passed.
 * `markdown` escapes and fits text for summaries.

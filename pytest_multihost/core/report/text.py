@@ -21,6 +21,7 @@ from pytest_multihost.core.model.verdict import Divergence, Place, RankError
 from pytest_multihost.core.outcome import Finding, RankFinding
 from pytest_multihost.core.outcome.fault_progress import HeldFor, fault_notes, firings, releases
 from pytest_multihost.core.outcome.own_failures import later_failures
+from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.ground import ground
 from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import (
@@ -105,6 +106,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     yield from stack_lines(judged)
     yield from titled("threads", lock_lines(judged), width)
+    yield from titled("children", child_lines(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
         found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
         evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]

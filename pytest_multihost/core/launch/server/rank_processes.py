@@ -10,6 +10,7 @@ All times of pauses are absolute, so a late turn does not delay the next ones.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import selectors
@@ -35,6 +36,14 @@ from pytest_multihost.core.slots.stacks import can_handle, dump_signal, py_spy_c
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as unkillable."""
 
+
+_CHILDREN_S = 1.0
+"""How long all children of a rank may take to write their stacks."""
+
+_CHILD_S = 0.2
+"""The same for one of them."""
+
+_POLL_S = 0.003
 
 Signals = list[tuple[int, int]]
 """Ranks, each with the signal to send to it."""
@@ -145,6 +154,9 @@ class RankProcesses:
             self.pause(rank, None)
             if rank not in pids:
                 continue
+            if request.what == "children":
+                self._dump_children(rank, pids[rank])
+                continue
             with contextlib.suppress(OSError):
                 if request.what != "outside" and can_handle(pids[rank], number):
                     os.kill(pids[rank], number)
@@ -164,6 +176,24 @@ class RankProcesses:
                 self._readers.append(reader)
             else:
                 out.write(b"py-spy is not installed (pip install pytest-multihost-hangs[stacks])\n")
+
+    def _dump_children(self, rank: int, pid: int) -> None:
+        """Have children of a rank write their stacks, one after the other, and copy these.
+
+        A forked child has the rank's handler, and with it the rank's file for stacks. Each line of
+        the copy is JSON: process id, name, and faulthandler's text.
+        """
+        stacks, lines = self._directory / f"rank-{rank}.stacks", []
+        number, until_s = dump_signal("threads"), time.monotonic() + _CHILDREN_S
+        for child in _children(pid):
+            with contextlib.suppress(OSError):
+                if time.monotonic() < until_s and can_handle(child, number):
+                    size = stacks.stat().st_size
+                    name = Path(f"/proc/{child}/comm").read_text(errors="replace").strip()
+                    os.kill(child, number)
+                    lines.append(json.dumps([child, name, _text_after(stacks, size)]))
+        with (self._directory / f"rank-{rank}.children").open("a") as file:
+            file.write("".join(f"{each}\n" for each in lines) or "[]\n")
 
     def _signal(self, signals: Signals) -> None:
         """Stop or continue ranks and their children."""
@@ -211,3 +241,26 @@ class RankProcesses:
         self.selector.unregister(pidfd)
         os.close(pidfd)
         return self._alive.pop(pidfd)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process; none on a kernel that does not list them."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+def _text_after(file: Path, size: int) -> str:
+    """Return what is appended to a file from now on, once it has stopped growing."""
+    until_s, last = time.monotonic() + _CHILD_S, size
+    while time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+        now = file.stat().st_size
+        if now == last > size:
+            break
+        last = now
+    with file.open("rb") as written:
+        written.seek(size)
+        return written.read().decode("utf-8", "backslashreplace")

@@ -36,6 +36,7 @@ from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.outcome.active_faults import frozen_for_good
 from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report import ground as grounds
+from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.hints import hints
 from pytest_multihost.core.report.layout import rank_activity, rank_places
 from pytest_multihost.core.report.leftovers import leftover_texts
@@ -302,6 +303,11 @@ def exit_words(rank: RankResult, page: PageModel) -> str:
 def lock_texts(page: PageModel) -> list[str]:
     """Return what the threads of a rank to blame wait for, and which threads hold that."""
     return list(lock_lines(page.judged))
+
+
+def child_texts(page: PageModel) -> list[str]:
+    """Return where the child processes of a rank to blame are."""
+    return list(child_lines(page.judged))
 
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:

@@ -10,9 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.core.model.process import NEVER, Process, Thread
+from pytest_multihost.core.model.process import IN_TURNS, NEVER, Process, Thread
 from pytest_multihost.core.proof.runtime_threads import read_stack
-from pytest_multihost.core.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
+from pytest_multihost.core.proof.system_calls import (
+    FUTEXES,
+    POLLS,
+    SOCKETS,
+    STREAMS,
+    SystemCall,
+)
 from pytest_multihost.core.proof.threads import DEAD
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
@@ -113,6 +119,8 @@ class ProcessReader:
     def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
         fd, child = call.descriptor, call.child
         ends_s = self.ends.get(thread.tid) or self._ends_s(call, since_s)
+        if self._waits_in_turns(thread, call):
+            ends_s = NEVER
         target = ""
         if fd is not None and self.tables is not None:
             target = self.tables.links[self.pid].get(fd, "")
@@ -141,6 +149,11 @@ class ProcessReader:
             holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
             is_exempt=thread.name in self.own or (bool(target) and self.harness.is_path(target)),
         )
+
+    def _waits_in_turns(self, thread: Thread, call: SystemCall) -> bool:
+        """Return whether a main thread waits again when this wait times out."""
+        is_main = thread.tid == self.pid  # threads inherit the name of the one that starts them
+        return is_main and thread.name == IN_TURNS and call.name in POLLS
 
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
         """Return when a timeout in the call's arguments ends the call, on the monotonic clock."""

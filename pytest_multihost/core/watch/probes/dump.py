@@ -14,7 +14,7 @@ from pytest_multihost.core.launch import RunningWorld
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.result import RankSnapshot
-from pytest_multihost.core.model.stack import Dump, LockWait
+from pytest_multihost.core.model.stack import ChildStack, Dump, LockWait
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
 BUDGET_S = 2.0
@@ -92,6 +92,8 @@ def dump_stacks(
     locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
+    for rank, file in request_dump(world, own, directory, "children").items():
+        dumps[rank] = replace(dumps[rank], children=_read_children(_read(file), rank=rank))
     computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
@@ -114,6 +116,19 @@ def _read_locks(text: str) -> tuple[LockWait, ...]:
         return tuple(from_json(LockWait, each) for each in found if each)
     except ValueError:
         return ()
+
+
+def _read_children(text: str, *, rank: int) -> tuple[ChildStack, ...]:
+    """Return the children of a rank whose stacks were copied; none if a line is damaged."""
+    found = []
+    try:
+        for pid, name, stack in filter(None, map(json.loads, text.splitlines())):
+            main = parse_faulthandler(stack, rank=rank).main
+            if main is not None and main.frames:
+                found.append(ChildStack(pid, name, main.frames))
+    except (ValueError, TypeError):
+        return ()
+    return tuple(found)
 
 
 def request_dump(
