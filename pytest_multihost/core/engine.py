@@ -472,6 +472,8 @@ class _WorldRun:
             "mismatch": "ranks are in operations that can never match",
             "stopped": "a rank is stopped",
         }
+        if ending == "waited":
+            return f"a rank has waited longer than the {self.spec.patience_s:g} s of --patience"
         if ending in reasons:
             return f"{reasons[ending]}: {self._unfinished()}"
         dead = [each.rank for each in self.facts if each.has_died]

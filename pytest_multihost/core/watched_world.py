@@ -75,6 +75,7 @@ class WatchedWorld:
             WorldObserver(scratch, spec.size, harness, spec),
             may_run_jax=spec.backend_facts.may_run_jax,
             early=early,
+            patience_s=spec.patience_s,
         )
         offered = tuple(kind for group in kinds for kind in group)
         return cls(

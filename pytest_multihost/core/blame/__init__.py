@@ -17,7 +17,9 @@ from stacks (`program_members`). `rpc_functions` are functions that ranks run fo
 from pytest_multihost.core.blame.judge_world import Judgement, judge_world
 from pytest_multihost.core.blame.partition_blame import severed
 from pytest_multihost.core.blame.running_world import (
+    Blocked,
     BlockingRanks,
+    blocked_ranks,
     find_blocking_ranks,
     has_timeout_before,
     mismatched_ranks,
@@ -25,8 +27,10 @@ from pytest_multihost.core.blame.running_world import (
 )
 
 __all__ = [
+    "Blocked",
     "BlockingRanks",
     "Judgement",
+    "blocked_ranks",
     "find_blocking_ranks",
     "has_timeout_before",
     "judge_world",

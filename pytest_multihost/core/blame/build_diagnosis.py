@@ -32,6 +32,7 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "stopped": "stopped",
     "overrun": "deadline",
     "startup-overrun": "deadline",
+    "waited": "deadline",
     "dumps": "dumps",
     "seen": "attach",
 }

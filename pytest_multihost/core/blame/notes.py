@@ -14,6 +14,9 @@ from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_fa
 _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 """Kinds for which more observations might give a more precise diagnosis."""
 
+_UNPROVEN = ("overrun", "waited")
+"""Endings at which time was up, with no proof of a hang."""
+
 _MAX_BLOCKERS = 3
 _LAST_RUNS = 8
 """A rank was not still if it ran in one of this many last snapshots, four a second."""
@@ -34,14 +37,15 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
     last = result.last_snapshot
     if last is not None:
         yield from _notes_of_snapshot(last, causes[0], result.ending)
-    is_unknown = causes[0].kind == "unknown" and result.ending == "overrun"
+    is_unknown = causes[0].kind == "unknown" and result.ending in _UNPROVEN
     if is_unknown and last is not None and not last.unobserved:
         yield _DECLARE
 
 
 def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
-    if ending == "overrun" and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
-        yield f"not proven before the deadline because {'; '.join(found)}"
+    if ending in _UNPROVEN and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
+        limit = "before the deadline" if ending == "overrun" else "to hang"
+        yield f"not proven {limit} because {'; '.join(found)}"
     if cause.kind in _VAGUE:
         yield from last.unobserved
     yield from last.notes

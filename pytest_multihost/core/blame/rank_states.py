@@ -32,7 +32,7 @@ Condition = Literal[
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 """Labels of a main thread that works while another thread waits in an operation."""
 
-_DEADLINES = ("overrun", "startup-overrun")
+_DEADLINES = ("overrun", "startup-overrun", "waited")
 """Endings at which a rank that still runs counts as restless.
 
 If a world ends sooner, for instance because other ranks' runtimes aborted, a running rank is only

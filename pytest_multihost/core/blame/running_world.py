@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.core.blame.rank_states import states_from_slots
@@ -47,6 +47,35 @@ def find_blocking_ranks(
         return None
     found = tuple(sorted(frozenset[int]().union(*free)))
     return BlockingRanks(found, activities.get(found[0]), pids.get(found[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A rank's wait in one operation for a rank that waits for no other.
+
+    Attributes:
+        on: The rank that it waits for, directly or through others.
+        place: The place of the operation in the sequence of its group.
+        since_s: When the operation began; 0 if each reading converts that from another clock.
+    """
+
+    rank: int
+    on: int
+    place: tuple[object, ...]
+    since_s: float
+
+
+def blocked_ranks(operations: Sequence[Operations]) -> Iterator[Blocked]:
+    """Yield the waits for ranks that wait for no other rank."""
+    states = states_from_slots(operations)
+    graph = graph_of(find_waits(states), states)
+    for sink in graph.sinks():
+        for rank in graph.waiters(sink) if len(sink) == 1 else ():
+            for wait in graph.waits_of(rank):
+                if (found := wait.operation) is not None and wait.missing:
+                    is_converted = found.source == "flight-recorder"
+                    since_s = 0.0 if is_converted else found.since_s
+                    yield Blocked(rank, min(sink), found.place, since_s)
 
 
 def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:

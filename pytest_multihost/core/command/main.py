@@ -138,6 +138,13 @@ def _add_run(
         "--keep", action="store_true", help="keep logs and verdict of a job that ends well, too"
     )
     run.add_argument(
+        "--patience",
+        type=_seconds,
+        metavar="SECONDS",
+        help="the job hangs once a rank has waited this long for another rank, whatever that one"
+        " does; default: no such limit",
+    )
+    run.add_argument(
         "--log-dir",
         type=Path,
         metavar="DIR",
@@ -238,6 +245,7 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 
 
 def _explain(
+            patience_s=options.patience,
     options: argparse.Namespace, hook: pluggy.HookRelay, explainers: Sequence[Explainer]
 ) -> int:
     del hook

@@ -79,6 +79,7 @@ class RunOptions:
         settings: The values of options that plugins offer for this command, by name.
         timeout_s: The world is ended this long after its start; None for never.
         horizon_s: The world hangs if nothing in it can move within this time.
+        patience_s: It also hangs once a rank has waited for another one this long; None for never.
         log_folder: The folder for runs with the ranks' output, which is then not shown; None to
             show the output.
         artifacts: The folder for runs that failed.
@@ -96,6 +97,7 @@ class RunOptions:
     faults: Sequence[str]
     timeout_s: float | None
     horizon_s: float
+    patience_s: float | None
     log_folder: Path | None
     artifacts: Path
     is_kept: bool
@@ -123,6 +125,7 @@ class RunOptions:
         args += [part for each in self.faults for part in ("--fault", each)]
         args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
         args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
+        args += [] if self.patience_s is None else ["--patience", f"{self.patience_s:g}"]
         args += ["-m"] if self.is_module else []
         return [*args, self.script, *self.script_args]
 
@@ -393,6 +396,7 @@ class _Files:
     Attributes:
         folder: The folder of this run, if it is kept.
         directory: The present folder of the files.
+        patience_s=options.patience_s,
         is_kept: Whether `directory` is in `folder`.
     """
 

@@ -174,6 +174,7 @@ Ending = Literal[
     "proof",  # no wait in the world could end before the deadline
     "mismatch",  # ranks were in operations that can never match
     "stopped",  # a process outside the harness stopped a rank
+    "waited",  # a rank has waited for another one for longer than the user's patience
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
     "seen",  # it was inspected once, and not ended

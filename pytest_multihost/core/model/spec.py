@@ -145,6 +145,8 @@ class WorldSpec:
         hosts: Its hosts in order; empty: all ranks are on this machine.
         services: The parts of its services, by their names.
         horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
+        patience_s: It also hangs once a rank has waited for another one this long, whatever that
+            one does; None: it never does for that alone.
         command: The command line that runs it again, if it is not a test.
         selected_by: pytest's arguments that select the test, from the directory where pytest was
             started.
@@ -169,6 +171,7 @@ class WorldSpec:
     hosts: tuple[Host, ...] = ()
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     horizon_s: float | None = None
+    patience_s: float | None = None
     backend_facts: BackendFacts = BackendFacts()
     timeout_from: str = ""
     command: str = ""

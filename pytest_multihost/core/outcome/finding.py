@@ -53,7 +53,7 @@ _LAST_WORDS = re.compile(
 
 _MAX_LAST_WORDS = 160
 
-_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
+_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped", "waited")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ snapshots prove.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.core.blame import (
+    Blocked,
     BlockingRanks,
+    blocked_ranks,
     find_blocking_ranks,
     has_timeout_before,
     mismatched_ranks,
@@ -86,7 +89,7 @@ _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
 """Number of intervals for which the ranks that ran are kept: six seconds."""
 
-Ground = Literal["proof", "mismatch", "stopped"]
+Ground = Literal["proof", "mismatch", "stopped", "waited"]
 """The evidence of a hang found before the deadline."""
 
 
@@ -152,6 +155,7 @@ class Watchdog:
     Attributes:
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         early: The reaction to a hang that the watchdog finds before the deadline.
+        patience_s: The longest wait of a rank for another one; None: any.
         interval_s: Time until the next check is due.
         warned: With early "warn", the evidence of the hang.
     """
@@ -159,6 +163,7 @@ class Watchdog:
     observer: WorldObserver
     may_run_jax: bool = True
     early: Early = "fail"
+    patience_s: float | None = None
     interval_s: float = PEEK_S
     warned: Ground | None = None
     _search: ProofSearch = field(default_factory=ProofSearch)
@@ -171,6 +176,7 @@ class Watchdog:
     _progress_s: float = 0.0
     _moves_s: float = 0.0
     _stopped_since: dict[int, float] = field(default_factory=dict)
+    _blocked_since: dict[Blocked, float] = field(default_factory=dict)
     _checked_s: float = 0.0
     _peeked_s: float = 0.0
     _written_s: float = 0.0
@@ -437,6 +443,8 @@ class Watchdog:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
+        if self._has_long_waited(snapshot):
+            return "waited"
         had, self._had_mismatch = self._had_mismatch, False
         if has_progressed or before is None:
             return None
@@ -523,6 +531,19 @@ class Watchdog:
             return False
         self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
         return min(self._stopped_since.values()) <= now - STOPPED_S
+
+    def _has_long_waited(self, now: Snapshot) -> bool:
+        """Return whether a rank has waited longer than `patience_s` for the same rank.
+
+        It is measured in the machine's time: a clock that jumps makes no rank late.
+        """
+        if self.patience_s is None:
+            return False
+        at_s, since = time.monotonic(), self._blocked_since
+        self._blocked_since = {
+            each: since.get(each, at_s) for each in blocked_ranks(now.operations)
+        }
+        return any(at_s - began_s >= self.patience_s for began_s in self._blocked_since.values())
 
 
 def _last_event_s(facts: RankFacts) -> float:
