@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_multihost.core.command.explainer import Explainer
+from pytest_multihost.core.command.program import Program, python_program
+from pytest_multihost.core.command.torchrun_options import add_torchrun_options, torchrun_hints
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.host_kind import HostKind, offered_host_kinds
 from pytest_multihost.core.model.errors import MultihostError, SettingError
@@ -135,9 +137,6 @@ def _add_run(
         help="the job hangs if no rank can make progress within this time; default: 300",
     )
     run.add_argument(
-        "--keep", action="store_true", help="keep logs and verdict of a job that ends well, too"
-    )
-    run.add_argument(
         "--patience",
         type=_seconds,
         metavar="SECONDS",
@@ -145,12 +144,17 @@ def _add_run(
         " does; default: no such limit",
     )
     run.add_argument(
+        "--keep", action="store_true", help="keep logs and verdict of a job that ends well, too"
+    )
+    run.add_argument(
         "--log-dir",
+        "--log_dir",
         type=Path,
         metavar="DIR",
         help="write the output of the ranks to this folder, not to the terminal",
     )
-    run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
+    run.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
+    add_torchrun_options(run)
     run.add_argument("script")
     run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
     run.set_defaults(act=_run)
@@ -221,13 +225,19 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    from pytest_multihost.core.command.run import RunOptions, run_script
+    from pytest_multihost.core.command.run import NOT_RUN, RunOptions, run_script
 
+    try:
+        hints, program = list(torchrun_hints(options)), _program(options)
+    except SettingError as error:
+        sys.stderr.write(f"multihost run: {error}\n")
+        return NOT_RUN
+    sys.stderr.writelines(f"multihost run: {each}\n" for each in hints)
     return run_script(
         RunOptions(
-            script=options.script,
-            script_args=options.args,
-            is_module=options.module,
+            script=program.script,
+            script_args=program.args,
+            is_module=program.is_module,
             ranks=options.ranks,
             backend=options.backend,
             hosts=options.hosts,
@@ -235,6 +245,7 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
             faults=options.fault,
             timeout_s=options.timeout,
             horizon_s=options.horizon,
+            patience_s=options.patience,
             log_folder=options.log_dir,
             artifacts=artifacts_folder(),
             is_kept=options.keep,
@@ -244,8 +255,20 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     )
 
 
+def _program(options: argparse.Namespace) -> Program:
+    """Return what the ranks run.
+
+    Raises:
+        SettingError: It is not a Python program, or is said to be a module and a command.
+    """
+    if not options.no_python:
+        return Program(options.script, options.args, is_module=options.module)
+    if options.module:
+        raise SettingError("--no-python and -m: a command is no module", remedy="Leave out one.")
+    return python_program([options.script, *options.args])
+
+
 def _explain(
-            patience_s=options.patience,
     options: argparse.Namespace, hook: pluggy.HookRelay, explainers: Sequence[Explainer]
 ) -> int:
     del hook

@@ -266,8 +266,26 @@ class _Command:
             plugins=source if self.has_others and not _is_own(spec, self.hook) else None,
         )
         job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE, scratch=str(self.scratch))
-        program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / _SERVER_LOG)
+        program = ServerProgram(
+            SPAWN_SERVER_CODE,
+            job,
+            variables,
+            directory / _SERVER_LOG,
+            keeps_input=has_input(),
+        )
         return ServerLauncher({"script": partial(exec_server, program)})
+
+
+def has_input() -> bool:
+    """Return whether rank 0 may read this process's standard input.
+
+    It may not if that is closed, because another file may have its number then. A terminal belongs
+    to the processes in the foreground; rank 0 is in a session of its own, where the kernel does not
+    stop it if it reads in the background.
+    """
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.fileno() != 0:
+        return False
+    return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
 
 
 def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
@@ -378,6 +396,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         hosts=hosts.of(size),
         services={**hosts.services, **{each.name: each.part for each in services}},
         horizon_s=options.horizon_s,
+        patience_s=options.patience_s,
         command=shlex.join(options.command(size)),
         subject="script",
     )
@@ -396,7 +415,6 @@ class _Files:
     Attributes:
         folder: The folder of this run, if it is kept.
         directory: The present folder of the files.
-        patience_s=options.patience_s,
         is_kept: Whether `directory` is in `folder`.
     """
 

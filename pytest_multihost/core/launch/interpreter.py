@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def spawn_interpreter(
-    code: str, job: DataclassInstance, *, environment: Mapping[str, str], log: Path
+    code: str,
+    job: DataclassInstance,
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    keeps_input: bool = False,
 ) -> int:
     """Start another process that runs a new interpreter; return its process id.
 
@@ -27,18 +32,20 @@ def spawn_interpreter(
             inheritable.
         environment: Its whole environment.
         log: The file to which its output is appended.
+        keeps_input: Whether it has this process's standard input; else it reads nothing.
 
     Raises:
         OSError: It could not be started.
     """
     descriptor = write_job(job)
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     try:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", code],
             {**environment, JOB_VARIABLE: str(descriptor)},
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                *(() if keeps_input else (nothing,)),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],

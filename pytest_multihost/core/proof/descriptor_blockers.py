@@ -19,6 +19,9 @@ _TO_ITSELF_BYTES = 1 << 16
 """The same on a connection of a rank to itself: every 10 ms the rank that hosts torch's store polls
 it for the number of ranks that have arrived."""
 
+_INPUT = 0
+"""Standard input, a socket under sshd, node and inetd. What comes there ends only a wait for it."""
+
 SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
 """Descriptors whose wait ends when another process that holds them, or a peer, acts."""
@@ -44,7 +47,8 @@ def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     peer = found.peer or "an unknown peer"
-    if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
+    leaves = found.where == "outside" or (found.kind != "udp" and found.where == "unknown")
+    if leaves and found.fd != _INPUT:
         yield f"{found.kind} socket to {peer} leads outside the world"
     last = interval.was.descriptors.get(found.fd)
     if last is None or last.target != found.target:

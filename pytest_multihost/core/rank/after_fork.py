@@ -36,13 +36,20 @@ from pytest_multihost.core.slots.stacks import dump_signal
 _MAX_DIRECTORY_BYTES = 85
 
 
-def reset_after_fork(spec: RankSpec) -> None:
+def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
     """Turn this forked process into a rank: streams, signals, environment, seeds, dumps.
 
     Generators are seeded differently in each rank, but reproducibly.
+
+    Args:
+        keeps_input: Whether it keeps the standard input that it has.
     """
     files = Path(spec.directory, f"rank-{spec.rank}")
-    _redirect_streams(files.with_suffix(".log"))
+    _redirect_output(files.with_suffix(".log"))
+    if not keeps_input:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -73,18 +80,15 @@ def _keep_sockets(directory: Path) -> None:
         keep_sockets_in(directory)
 
 
-def _redirect_streams(log: Path) -> None:
-    """Send standard output and error to the rank's log, unbuffered, and close standard input.
+def _redirect_output(log: Path) -> None:
+    """Send standard output and error to the rank's log, unbuffered.
 
     One file keeps the order of both, and unbuffered output survives any end of the rank.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    os.close(null)
     for name, target in (("stdout", 1), ("stderr", 2)):
         raw: Any = _Log(target, "wb", closefd=False)
         stream = io.TextIOWrapper(

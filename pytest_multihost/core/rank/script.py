@@ -42,7 +42,7 @@ def main() -> None:
     job: RankJob = take_job(RankJob)
     run, spec, channel = job.run, job.spec, open_channel(job)
     assert isinstance(run, ScriptRun)  # noqa: S101 - for the type checker
-    start_rank(spec, channel)
+    start_rank(spec, channel, keeps_input=spec.rank == 0)  # the server's own if there is none
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)

@@ -58,10 +58,14 @@ class ControllerLink:
         return found.error if isinstance(found, FaultPerformed) else ""
 
 
-def start_rank(spec: RankSpec, channel: Channel) -> None:
-    """Make this process a rank, whose stacks the harness can request from now on."""
+def start_rank(spec: RankSpec, channel: Channel, *, keeps_input: bool = False) -> None:
+    """Make this process a rank, whose stacks the harness can request from now on.
+
+    Args:
+        keeps_input: Whether it keeps the standard input that it has; else it reads nothing.
+    """
     join_services(spec)  # first, because all times that this rank reports are the world's
-    reset_after_fork(spec)
+    reset_after_fork(spec, keeps_input=keeps_input)
     start_recording(spec)
     stop_tqdm_monitor()
     ControllerLink(channel).send(Hello(getpid()))

@@ -92,12 +92,14 @@ class ServerProgram:
         job: Its job, without the descriptor of its control connection.
         environment: Its whole environment.
         log: Where its output goes.
+        keeps_input: Whether it has this process's standard input, for rank 0.
     """
 
     code: str
     job: ServerJob
     environment: Mapping[str, str]
     log: Path
+    keeps_input: bool = False
 
 
 def exec_server(program: ServerProgram) -> ServerConnection:
@@ -105,7 +107,13 @@ def exec_server(program: ServerProgram) -> ServerConnection:
     with _control_pair() as (ours, theirs):
         theirs.set_inheritable(True)
         job = replace(program.job, control=theirs.fileno(), controller=os.getpid())
-        pid = spawn_interpreter(program.code, job, environment=program.environment, log=program.log)
+        pid = spawn_interpreter(
+            program.code,
+            job,
+            environment=program.environment,
+            log=program.log,
+            keeps_input=program.keeps_input,
+        )
         return ServerConnection(ours, pid, program.log)
 
 
