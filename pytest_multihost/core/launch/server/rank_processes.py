@@ -38,7 +38,7 @@ KILL_S = 5.0
 
 
 _CHILDREN_S = 1.0
-"""How long all children of a rank may take to write their stacks."""
+"""How long all children of ranks may take to write their stacks."""
 
 _CHILD_S = 0.2
 """The same for one of them."""
@@ -150,12 +150,13 @@ class RankProcesses:
     def request_dumps(self, request: RequestDumps) -> None:
         """Have ranks write a dump; have py-spy read the stacks of ranks that cannot."""
         pids, number = dict(self._alive.values()), dump_signal(request.what)
+        until_s = time.monotonic() + _CHILDREN_S
         for rank in request.ranks:
             self.pause(rank, None)
             if rank not in pids:
                 continue
             if request.what == "children":
-                self._dump_children(rank, pids[rank])
+                self._dump_children(rank, pids[rank], until_s)
                 continue
             with contextlib.suppress(OSError):
                 if request.what != "outside" and can_handle(pids[rank], number):
@@ -177,14 +178,14 @@ class RankProcesses:
             else:
                 out.write(b"py-spy is not installed (pip install pytest-multihost-hangs[stacks])\n")
 
-    def _dump_children(self, rank: int, pid: int) -> None:
+    def _dump_children(self, rank: int, pid: int, until_s: float) -> None:
         """Have children of a rank write their stacks, one after the other, and copy these.
 
         A forked child has the rank's handler, and with it the rank's file for stacks. Each line of
         the copy is JSON: process id, name, and faulthandler's text.
         """
         stacks, lines = self._directory / f"rank-{rank}.stacks", []
-        number, until_s = dump_signal("threads"), time.monotonic() + _CHILDREN_S
+        number = dump_signal("threads")
         for child in _children(pid):
             with contextlib.suppress(OSError):
                 if time.monotonic() < until_s and can_handle(child, number):

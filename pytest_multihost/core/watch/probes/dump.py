@@ -94,6 +94,7 @@ def dump_stacks(
         dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
     for rank, file in request_dump(world, own, directory, "children").items():
         dumps[rank] = replace(dumps[rank], children=_read_children(_read(file), rank=rank))
+        file.unlink(missing_ok=True)
     computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
