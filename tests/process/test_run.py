@@ -337,8 +337,8 @@ def test_the_clock_of_a_script_is_the_machines(tmp_path: Path) -> None:
     assert (code, printed.count("False")) == (0, 2)
 
 
-def join(path: Path, source: str) -> list[subprocess.Popen[str]]:
-    """Start two processes as torchrun does; each runs the same command."""
+def join(path: Path, source: str, **variables: str) -> list[subprocess.Popen[str]]:
+    """Start two processes as torchrun does, with more variables; each runs the same command."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -347,7 +347,7 @@ def join(path: Path, source: str) -> list[subprocess.Popen[str]]:
         subprocess.Popen(
             [sys.executable, "-m", "pytest_multihost.core.command.main", "run", "train.py"],
             cwd=path,
-            env={**os.environ, **shared, "RANK": str(rank)},
+            env={**os.environ, **shared, "RANK": str(rank), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -364,6 +364,23 @@ def test_processes_of_a_launcher_join(tmp_path: Path) -> None:
     assert [each.returncode for each in processes] == [0, 0]
     assert sorted(first.splitlines()) == ["[rank 0] 0 of 2", "[rank 1] 1 of 2"]
     assert second == ""
+
+
+def test_the_others_end_after_a_process_of_rank_0_that_takes_long_to_end(tmp_path: Path) -> None:
+    """A launcher blames the first process that fails."""
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import atexit, os, time
+if os.environ.get("RANK") == "0" and "PYTEST_MULTIHOST_JOB" not in os.environ:
+    atexit.register(time.sleep, 3)
+"""
+    )
+    first, second = join(tmp_path, "raise SystemExit(1)\n", PYTHONPATH=str(tmp_path))
+    second.wait(100)
+    assert first.poll() is not None
+    assert [each.wait(100) for each in (first, second)] == [1, 1]
+    for each in (first, second):
+        each.communicate()
 
 
 def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
