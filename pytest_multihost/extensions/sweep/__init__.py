@@ -14,10 +14,13 @@ offers them. A sweep uses the following modules, in this order; all their functi
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
+
+`made_with` finds out whether the results of an earlier sweep still say something.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.report.renderer import Renderer
+    from pytest_multihost.core.services import ServiceKind
     from pytest_multihost.hookspecs import Commands
 
 SIGNATURE = (
@@ -66,9 +70,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Declare the marker, and note the time: files that change from now on are noticed."""
     from pytest_multihost.extensions.sweep.families import FAMILIES
+    from pytest_multihost.extensions.sweep.options import BEGAN_S
 
+    config.stash[BEGAN_S] = time.time()
     config.addinivalue_line("markers", SIGNATURE.format(families=", ".join(FAMILIES)))
 
 
@@ -98,15 +104,35 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     request, spec = item.stash.get(REQUEST, None), (yield)
     if request is None:
         return spec
+    from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
     return replace(
-        spec,
+        recording(spec),
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
     )
+
+
+@hookimpl
+def pytest_multihost_services() -> Sequence[ServiceKind]:
+    """Offer the service that records the code of ranks."""
+    from pytest_multihost.extensions.sweep.made_with.service import RECORDER
+
+    return [RECORDER]
+
+
+@hookimpl
+def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Keep the record of the code of an undisturbed run, before its directory is removed."""
+    from pytest_multihost.extensions.sweep.marker import REQUEST, USED_CODE
+
+    if item.stash.get(REQUEST, None) is not None:
+        from pytest_multihost.extensions.sweep.made_with.service import read_record
+
+        item.stash[USED_CODE] = read_record(attempt.scratch)
 
 
 @hookimpl
@@ -119,7 +145,7 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
         return None
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
-    return sweeps_of(item.config).explore(request, attempt)
+    return sweeps_of(item.config).explore(item, request, attempt)
 
 
 @hookimpl

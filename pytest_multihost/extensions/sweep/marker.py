@@ -52,6 +52,10 @@ REQUEST = pytest.StashKey[SweepRequest]()
 """The request of a test; absent if the test is not swept."""
 
 
+USED_CODE = pytest.StashKey[frozenset[str]]()
+"""The files of code that the ranks of a test's undisturbed run have loaded."""
+
+
 def read_sweep_request(
     item: pytest.Item, settings: Settings
 ) -> tuple[SweepRequest | None, list[str]]:

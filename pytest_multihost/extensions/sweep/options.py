@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
@@ -48,3 +50,6 @@ BUDGET: Option[float] = Option(
 
 CONTINUE = "multihost_sweep_continue"
 """The switch --multihost-sweep-continue."""
+
+BEGAN_S = pytest.StashKey[float]()
+"""When pytest began, in seconds since 1970."""

@@ -32,6 +32,7 @@ from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
     disturbance_text,
+    earlier_texts,
     families_text,
     left_out_texts,
     mending,
@@ -183,6 +184,7 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
     if result.runs:
         yield "outcomes", [outcomes_text(result.runs)]
     yield "left out", left_out_texts(result)
+    yield "earlier", earlier_texts(result)
     yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
     gone = "was accepted and no longer occurs: remove it from the acceptance file"
     yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]

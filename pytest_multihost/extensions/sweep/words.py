@@ -272,6 +272,20 @@ def left_out_texts(result: SweepResult) -> list[str]:
     ]
 
 
+def earlier_texts(result: SweepResult) -> list[str]:
+    """Return how many results of an earlier sweep were used, and why others were not."""
+    earlier = result.earlier
+    if earlier is None:
+        return []
+    if earlier.reason is None:
+        is_ = "is" if earlier.used == 1 else "are"
+        count = plural(earlier.used, "result")
+        return [f"{count} {is_} of an earlier sweep"] if earlier.used else []
+    were = "was" if earlier.unused == 1 else "were"
+    count = plural(earlier.unused, "result")
+    return [f"{count} of an earlier sweep {were} not used because {earlier.reason}"]
+
+
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
     """Return the roles in words, such as "rank 0; ranks 1-3"."""
     return "; ".join(rank_set(role) for role in roles)

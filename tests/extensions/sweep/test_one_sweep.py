@@ -241,3 +241,15 @@ def test_what_is_undecided_makes_way_for_what_is_not() -> None:
     sweep = OneSweep(deque([once, onwards, other]))
     steps = [sweep.next_step(has_time=True) for _ in range(2)]
     assert [each.disturbance for each in steps if each] == [once, other]
+
+
+def test_nothing_is_left_out_for_lack_of_time_where_time_was_left() -> None:
+    """What an earlier sweep has shown makes others redundant: they are known."""
+    weak, same = disturbance(1), replace(disturbance(1), fault=disturbance(2).fault)
+    sweep = OneSweep(deque())
+    sweep.runs.append(run_of(Step(weak, "sweep"), "left waiting", "a.py"))
+    sweep.add([same])
+    while sweep.next_step(has_time=True) is not None:
+        pass
+    sweep.stop("budget")
+    assert [each.reason for each in sweep.left_out] == ["known"]

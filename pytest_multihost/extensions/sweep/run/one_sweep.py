@@ -70,6 +70,7 @@ class OneSweep:
     _kept: set[Disturbance] = field(default_factory=set)
     _last_artifacts: int = 0
     _found: tuple[Weakness, ...] | None = None
+    _lacked_time: bool = False
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
@@ -85,6 +86,10 @@ class OneSweep:
             LeftOut(reason, family, count)
             for (reason, family), count in sorted(self._left_out.items())
         )
+
+    def add(self, disturbances: Iterable[Disturbance]) -> None:
+        """Add disturbances to run; sets aside those about which the runs so far say enough."""
+        self._reorder((*self.rest, *disturbances))
 
     def leave_out(self, reason: str, disturbances: Iterable[Disturbance]) -> None:
         """Count disturbances that are not run, with the reason."""
@@ -106,6 +111,7 @@ class OneSweep:
             return None  # it runs alone
         if self._again:
             return self._again.popleft()
+        self._lacked_time |= bool(self.rest) and not has_time
         if self.rest and has_time:
             running = [each.disturbance for each in self._running if each.purpose == "sweep"]
             first = next((e for e in self.rest if order_rest([e], self.runs, running)), None)
@@ -220,7 +226,13 @@ class OneSweep:
         return sum(weak) / len(weak) * len(self.weaknesses) if weak else 0.0
 
     def stop(self, reason: str) -> None:
-        """Skip all remaining disturbances, with a reason."""
+        """Skip all remaining disturbances, with a reason.
+
+        The reason "budget" is only that of a sweep that lacked time; without it, the remaining ones
+        are redundant.
+        """
+        if reason == "budget" and not self._lacked_time:
+            reason = "known"
         waiting = [e.disturbance for e in (*self._again, *self._running) if e.purpose == "sweep"]
         self.leave_out(reason, (*waiting, *self.rest))
         self.leave_out("known", self._known)

@@ -41,23 +41,35 @@ from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
-from pytest_multihost.extensions.sweep.marker import SweepRequest
-from pytest_multihost.extensions.sweep.options import CONTINUE
+from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
+from pytest_multihost.extensions.sweep.made_with.comparison import combined
+from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
+from pytest_multihost.extensions.sweep.made_with.service import (
+    read_record,
+    recording_into,
+    write_known,
+)
+from pytest_multihost.extensions.sweep.made_with.settings import settings_of
+from pytest_multihost.extensions.sweep.marker import USED_CODE, SweepRequest
+from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
+    EarlierRuns,
+    MadeWith,
     SweepPlan,
     SweepResult,
     SweepStatus,
 )
-from pytest_multihost.extensions.sweep.run.earlier import earlier_result
+from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
+    earlier_texts,
     headline_text,
     left_out_texts,
     survives_text,
@@ -125,10 +137,13 @@ class Sweeps:
             self._lanes.close()
             self._lanes = None
 
-    def explore(self, request: SweepRequest, attempt: CompletedAttempt) -> Analysis:
+    def explore(
+        self, item: pytest.Item, request: SweepRequest, attempt: CompletedAttempt
+    ) -> Analysis:
         """Sweep a test whose undisturbed run is over, and return the analysis.
 
         Args:
+            item: The test.
             request: The families, budget and functions of the sweep.
             attempt: The undisturbed run, with its recorded points.
 
@@ -136,7 +151,7 @@ class Sweeps:
             KeyboardInterrupt: Ctrl-C or SIGTERM; the results so far have been shown.
             LaunchError: The harness broke; the results so far have been shown.
         """
-        result = self.sweep(request, attempt)
+        result = self.sweep(item, request, attempt)
         summary = summary_text(result)
         if result.status == "interrupted":
             self.run.tally.lines.append(summary)
@@ -156,7 +171,9 @@ class Sweeps:
     def _hides_failures(self) -> bool:
         return bool(self.run.config.getoption("tbstyle", "auto") == "no")
 
-    def sweep(self, request: SweepRequest, attempt: CompletedAttempt) -> SweepResult:
+    def sweep(
+        self, item: pytest.Item, request: SweepRequest, attempt: CompletedAttempt
+    ) -> SweepResult:
         """Sweep a test, write sweep.json and its page, and return the result."""
         plan = attempt.plan
         self.broken = None
@@ -165,7 +182,7 @@ class Sweeps:
         if reason is not None:
             result = replace(result, status="not swept", reason=reason)
         else:
-            result = self._sweep(result, plan, request, attempt)
+            result = self._sweep(item, result, request, attempt)
         with self.run.tally.noting(f"{result.nodeid}: the result of the sweep"):
             write_sweep(attempt.directory, result)
         with self.run.tally.noting(f"{result.nodeid}: the page of the sweep"):
@@ -173,9 +190,13 @@ class Sweeps:
         return result
 
     def _sweep(
-        self, result: SweepResult, plan: Plan, request: SweepRequest, attempt: CompletedAttempt
+        self,
+        item: pytest.Item,
+        result: SweepResult,
+        request: SweepRequest,
+        attempt: CompletedAttempt,
     ) -> SweepResult:
-        world, began_s = attempt.judged.result, time.monotonic()
+        plan, world, began_s = attempt.plan, attempt.judged.result, time.monotonic()
         size = world.spec.size
         points = recorded_points(world.history, attempt.judged.context.place)
         planned = plan_sweep(
@@ -190,7 +211,10 @@ class Sweeps:
         planned = replace(planned, disturbances=(*suspected, *planned.disturbances))
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
-        sweep = self._begin(result, plan)
+        used, read = item.stash[USED_CODE], partial(self._made_with, item, attempt)
+        made_with = read(used)
+        sweep, earlier = self._begin(replace(result, made_with=made_with), plan)
+        taken_over = len(sweep.runs)
         runner = _Runner(
             lanes=self._open(),
             sweep=sweep,
@@ -205,6 +229,7 @@ class Sweeps:
         )
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
+        write_known(scratch, used)
         status: SweepStatus = "passed"
         reason: str | None = None
         try:
@@ -218,6 +243,9 @@ class Sweeps:
             sweep.stop("interrupted")
             self._open().stop()
         finally:
+            made_with = combined(read(used | read_record(scratch)), made_with)
+            if earlier is not None and earlier.result.made_with and not earlier.reason:
+                made_with = combined(made_with, earlier.result.made_with)
             shutil.rmtree(scratch, ignore_errors=True)
             runner.line.close()
         sweep.stop("budget")
@@ -240,6 +268,8 @@ class Sweeps:
             unmet_acceptances=tuple(map(str, unmet)),
             duration_s=round(time.monotonic() - began_s, 3),
             lanes=self._open().size,
+            made_with=made_with,
+            earlier=_earlier_runs(earlier, taken_over),
         )
 
     def _suspected(self, attempt: CompletedAttempt, *, class_: int) -> list[Disturbance]:
@@ -256,14 +286,37 @@ class Sweeps:
             _suspicion(fault, where, number) for number, (fault, where) in enumerate(found, class_)
         ]
 
-    def _begin(self, result: SweepResult, plan: Plan) -> OneSweep:
-        """Return the sweep to run, with the runs of an earlier sweep if it is to be continued."""
+    def _made_with(
+        self, item: pytest.Item, attempt: CompletedAttempt, used: frozenset[str]
+    ) -> MadeWith:
+        """Return what runs depend on whose ranks have loaded these files of code."""
+        config = self.run.config
+        plugins = {getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins()}
+        project = Project(
+            root=config.rootpath,
+            own=item.path,
+            test_files=tuple(config.getini("python_files")),
+            plugins=frozenset(filter(None, plugins)),
+            temporary=base_temp(config),
+            began_s=config.stash[BEGAN_S],
+        )
+        code = read_code(used | loaded_files(), project)
+        settings = settings_of(config, attempt.plan, attempt.judged.result.spec)
+        return MadeWith(
+            code=code.digests, packages=code.packages, settings=settings, changed=code.changed
+        )
+
+    def _begin(self, result: SweepResult, plan: Plan) -> tuple[OneSweep, EarlierSweep | None]:
+        """Return the sweep to run, and the earlier one if it is to be continued."""
         todo = list(result.plan.disturbances)
         sweep = OneSweep(deque())
         possible = [each for each in todo if self._can_run(plan, each)]
         sweep.leave_out("machine", (each for each in todo if each not in possible))
-        if self.run.config.getoption(CONTINUE):
-            earlier = earlier_result(self.run.folder.base, result)
+        earlier = None
+        if self.run.config.getoption(CONTINUE) and result.made_with is not None:
+            earlier = earlier_sweep(
+                self.run.folder.base, result, result.made_with, self.run.config.rootpath
+            )
             # Keyed by text, because a fault that returns NaN is not equal to itself once read.
             known = {repr(each.disturbance.fault): each for each in earlier.runs} if earlier else {}
             again = []
@@ -273,8 +326,8 @@ class Sweeps:
                 else:
                     sweep.runs.append(replace(run, disturbance=each, directory=None))
             possible = again
-        sweep.rest.extend(possible)
-        return sweep
+        sweep.add(possible)
+        return sweep, earlier
 
     def _can_run(self, plan: Plan, disturbance: Disturbance) -> bool:
         """Return whether this machine and the user's launch mode allow a disturbance."""
@@ -308,7 +361,7 @@ class Sweeps:
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = self._disturbed(world.spec, step.disturbance)
+        spec = recording_into(self._disturbed(world.spec, step.disturbance), scratch)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
@@ -333,6 +386,16 @@ class Sweeps:
             run_id=self.run.folder.run_id,
             environment=package_versions(),
         )
+
+
+def _earlier_runs(earlier: EarlierSweep | None, used: int) -> EarlierRuns | None:
+    if earlier is None:
+        return None
+    return EarlierRuns(
+        used=used,
+        unused=len(earlier.result.runs) if earlier.reason else 0,
+        reason=earlier.reason or None,
+    )
 
 
 PLUGIN = "multihost_sweeps"
@@ -362,7 +425,8 @@ def summary_text(result: SweepResult) -> str:
     left_out = [f"left out {each}" for each in left_out_texts(result)]
     unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
     chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
-    return f"{result.nodeid}: {'; '.join((survives_text(result), *chance, *left_out, *unmet))}"
+    texts = (survives_text(result), *chance, *left_out, *earlier_texts(result), *unmet)
+    return f"{result.nodeid}: {'; '.join(texts)}"
 
 
 def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
