@@ -332,6 +332,26 @@ def test_a_process_that_finds_no_controller_says_so(processes: Processes) -> Non
     assert processes.codes == [1]
 
 
+def test_a_listener_that_is_not_rank_0_is_given_up_at_the_start_up_limit(
+    processes: Processes,
+) -> None:
+    """It accepts, and never answers; the message has its address and what was seen."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        attach(
+            processes,
+            2,
+            "--multihost-startup-timeout=2",
+            ranks=(1,),
+            PYTEST_MULTIHOST_ADDRESS=address,
+            PYTEST_MULTIHOST_SECRET="0123456789abcdef" * 2,
+        )
+        processes.finish()
+    assert "rank 1 has not found rank 0" in processes.output[0]
+    assert f"{address}: the connection is accepted, and nothing is sent" in processes.output[0]
+    assert processes.codes == [1]
+
+
 def test_a_controller_that_collects_for_long_is_waited_for(processes: Processes) -> None:
     """Longer than one that is not there: it listens from its start."""
     (processes.path / "conftest.py").write_text(

@@ -248,7 +248,10 @@ _TRY_S = 5.0
 """Timeout for connecting to one address."""
 
 _COLLECT_S = 600.0
-"""How long rank 0 may take to answer once its port is listening; it may still be collecting."""
+"""How long rank 0 may take to answer once its port is listening; it may still be collecting.
+
+Only where rank 0 has written its address into the rendezvous file. At an address that the user or
+the launcher gives, something else may listen."""
 
 
 @dataclass(slots=True)
@@ -305,7 +308,9 @@ class Connector:
             seen=seen or f"There is no rendezvous file {self.rendezvous.file}.",
             remedy=(
                 "Rank 0's process must run the same command. Where the machines share no folder,"
-                " set PYTEST_MULTIHOST_SECRET and PYTEST_MULTIHOST_ADDRESS in all of them."
+                " set PYTEST_MULTIHOST_SECRET and PYTEST_MULTIHOST_ADDRESS in all of them. If rank"
+                " 0 still collects, give it more time: --multihost-startup-timeout=SECONDS. If"
+                " something else listens at that address, name another port."
             ),
         )
 
@@ -324,7 +329,8 @@ class Connector:
                 frames = stream.await_frames(until_s)
             except TimeoutError:
                 self.seen[address] = "it accepted the connection and sent nothing"
-                self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
+                if self.rendezvous.secret is None:  # rank 0 itself has written the address
+                    self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
                 return None
             except (OSError, RefusedError) as error:
                 self.seen[address] = str(error) or type(error).__name__
