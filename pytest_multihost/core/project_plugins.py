@@ -104,6 +104,8 @@ def _paths_behind() -> Iterator[None]:
 
 def _why(error: BaseException) -> str:
     """Return why a plugin could not be loaded."""
+    if isinstance(error, RecursionError):
+        return f"a configuration file or a plugin is nested too deeply: {error}"
     cause = getattr(error, "cause", None)  # the error that a conftest.py raised
     text = str(error) if cause is None else f"{getattr(error, 'path', '')}: {cause!r}"
     return text or repr(error)

@@ -326,8 +326,9 @@ _INI = " (ini)"
 def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
     """Return the texts of the options in the token of --multihost-replay."""
     text = config.getoption("multihost_replay")
-    if not text:
+    if text is None:
         return {}
+    _check_given("--multihost-replay", text)
     from pytest_multihost.core.model.replay import read_token
 
     try:
@@ -336,10 +337,27 @@ def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
         raise pytest.UsageError(f"--multihost-replay: {error}") from None
 
 
+def _check_given(flag: str, text: object) -> None:
+    """Raise a UsageError for an empty option of the command line, which would change nothing."""
+    if text == "":
+        raise pytest.UsageError(
+            f"{flag}: its value is empty\n"
+            f"Seen: {flag} '', as from a shell variable that is not set.\n"
+            f"Give it a value, or leave {flag} out."
+        )
+
+
 def _source(
     config: pytest.Config, option: Option[Any], token: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Return the first source that sets an option, by its name for users, and the text there."""
+    """Return the first source that sets an option, by its name for users, and the text there.
+
+    An empty variable or setting sets nothing.
+
+    Raises:
+        pytest.UsageError: The option on the command line is empty.
+    """
+    _check_given(_flags(option)[0], config.getoption(option.dest))
     sources = {
         _flags(option)[0]: config.getoption(option.dest),
         "the replay token": token.get(option.name),
