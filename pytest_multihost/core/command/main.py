@@ -23,6 +23,12 @@ from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
+from pytest_multihost.core.standard_streams import (
+    ENDED_BY_PIPE,
+    drop_output,
+    has_lost_its_reader,
+    open_closed_streams,
+)
 
 if TYPE_CHECKING:
     import pluggy
@@ -205,7 +211,26 @@ def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
 
 
 def main() -> int:
-    """Run a command; return its exit code, which is 1 if an error ended it."""
+    """Run a command; return its exit code.
+
+    This is 1 if an error ended it, and that of SIGPIPE if nobody reads its output any more, as
+    after ``| head -1``.
+    """
+    open_closed_streams()
+    try:
+        code = _run_command()
+        sys.stdout.flush()  # an error shows here, and not at the end of the interpreter
+    except OSError as error:
+        if not has_lost_its_reader(sys.stdout):
+            sys.stderr.write(f"the output cannot be written: {error}\n")
+            code = 1
+        else:
+            code = ENDED_BY_PIPE
+        drop_output(sys.stdout)
+    return code
+
+
+def _run_command() -> int:
     hook = new_plugin_manager().hook
     parser, names = make_parser(hook)
     command = next(iter(sys.argv[1:]), "")
@@ -219,6 +244,8 @@ def main() -> int:
     try:
         code: int = options.act(options, hook)
     except (MultihostError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and has_lost_its_reader(sys.stdout):
+            raise
         sys.stderr.write(f"{error}\n")
         return 1
     return code

@@ -39,6 +39,7 @@ from pytest_multihost.core.pytest_plugin.options import (
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 from pytest_multihost.core.registry import register_extensions
+from pytest_multihost.core.standard_streams import open_closed_streams
 
 if TYPE_CHECKING:
     from pytest_multihost.core.launch import Launcher
@@ -52,6 +53,7 @@ __all__ = ["shared_tmp_path", "world"]
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare options and ini values, including those of plugins that are registered later."""
+    open_closed_streams()  # before the first socket, which would get such a stream's descriptor
     _check_package()
     offered = OfferedOptions(parser)
     pluginmanager.register(offered, OFFERED)
