@@ -348,7 +348,7 @@ def test_a_listener_that_is_not_rank_0_is_given_up_at_the_start_up_limit(
         )
         processes.finish()
     assert "rank 1 has not found rank 0" in processes.output[0]
-    assert f"{address}: the connection is accepted, and nothing is sent" in processes.output[0]
+    assert f"{address}: it accepted the connection and sent nothing" in processes.output[0]
     assert processes.codes == [1]
 
 
