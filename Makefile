@@ -7,6 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # Most tests wait most of the time - for deadlines, for windows of quiet - so two at a time halve it.
 PYTEST_JOBS ?= 2
+PYTEST8 ?= 8.3.5
 CORPUS_ARGS ?=
 LATENT_ARGS ?=
 FOUND_ARGS ?=
@@ -27,13 +28,14 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
+.PHONY: help demo worlds test suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
+	@echo "  PYTEST8=8.4.2 picks the version of make test-pytest8; the default is 8.3.5."
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test and make test-python."
 	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
 	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
@@ -87,6 +89,10 @@ worlds: $(READY) ## Run one small world of RANKS=2 ranks over BACKEND=gloo
 RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 test: lint ## Lint and the whole test suite: about 25 minutes on two cores
+	@$(MAKE) --no-print-directory suite
+
+# make test-pytest8 runs it with another BIN.
+suite: $(READY)
 	@status=0; $(RUN_TESTS) || status=$$?; \
 	if [ $$status -ne 1 ]; then exit $$status; fi; \
 	failed=$$($(BIN)/python -m pytest --collect-only -q --lf --lfnf=none 2>/dev/null | grep -c '::'); \
@@ -152,19 +158,25 @@ corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
 	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
 
-SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+# An environment for each version: .venv again, by hard links, with another pytest and a
+# pytest-asyncio that accepts it. Its packages must lie in its own site-packages, because frames and
+# files are told apart by these folders. pip replaces files and never writes into one, and so do
+# Python and sed: .venv stays as it is.
+PYTEST8_VENV := .venv-pytest8/$(PYTEST8)
+PYTEST8_READY := $(PYTEST8_VENV)/ready-pytest8
 
-# The oldest pytest that is supported, and a pytest-asyncio that accepts it, before all else of .venv.
-.venv-pytest8/ready: $(READY)
-	"$(PYTHON)" -m venv --without-pip .venv-pytest8
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-pytest8/first/site-packages \
-	  pytest==8.3.5 pytest-asyncio==1.1.0
-	printf '%s\n' "$(CURDIR)" "$(CURDIR)/.venv-pytest8/first/site-packages" "$$($(BIN)/python -c '$(SITE)')" \
-	  > "$$(.venv-pytest8/bin/python -c '$(SITE)')/beside.pth"
+$(PYTEST8_READY): $(READY)
+	@echo "== Making $(PYTEST8_VENV): .venv with pytest $(PYTEST8)"
+	@rm -rf $(PYTEST8_VENV)
+	@mkdir -p .venv-pytest8
+	@cp --archive --link .venv $(PYTEST8_VENV)
+	@grep --directories=skip --files-with-matches --binary-files=without-match '^#!.*/.venv/bin/python' $(PYTEST8_VENV)/bin/* \
+	  | xargs sed --in-place '1s|/.venv/bin/|/$(PYTEST8_VENV)/bin/|'
+	$(PYTEST8_VENV)/bin/python -m pip install --quiet --no-deps pytest==$(PYTEST8) pytest-asyncio==1.1.0
 	@touch $@
 
-test-pytest8: .venv-pytest8/ready ## The tests of the plugin on pytest 8.3, the oldest that is supported
-	.venv-pytest8/bin/python -m pytest tests/unit tests/plugin tests/engine tests/examples $(PYTEST_ARGS)
+test-pytest8: $(PYTEST8_READY) ## The whole test suite on PYTEST8=8.3.5, the oldest pytest that is supported
+	@$(MAKE) --no-print-directory suite BIN=$(PYTEST8_VENV)/bin
 
 latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang: LATENT_ARGS='--budget 30'
 	$(BIN)/python benchmarks/latent.py $(LATENT_ARGS)

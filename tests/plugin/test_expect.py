@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtimes import needs_pytest_9
+from runtimes import needs_pytest
 
 LATE = """
 import pytest, time
@@ -149,7 +149,7 @@ def test_a_connection_that_the_expected_death_closes_is_harmless(run_worlds) -> 
     worlds.run.assert_outcomes(passed=1)
 
 
-@needs_pytest_9("has no subtests")
+@needs_pytest((9, 0), "has no subtests")
 def test_a_failed_subtest_fails_a_test_that_ends_as_expected(run_worlds) -> None:
     """It is a check of the test's own, also in the rank that dies."""
     worlds = run_worlds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runtimes import needs_pytest_9
+from runtimes import needs_pytest
 
 
 def test_capsys_capfd_caplog_and_monkeypatch_work(run_worlds) -> None:
@@ -154,7 +154,7 @@ def test_warnings_as_errors_do_not_disturb_the_harness(run_worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-@needs_pytest_9("has no subtests")
+@needs_pytest((9, 0), "has no subtests")
 def test_subtests_are_folded_by_name_and_outcome(run_worlds) -> None:
     """A subtest that fails in one rank is named with it, and fails the test."""
     worlds = run_worlds(

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runtimes import needs_pytest_9
+from runtimes import needs_pytest
 
 HEADER = """
 import asyncio, atexit, gc, logging, os, socket, sys, threading, time, unittest, warnings
@@ -302,7 +302,7 @@ def test_it():
 """
 
 
-@needs_pytest_9("does not wait for a thread's exception")
+@needs_pytest((8, 4), "does not wait for a thread's exception")
 def test_a_thread_may_raise_after_the_test(run_worlds) -> None:
     """Plain pytest has it where the thread ends before pytest does: a few milliseconds."""
     worlds = run_worlds(LATE, "-W", "error")

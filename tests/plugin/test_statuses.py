@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtimes import needs_pytest_9
+from runtimes import needs_pytest
 
 HEADER = """
 import os, pytest, time
@@ -218,7 +218,7 @@ def test_an_error_of_the_teardown_hides_no_skip_and_no_xfail(
     assert "disk quota exceeded" in worlds.stdout
 
 
-@needs_pytest_9("has no subtests")
+@needs_pytest((9, 0), "has no subtests")
 def test_a_planned_kill_hides_no_failed_subtest_of_its_rank(run_worlds) -> None:
     """The rank had checked something before it was killed."""
     worlds = run_worlds(

@@ -17,9 +17,14 @@ _ERROR = re.compile(
 """What a run of pytest says of a test that needs a runtime."""
 
 
-def needs_pytest_9(reason: str) -> pytest.MarkDecorator:
-    """Return the mark of a test of what pytest has since version 9."""
-    return pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason=f"pytest 8 {reason}")
+def needs_pytest(first: tuple[int, int], reason: str) -> pytest.MarkDecorator:
+    """Return the mark of a test of what pytest has since version `first`.
+
+    Args:
+        reason: What an older pytest lacks, to be read after its name.
+    """
+    is_older = pytest.version_tuple[:2] < first
+    return pytest.mark.skipif(is_older, reason=f"pytest {pytest.__version__} {reason}")
 
 
 def needs(runtime: str) -> pytest.MarkDecorator:

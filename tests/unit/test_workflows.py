@@ -65,7 +65,7 @@ def test_our_workflow_runs_targets_that_exist() -> None:
     }
     for call in calls:
         assert re.search(rf"^{call.split()[1]}:", makefile, re.MULTILINE), call
-        for variable in re.findall(r"\b([A-Z_]+)=", call):
+        for variable in re.findall(r"\b([A-Z0-9_]+)=", call):
             assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), call
 
 
@@ -79,6 +79,20 @@ def test_our_workflow_has_every_python_rank_and_backend() -> None:
         assert matrix["python"] == [each for each in named if re.fullmatch(r"3\.\d+", each)]
     assert jobs["worlds"]["strategy"]["matrix"]["backend"] == ["none", "gloo", "jax"]
     assert len(jobs["worlds"]["strategy"]["matrix"]["ranks"]) > 1
+
+
+def test_our_workflow_runs_the_suite_on_the_oldest_pytest_and_on_the_newest() -> None:
+    """The oldest is the one that the package asks for; the newest is pinned for all other jobs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (oldest,) = (each for each in project["project"]["dependencies"] if each.startswith("pytest>="))
+    (pinned,) = (each for each in project["dependency-groups"]["test"] if "pytest==" in each)
+    run = read(OURS)["jobs"]["pytest8"]["strategy"]["matrix"]["pytest"]
+    default = re.search(r"^PYTEST8 \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert default
+    assert default[1] == run[0]
+    assert run[0].startswith(f"{oldest.removeprefix('pytest>=')}.")
+    assert project["tool"]["pytest"]["ini_options"]["minversion"] == oldest.removeprefix("pytest>=")
+    assert pinned.startswith("pytest==9.")
 
 
 @pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem)
