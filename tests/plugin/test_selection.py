@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+from runtimes import needs_pytest
 
 SIZES = """
 import pytest
@@ -55,6 +56,40 @@ def test_command_line_beats_environment_beats_ini(
     monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "4")
     assert sizes(run_worlds(SIZES))["test_bare"] == 4
     assert sizes(run_worlds(SIZES, "--ranks=1"))["test_bare"] == 1
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "tool.pytest.ini_options",
+        pytest.param("tool.pytest", marks=needs_pytest((9, 0), "does not read this table")),
+    ],
+)
+def test_pyproject_sets_options(run_worlds, pytester: pytest.Pytester, table: str) -> None:
+    """In the table that every pytest reads, and in the typed one of pytest 9."""
+    pytester.makepyprojecttoml(
+        f"""
+        [{table}]
+        minversion = "8.3"
+        multihost_ranks = "1,4"
+        multihost_timeout = "50"
+        multihost_require = true
+        """
+    )
+    found = sizes(run_worlds(SIZES))
+    assert found == {"test_bare[1]": 1, "test_bare[4]": 4, "test_fixed": 3}
+
+
+@pytest.mark.parametrize("ranks", ["[1, 4]", '["1", "4"]'])
+def test_a_list_in_pyproject_is_a_usage_error_that_says_what_to_write(
+    run_worlds, pytester: pytest.Pytester, ranks: str
+) -> None:
+    """Pytest 9 refuses it by itself in the table that it alone reads."""
+    pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\nmultihost_ranks = {ranks}")
+    worlds = run_worlds(SIZES)
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "multihost_ranks (ini): must be text, not the list" in worlds.run.stderr.str()
+    assert 'write "1,4"' in worlds.run.stderr.str()
 
 
 def test_axes_with_several_values_come_last_in_the_id(run_worlds) -> None:

@@ -362,9 +362,24 @@ def _source(
         _flags(option)[0]: config.getoption(option.dest),
         "the replay token": token.get(option.name),
         option.variable: os.environ.get(option.variable),
-        f"{option.dest}{_INI}": config.getini(option.dest),
+        f"{option.dest}{_INI}": _text_in_file(config, option),
     }
     return next(((name, text) for name, text in sources.items() if text), ("", ""))
+
+
+def _text_in_file(config: pytest.Config, option: Option[Any]) -> str:
+    """Return what the configuration file sets; empty if nothing.
+
+    Raises:
+        pytest.UsageError: It is a list of pyproject.toml, which pytest before 10 lets pass.
+    """
+    found = config.getini(option.dest)
+    if isinstance(found, list):
+        text = ",".join(map(str, found))
+        raise pytest.UsageError(
+            f'{option.dest}{_INI}: must be text, not the list {found}: write "{text}"'
+        )
+    return str(found)
 
 
 ONE_PROCESS_ALONE: Mapping[str, object] = {
