@@ -158,10 +158,10 @@ corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
 	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
 
-# An environment for each version: .venv again, by hard links, with another pytest and a
-# pytest-asyncio that accepts it. Its packages must lie in its own site-packages, because frames and
-# files are told apart by these folders. pip replaces files and never writes into one, and so do
-# Python and sed: .venv stays as it is.
+# An environment for each version: .venv again, by hard links, with another pytest, a pytest-asyncio
+# that accepts it, and the plugin for subtests, which pytest has since version 9. The packages must
+# lie in its own site-packages, because frames and files are told apart by these folders. pip, Python
+# and sed replace files and never write into one: .venv stays as it is.
 PYTEST8_VENV := .venv-pytest8/$(PYTEST8)
 PYTEST8_READY := $(PYTEST8_VENV)/ready-pytest8
 
@@ -172,7 +172,8 @@ $(PYTEST8_READY): $(READY)
 	@cp --archive --link .venv $(PYTEST8_VENV)
 	@grep --directories=skip --files-with-matches --binary-files=without-match '^#!.*/.venv/bin/python' $(PYTEST8_VENV)/bin/* \
 	  | xargs sed --in-place '1s|/.venv/bin/|/$(PYTEST8_VENV)/bin/|'
-	$(PYTEST8_VENV)/bin/python -m pip install --quiet --no-deps pytest==$(PYTEST8) pytest-asyncio==1.1.0
+	$(PYTEST8_VENV)/bin/python -m pip install --quiet --no-deps \
+	  pytest==$(PYTEST8) pytest-asyncio==1.1.0 pytest-subtests==0.15.0
 	@touch $@
 
 test-pytest8: $(PYTEST8_READY) ## The whole test suite on PYTEST8=8.3.5, the oldest pytest that is supported

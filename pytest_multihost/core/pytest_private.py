@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -134,6 +135,20 @@ def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
     if reporter is not None:
         reporter._tw._file = file
         reporter._tw.hasmarkup = False
+
+
+@contextlib.contextmanager
+def terminal_muted(config: pytest.Config) -> Iterator[None]:
+    """Drop what the terminal reporter writes within the block."""
+    writer: Any = terminal_writer(config)
+    if writer is None:
+        yield
+        return
+    file, writer._file = writer._file, io.StringIO()
+    try:
+        yield
+    finally:
+        writer._file = file
 
 
 _released: list[object] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtimes import needs_pytest
+from runtimes import SUBTESTS
 
 LATE = """
 import pytest, time
@@ -149,7 +149,6 @@ def test_a_connection_that_the_expected_death_closes_is_harmless(run_worlds) -> 
     worlds.run.assert_outcomes(passed=1)
 
 
-@needs_pytest((9, 0), "has no subtests")
 def test_a_failed_subtest_fails_a_test_that_ends_as_expected(run_worlds) -> None:
     """It is a check of the test's own, also in the rank that dies."""
     worlds = run_worlds(
@@ -164,7 +163,8 @@ def test_a_failed_subtest_fails_a_test_that_ends_as_expected(run_worlds) -> None
                     assert world.size == 3
                 os._exit(3)
             world.barrier("b")
-        """
+        """,
+        *SUBTESTS,
     )
     assert worlds.verdicts["test_it"]["status"] == "failed"
     assert "but rank 1: contains 1 failed subtest" in worlds.stdout

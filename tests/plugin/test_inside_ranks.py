@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from runtimes import needs_pytest
+from runtimes import SUBTESTS
 
 
 def test_capsys_capfd_caplog_and_monkeypatch_work(run_worlds) -> None:
@@ -154,7 +155,20 @@ def test_warnings_as_errors_do_not_disturb_the_harness(run_worlds) -> None:
     worlds.run.assert_outcomes(passed=1)
 
 
-@needs_pytest((9, 0), "has no subtests")
+def subtests_shown(worlds) -> list[tuple[str, str, str]]:
+    """Return description, parameter and outcome of each line about a subtest, in order.
+
+    Pytest 9 writes "SUBPASSED[part] (i='0')"; the plugin for pytest 8, "[part] (i=0) SUBPASS".
+    """
+    found = []
+    for line in worlds.stdout.splitlines():
+        named = re.search(r"\[(part.*)\] \(i='?(\d)'?\)", line)
+        outcome = re.search("SUB(PASS|FAIL)", line)
+        if line.startswith("test_worlds.py::test_it ") and named and outcome:
+            found.append((named[1], named[2], outcome[1]))
+    return found
+
+
 def test_subtests_are_folded_by_name_and_outcome(run_worlds) -> None:
     """A subtest that fails in one rank is named with it, and fails the test."""
     worlds = run_worlds(
@@ -168,12 +182,36 @@ def test_subtests_are_folded_by_name_and_outcome(run_worlds) -> None:
                     assert (world.rank, i) != (2, 1)
         """,
         "-v",
+        *SUBTESTS,
     )
-    assert worlds.stdout.count("SUBPASSED[part] (i='0')") == 1
-    assert worlds.stdout.count("SUBPASSED[part [ranks 0,1]] (i='1')") == 1
-    assert worlds.stdout.count("SUBFAILED[part [rank 2]] (i='1')") >= 1
+    assert sorted(subtests_shown(worlds)) == [
+        ("part", "0", "PASS"),
+        ("part [rank 2]", "1", "FAIL"),
+        ("part [ranks 0,1]", "1", "PASS"),
+    ]
     assert "rank 2: contains 1 failed subtest" in worlds.stdout
+    # The lines are pytest's, not output of the test or of its ranks.
+    assert not re.search("Captured (stdout|rank)", worlds.stdout)
     assert worlds.run.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_subtests_that_pass_are_shown_as_in_ordinary_pytest(run_worlds) -> None:
+    """Once for all ranks, and counted."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=3)
+        def test_it(world, subtests):
+            for i in range(2):
+                with subtests.test("part", i=i):
+                    print("checked")
+        """,
+        "-v",
+        *SUBTESTS,
+    )
+    assert subtests_shown(worlds) == [("part", "0", "PASS"), ("part", "1", "PASS")]
+    assert "1 passed, 2 subtests passed" in worlds.stdout
 
 
 def test_properties_merge_with_rank_suffixes(run_worlds, pytester: pytest.Pytester) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtimes import needs_pytest
+from runtimes import SUBTESTS
 
 HEADER = """
 import os, pytest, time
@@ -218,7 +218,6 @@ def test_an_error_of_the_teardown_hides_no_skip_and_no_xfail(
     assert "disk quota exceeded" in worlds.stdout
 
 
-@needs_pytest((9, 0), "has no subtests")
 def test_a_planned_kill_hides_no_failed_subtest_of_its_rank(run_worlds) -> None:
     """The rank had checked something before it was killed."""
     worlds = run_worlds(
@@ -231,7 +230,8 @@ def test_a_planned_kill_hides_no_failed_subtest_of_its_rank(run_worlds) -> None:
             with subtests.test("sum"):
                 assert world.rank == 0
             world.sync_point("checked")
-        """
+        """,
+        *SUBTESTS,
     )
     verdict = worlds.verdicts["test_it"]
     assert (verdict["status"], verdict["rank_results"][1]["outcome"]) == ("failed", "failed")

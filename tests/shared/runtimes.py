@@ -27,6 +27,10 @@ def needs_pytest(first: tuple[int, int], reason: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_older, reason=f"pytest {pytest.__version__} {reason}")
 
 
+SUBTESTS = () if hasattr(pytest, "Subtests") else ("-p", "pytest_subtests.plugin")
+"""Arguments of a run whose tests have subtests: pytest 8 has them from a plugin."""
+
+
 def needs(runtime: str) -> pytest.MarkDecorator:
     """Return the mark of a test that needs a runtime."""
     return pytest.mark.skipif(runtime in MISSING, reason=f"{runtime} is not installed")

@@ -41,6 +41,7 @@ from pytest_multihost.core.pytest_private import (
     make_longrepr,
     rename_subtest,
     terminal_writer,
+    uncaptured,
 )
 from pytest_multihost.core.report import read_log, without_lines
 from pytest_multihost.core.report.layout import COLOURS, Section
@@ -354,4 +355,5 @@ def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
         report, ranks = same[0][0], {rank for _, rank in same}
         if len(ranks) < attempt.judged.result.spec.size:
             rename_subtest(report, f"[{rank_set(ranks)}]")
-        item.ihook.pytest_runtest_logreport(report=report)
+        with uncaptured(item.config):  # else pytest's line of it would be output of the test
+            item.ihook.pytest_runtest_logreport(report=report)

@@ -55,6 +55,7 @@ from pytest_multihost.core.pytest_private import (
     set_base_temp,
     start_debugger,
     stop_capturing,
+    terminal_muted,
     xfail_in_force,
 )
 from pytest_multihost.core.rank.debugger import RankDebugger
@@ -191,9 +192,15 @@ class RankPlugin:
         """Make each debugger use the terminal when it stops."""
         self._debugger.adapt(pdb)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a subtest's report; the test's own reports are not logged in a rank."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
+        """Send a subtest's report; the test's own reports are not logged in a rank.
+
+        pytest's process writes its line, once for all ranks.
+        """
         self._link.send(SubtestEnded(report.outcome, _serialized(self._config, report)))
+        with terminal_muted(self._config):
+            yield
 
     def pytest_warning_recorded(
         self,
