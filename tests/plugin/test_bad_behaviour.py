@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from runtimes import needs_pytest
 
 HEADER = '''
 import atexit, json, os, pathlib, pytest, resource, signal, socket, struct, subprocess, sys
@@ -348,7 +347,6 @@ def test_it_is_told_for_what_it_is_and_the_next_test_runs(
     check(quick, QUICK, name)
 
 
-@needs_pytest((8, 4), "keeps frames of its hooks in a traceback")
 def test_an_interruption_shows_where_it_was_raised_and_not_our_own_frames(
     quick: dict[str, Told],
 ) -> None:
