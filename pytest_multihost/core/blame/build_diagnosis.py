@@ -92,7 +92,7 @@ def build_diagnosis(
         detected_after_s=silent_s,
         detected_by=DETECTED_BY.get(result.ending, by_event),
         headline=sentence(headline(cause, finding, result), waiting_line(cause, places)),
-        evidence=tuple(evidence(cause, states, result, finding)),
+        evidence=tuple(dict.fromkeys(evidence(cause, states, result, finding))),
         groups=tuple(place_groups(result, context)),
         notes=(*size_notes(causes, states, finding), *notes(causes, result, finding)),
     )

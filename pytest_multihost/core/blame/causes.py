@@ -9,7 +9,7 @@ without evidence: a wrong name makes users search in the wrong place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -26,7 +26,13 @@ from pytest_multihost.core.blame.wait_graph import (
 )
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.event import Effect
-from pytest_multihost.core.model.operation import K, Operation, group_by_value
+from pytest_multihost.core.model.operation import (
+    K,
+    Operation,
+    Payload,
+    group_by_value,
+    payload_text,
+)
 from pytest_multihost.core.model.verdict import Confidence, Kind
 
 
@@ -43,6 +49,9 @@ class Cause:
         at_s: When the cause began, on the monotonic clock; None if unknown.
         error: The exception by which the culprit left the operation, if known.
         cut: The partition that keeps the operation from ending, if any.
+        passed: What ranks passed to the operation, and which ranks, if that does not match.
+        is_silent: Whether nothing is known of the culprits.
+        parts: The causes that this one puts together; empty for a cause of its own.
     """
 
     kind: Kind
@@ -55,6 +64,9 @@ class Cause:
     at_s: float | None = None
     error: str = ""
     cut: Effect | None = None
+    passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    is_silent: bool = False
+    parts: tuple[Cause, ...] = ()
 
     @property
     def concerned_waits(self) -> tuple[Wait, ...]:
@@ -83,11 +95,38 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
 
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     graph = graph_of(waits, states)
-    found = [_cause_of_sink(sink, graph, states) for sink in graph.sinks()]
+    alike = group_by_value((_sort_of(sink, graph, states), sink) for sink in graph.sinks())
+    found = [_cause_of_alike(sinks, graph, states) for sinks in alike.values()]
     told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
     causes = _merged(_late_together(told))
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
     return tuple(sorted(known or causes, key=_precedence))
+
+
+def _sort_of(sink: frozenset[int], graph: WaitGraph, states: States) -> Hashable:
+    """Return what is equal for ranks that are in one collective which all members have entered."""
+    state = states[min(sink)]
+    operation = _first_operation(graph.waits_of(state.rank))
+    if len(sink) > 1 or state.condition != "alive" or state.is_killed or operation is None:
+        return sink
+    return operation.place if operation.kind == "collective" and operation.sequence else sink
+
+
+def _cause_of_alike(
+    sinks: Sequence[frozenset[int]], graph: WaitGraph, states: States
+) -> Cause | None:
+    """Return the one cause of sinks of the same sort."""
+    cause = _cause_of_sink(sinks[0], graph, states)
+    if cause is None or len(sinks) == 1:
+        return cause
+    together = frozenset[int]().union(*sinks)
+    waiting = {*cause.waiting, *together, *graph.waiters(together)} - {*cause.culprits}
+    times_s = [_since_s(graph.waits_of(rank)) for rank in together]
+    return replace(
+        cause,
+        waiting=tuple(sorted(waiting)),
+        at_s=min((each for each in times_s if each is not None), default=None),
+    )
 
 
 def _precedence(cause: Cause) -> tuple[float, int]:
@@ -120,6 +159,7 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
         kind=kind,
         confidence="certain" if is_certain else "likely",
         culprits=(rank,),
+        is_silent=state.is_silent,
         waiting=tuple(sorted(waiters)),
         operation=_first_operation(left or _unanswered(into, state) or into),
         at_s=state.since_s if state.since_s is not None else _since_s(into),
@@ -170,12 +210,14 @@ def _transport(
     operation = _first_operation(own)
     # Groups are compared by their members and by how many groups with these members were made
     # before: equal on all ranks. torch's pg_id is not: each rank counts only its own groups.
+    pair = {state.rank, operation.peer if operation is not None else None}
     fellows = {
         wait.rank
         for wait in graph.waits
         if operation is not None
         and wait.operation is not None
         and wait.operation.place == operation.place
+        and (operation.kind != "transfer" or {wait.rank, wait.operation.peer} == pair)
     }
     errors = {
         rank: left.error
@@ -279,6 +321,78 @@ def as_other_program(cause: Cause) -> Cause:
     return replace(cause, kind="mismatch", culprits=odd, waiting=waiting)
 
 
+def as_other_payload(cause: Cause, states: States) -> Cause:
+    """Return a mismatch if ranks pass tensors of other sizes or types than the others.
+
+    That is so if all members are in one operation in which these must agree, and nothing moves. Of
+    two ranks either may be right, so both are named.
+    """
+    operation = cause.operation
+    if cause.kind != "transport" or cause.culprits or cause.cut is not None or operation is None:
+        return cause
+    passed = dict(_payloads(operation, cause, states))
+    if not all(size for payload in passed.values() for _, size in payload):  # only types are known
+        passed = {rank: tuple((each, 0) for each, _ in found) for rank, found in passed.items()}
+    sorts = group_by_value((payload, rank) for rank, payload in passed.items())
+    if len(sorts) < 2:  # noqa: PLR2004 - they agree
+        return cause
+    odd = tuple(sorted(passed)) if len(passed) == 2 else _fewer(sorts)  # noqa: PLR2004 - a pair
+    waiting = {*cause.waiting, *passed} - {*odd}
+    sides = sorted(
+        ((payload_text(payload), tuple(sorted(ranks))) for payload, ranks in sorts.items()),
+        key=lambda each: (not {*each[1]} & {*odd}, each[1]),
+    )
+    return replace(
+        cause,
+        kind="mismatch",
+        culprits=odd,
+        waiting=tuple(sorted(waiting)),
+        passed=tuple(sides),
+    )
+
+
+def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tuple[int, Payload]]:
+    """Yield what each rank passes to an operation, as far as it is known."""
+    if operation.kind == "transfer":
+        ranks = {wait.rank for wait in cause.waits if wait.operation is operation}
+        sides = [(rank, operation) for rank in ranks]
+        sides += [
+            (operation.peer, each)
+            for rank in ranks
+            if operation.peer is not None and operation.peer in states
+            for each in states[operation.peer].pending
+            if each.kind == "transfer" and each.place == operation.place and each.peer == rank
+            if each.name != operation.name
+        ]
+    else:
+        sides = [
+            (rank, each)
+            for rank, state in states.items()
+            for each in state.known
+            if each.kind == "collective" and each.place == operation.place
+        ]
+    yield from ((rank, each.payload) for rank, each in sides if each.payload)
+
+
+def with_all_culprits(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Return the causes, with all that have culprits put together in front."""
+    blaming = [each for each in causes if each.culprits]
+    others = [each for each in causes if not each.culprits]
+    if len(blaming) < 2:  # noqa: PLR2004 - there is nothing to put together
+        return (*blaming, *others)
+    culprits = {rank for each in blaming for rank in each.culprits}
+    waiting = {rank for each in blaming for rank in each.waiting}
+    is_certain = all(each.confidence == "certain" for each in blaming)
+    together = replace(
+        blaming[0],
+        confidence="certain" if is_certain else "likely",
+        culprits=tuple(sorted(culprits)),
+        waiting=tuple(sorted(waiting - culprits)),
+        parts=tuple(blaming),
+    )
+    return (together, *others)
+
+
 def _first_operation(waits: Sequence[Wait]) -> Operation | None:
     operations = [wait.operation for wait in waits if wait.operation is not None]
     return min(operations, key=lambda each: each.since_s, default=None)
@@ -317,7 +431,7 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     for number, cause in enumerate(causes):
         is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
         late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
-        key = (cause.kind, number if is_event else late_for)
+        key = (cause.kind, cause.is_silent, number if is_event else late_for)
         other = merged.get(key, cause)
         culprits = {*other.culprits, *cause.culprits}
         times_s = [each.at_s for each in (other, cause) if each.at_s is not None]

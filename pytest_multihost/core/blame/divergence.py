@@ -48,7 +48,7 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
     if parting.evidence == "operations":
         return True
     if parting.evidence == "details":
-        return cause.kind == "transport" and cause.cut is None
+        return cause.cut is None and (cause.kind == "transport" or _is_by_payload(cause, parting))
     if cause.kind not in ("finished", "deadlock"):
         return False
     absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]
@@ -66,6 +66,13 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
     )
     is_loop = any(side.count for side in parting.sides if side.operation is None)
     return is_awaited and are_elsewhere and (is_loop or cause.kind == "deadlock" or not absent)
+
+
+def _is_by_payload(cause: Cause, parting: Parting) -> bool:
+    """Return whether what members passed to an operation of this group does not match."""
+    operation = cause.operation
+    is_there = operation is not None and operation.group_key == parting.group
+    return bool(cause.passed) and is_there
 
 
 def _waits_for_all(state: RankState, others: Collection[int]) -> bool:

@@ -22,6 +22,14 @@ def evidence(
     cause: Cause, states: States, result: WorldResult, finding: Finding
 ) -> Iterator[Evidence]:
     """Yield the evidence about the ranks that wait, about the culprits, and about the network."""
+    for part in cause.parts or (cause,):
+        yield from _evidence_of_ranks(part, states, result, finding)
+    yield from effect_evidence(result)
+
+
+def _evidence_of_ranks(
+    cause: Cause, states: States, result: WorldResult, finding: Finding
+) -> Iterator[Evidence]:
     for wait in first_waits(cause):
         operation = wait.operation
         if operation is not None and wait.rank not in cause.culprits:
@@ -50,7 +58,6 @@ def evidence(
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
             yield Evidence(rank, _main_thread(seen), "proc")
-    yield from effect_evidence(result)
 
 
 def _main_thread(seen: RankSnapshot) -> str:
@@ -82,6 +89,8 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         if each.kind == "collective" and each.group_key == operation.group_key
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
+    if last is None and not state.has_recorded(operation.group_key):
+        return Evidence(state.rank, "has left no record of this group", "recorder")
     if last is None:
         return Evidence(state.rank, "has not entered an operation of this group", "recorder")
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank

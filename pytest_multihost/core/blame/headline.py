@@ -22,6 +22,8 @@ _OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
 
 def headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     """Return one line: the culprits, and the operation in which the other ranks wait for them."""
+    if cause.parts:
+        return _together(cause, finding, result)
     size, is_one = result.spec.size, len(cause.culprits) == 1
     if fault := planned_freeze(cause, result):
         frozen = f" {'is' if is_one else 'are'} frozen by {fault!r}"
@@ -33,6 +35,20 @@ def headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         after = after.format(what=what, be=be, subject=subject)
         return sentence(before, _ranks(cause.culprits, cause), after, _waiters(cause, size))
     return _HEADLINES[cause.kind](cause, finding, result)
+
+
+_MAX_PARTS = 3
+
+
+def _together(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    """Return the headlines of the first causes that one puts together, and the other culprits."""
+    found: Sentence = ()
+    for each in cause.parts[:_MAX_PARTS]:
+        found = sentence(found, "; " if found else "", headline(each, finding, result))
+    more = {rank for each in cause.parts[_MAX_PARTS:] for rank in each.culprits}
+    if more:
+        found = sentence(found, "; also ", (Span(rank_set(more), "culprit"),))
+    return found
 
 
 def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
@@ -93,6 +109,9 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     if operation is None:
         return sentence(f"{rank_set(cause.waiting)} wait for a lock that ", who, " holds")
     words = _words(operation, result.spec.size)
+    if cause.is_silent:
+        inside = f"{rank_set(cause.waiting)} {_wait(cause)} in "
+        return sentence(inside, words, " for ", who, ", of which nothing was recorded")
     if operation.kind == "collective":
         return sentence(who, " never reached ", words)
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
@@ -104,6 +123,8 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
+    if cause.passed:
+        return _other_payload(cause, result)
     ranks_in: dict[Sentence, list[int]] = {}
     for wait in _sides_of_mismatch(cause):
         if wait.operation is not None:
@@ -123,6 +144,17 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         be = "is" if len(ranks) == 1 else "are"
         between = ", " if number else ""
         found = sentence(found, between, _ranks(ranks, cause), f" {be} in ", words)
+    return found
+
+
+def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
+    """Return what each side passed to the operation, the culprits' side first."""
+    found: Sentence = ()
+    for payload, ranks in cause.passed:
+        who = (Span(rank_set(ranks), "culprit" if {*ranks} <= {*cause.culprits} else ""),)
+        verb = "passes" if len(ranks) == 1 else "pass"
+        words = sentence(f" {verb} {payload} to ", _words(cause.operation, result.spec.size))
+        found = sentence(found, ", ", who, f" {payload}") if found else sentence(who, words)
     return found
 
 

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pytest_multihost.core.blame.build_diagnosis import DETECTED_BY, build_diagnosis
-from pytest_multihost.core.blame.causes import UNKNOWN, Cause, as_other_program, find_causes
+from pytest_multihost.core.blame.causes import (
+    UNKNOWN,
+    Cause,
+    as_other_payload,
+    as_other_program,
+    find_causes,
+    with_all_culprits,
+)
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.headline import planned_freeze
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
@@ -21,7 +29,7 @@ from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.size_complaint import as_doubtful
 from pytest_multihost.core.blame.wait_graph import with_clashes
-from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
@@ -29,6 +37,8 @@ from pytest_multihost.core.outcome import Finding, Symptoms
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe one instant: only time or a proof shows that the state is permanent."""
+
+_ALL_RECORDED: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = MappingProxyType({})
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
 """Waits that nothing outside the process ends: for a timer, or for another of its threads."""
@@ -72,6 +82,8 @@ def judge_world(
     *,
     finding: Finding | None = None,
     unseen: frozenset[int] = frozenset(),
+    silent: frozenset[int] = frozenset(),
+    unrecorded: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = _ALL_RECORDED,
 ) -> Judgement:
     """Judge a world.
 
@@ -79,9 +91,14 @@ def judge_world(
         symptoms: How the backend's failures look when they follow from another rank's.
         finding: What happened; judged from `result` if None.
         unseen: Ranks about which nothing is known; no rank is judged to wait for them.
+        silent: Ranks about which nothing is known, but which have not moved since: a rank waits for
+            one of them if it waits for no other rank.
+        unrecorded: By rank, what `RankState.unrecorded` says.
     """
     finding = finding if finding is not None else judge_masked(result, symptoms)
-    diagnosis = diagnose(result, finding, context, unseen=unseen)
+    diagnosis = diagnose(
+        result, finding, context, unseen=unseen, silent=silent, unrecorded=unrecorded
+    )
     if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
         finding = replace(finding, reason=diagnosis.summary)
     return Judgement(result, finding, diagnosis, context)
@@ -93,6 +110,8 @@ def diagnose(
     context: SourceContext,
     *,
     unseen: frozenset[int] = frozenset(),
+    silent: frozenset[int] = frozenset(),
+    unrecorded: Mapping[int, frozenset[tuple[GroupKey, int | None]]] = _ALL_RECORDED,
 ) -> Diagnosis | None:
     """Return why a world hung or broke; None if there is nothing to diagnose.
 
@@ -100,7 +119,13 @@ def diagnose(
     """
     if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
         return None
-    seen = (each for each in rank_states_of(result, finding) if each.rank not in unseen)
+    seen = (
+        replace(
+            each, is_silent=each.rank in silent, unrecorded=unrecorded.get(each.rank, frozenset())
+        )
+        for each in rank_states_of(result, finding)
+        if each.rank not in unseen
+    )
     states = {each.rank: each for each in with_clashes(seen)}
     causes = find_causes(states.values())
     # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
@@ -127,18 +152,24 @@ def diagnose(
         if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):
             return None
     if finding.outcome == "hung":
-        causes = tuple(map(as_other_program, causes))
+        causes = tuple(as_other_payload(as_other_program(each), states) for each in causes)
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
     first = followed(causes[0], parting)
-    diagnosis = build_diagnosis((first, *causes[1:]), states, result, finding, context)
+    told = _of_one_instant((first, *causes[1:]), result)
+    diagnosis = build_diagnosis(told, states, result, finding, context)
     if parting is None:
         return diagnosis
     divergence = described(parting, states, result, context)
     if first.kind != causes[0].kind:  # the operations at the end do not show it
         diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
     return replace(diagnosis, divergence=divergence)
+
+
+def _of_one_instant(causes: tuple[Cause, ...], result: WorldResult) -> tuple[Cause, ...]:
+    """Return the causes; those that dumps show have no order, so all with culprits are in front."""
+    return with_all_culprits(causes) if result.ending == "dumps" else causes
 
 
 def _is_momentary(cause: Cause) -> bool:

@@ -71,6 +71,9 @@ class RankState:
         is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
         retries: The collective that failed repeatedly in it because another rank was missing.
+        is_silent: Whether no record of it is left, so that nothing is known of it.
+        unrecorded: Groups in which it may have entered collectives without a record, paired with
+            None; and groups in which it may have made transfers with a peer, paired with the peer.
     """
 
     seen: RankSnapshot
@@ -85,6 +88,12 @@ class RankState:
     is_lost: bool = False
     broke: tuple[Operation, ...] = ()
     retries: Operation | None = None
+    is_silent: bool = False
+    unrecorded: frozenset[tuple[GroupKey, int | None]] = frozenset()
+
+    def has_recorded(self, group: GroupKey, peer: int | None = None) -> bool:
+        """Return whether records show all that it did in a group, or there with a peer."""
+        return not (self.is_silent or (self.unrecorded and (group, peer) in self.unrecorded))
 
     @property
     def rank(self) -> int:
@@ -111,9 +120,10 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
     seen = {each.rank: each for each in snapshot.ranks} if snapshot is not None else {}
     is_end = snapshot is None or snapshot.reason != "trouble"
     symptoms, states = finding.symptoms, []
+    lasts, last_seen = {each.rank: each for each in result.operations}, result.last_seen
     for each in finding.ranks:
         rank = each.facts.rank
-        its, last = seen.get(rank, RankSnapshot(rank=rank)), result.last_operations(rank)
+        its, last = seen.get(rank, RankSnapshot(rank=rank)), lasts.get(rank, Operations(rank))
         is_killed = finding.outcome == "hung" and each.facts.is_killed_as_planned
         condition = "died" if is_killed else _condition(each, its)
         entered = dict(its.entered)
@@ -127,8 +137,8 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             pending=_pending(each, its, last, symptoms),
             known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
             entered=entered,
-            is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
-            polls=its.label == "SLEEPING" and _is_restless(result.last_seen.get(rank)),
+            is_restless=result.ending in _DEADLINES and _is_restless(last_seen.get(rank)),
+            polls=its.label == "SLEEPING" and _is_restless(last_seen.get(rank)),
             is_killed=is_killed,
             is_lost=each.has_given_up,
             broke=left_by_own_error(last, symptoms),

@@ -10,12 +10,18 @@ connected components without an edge to another component - can have caused the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
 from pytest_multihost.core.model.collectives import family
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    SOCKET_SCOPE,
+    GroupKey,
+    Operation,
+    group_by_value,
+)
 
 States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
@@ -43,9 +49,36 @@ class Wait:
     is_mismatch: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The states of all ranks, with what all waits in one collective have in common.
+
+    Attributes:
+        absent: By collective, the members that have not entered it, or no longer take part, and
+            whether that is certain.
+        clashing: By collective and what it can match, the ranks that cannot match it.
+        there: By place, the ranks' collectives; empty until it is needed.
+    """
+
+    states: States
+    absent: dict[tuple[object, ...], tuple[frozenset[int], bool]] = field(default_factory=dict)
+    clashing: dict[tuple[object, ...], frozenset[int]] = field(default_factory=dict)
+    there: dict[tuple[GroupKey, int], list[tuple[int, Operation]]] = field(default_factory=dict)
+
+    def collectives_at(self, place: tuple[GroupKey, int]) -> Sequence[tuple[int, Operation]]:
+        """Return the ranks' collectives at one place of a group."""
+        if not self.there:
+            for state in self.states.values():
+                for each in state.known:
+                    if each.kind == "collective":
+                        self.there.setdefault(each.place, []).append((state.rank, each))
+        return self.there.get(place, ())
+
+
 def find_waits(states: States) -> tuple[Wait, ...]:
     """Return the waits of all ranks."""
-    waits = tuple(wait for each in states.values() for wait in _waits_of(each, states))
+    world = _World(states)
+    waits = tuple(wait for each in states.values() for wait in _waits_of(each, world))
     # A removed wait may expose another one.
     while (fewer := _without_callers(waits, states)) != waits:
         waits = fewer
@@ -100,7 +133,8 @@ def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...
     return tuple(found)
 
 
-def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
+def _waits_of(state: RankState, world: _World) -> Iterator[Wait]:
+    states = world.states
     if state.is_lost and not state.pending:  # its exception does not say which rank was lost
         lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
         first = min(lost, key=lambda each: each.since_s or 0.0, default=state)
@@ -110,7 +144,7 @@ def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
         yield Wait(state.rank, None, holders, is_sure=not state.seen.tries_lock)
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
-            yield _wait(state.rank, operation, states)
+            yield _wait(state.rank, operation, world)
 
 
 def possible_waits(states: States) -> tuple[Wait, ...]:
@@ -120,15 +154,16 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
     once because another rank is missing. If a rank failed, ranks that only sleep repeatedly are
     taken to poll for its result: a file, a key.
     """
+    world = _World(states)
     alive = [each for each in states.values() if each.condition == "alive"]
     launched = [
-        _wait(each.rank, operation, states)
+        _wait(each.rank, operation, world)
         for each in alive
         for operation in each.known
         if operation.is_open and operation.waited_s is None and operation.kind != "wait"
     ]
     retried = [
-        _wait(each.rank, each.retries, states)
+        _wait(each.rank, each.retries, world)
         for each in alive
         if each.is_restless and not each.pending and each.retries is not None
     ]
@@ -149,35 +184,67 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
     return tuple(replace(each, is_sure=False) for each in found if each.missing)
 
 
-def _wait(rank: int, operation: Operation, states: States) -> Wait:
+def _wait(rank: int, operation: Operation, world: _World) -> Wait:
     if operation.kind == "transfer":
-        return _wait_in_transfer(rank, operation, states)
+        return _wait_in_transfer(rank, operation, world.states)
     if operation.kind == "wait":
-        return _wait_for_any_provider(rank, operation, states)
-    return _wait_in_collective(rank, operation, states)
+        return _wait_for_any_provider(rank, operation, world.states)
+    return _wait_in_collective(rank, operation, world)
 
 
-def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait:
-    members = frozenset(operation.group) & states.keys()
-    mismatched = frozenset(
-        other
-        for other in members - {rank}
-        for each in states[other].known
-        if _is_same_collective(operation, each) and not _can_match(operation, each)
-    )
+def _wait_in_collective(rank: int, operation: Operation, world: _World) -> Wait:
+    mismatched = _without(_clashing(operation, world), rank)
     if mismatched and operation.sequence:
         return Wait(rank, operation, mismatched, is_mismatch=True)
+    # Without a number, who has entered it depends on the rank that waits.
+    asks = rank if not operation.sequence else None
+    key = (operation.place, operation.has_members, asks)
+    if key not in world.absent:
+        world.absent[key] = _absent(rank, operation, world.states)
+    everyone, is_told = world.absent[key]
+    absent = _without(everyone, rank)
+    if mismatched and not absent:  # all have entered, but operations that do not match
+        return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
+    return Wait(rank, operation, absent, is_sure=operation.sequence > 0 and is_told)
+
+
+def _without(ranks: frozenset[int], rank: int) -> frozenset[int]:
+    return ranks - {rank} if rank in ranks else ranks
+
+
+def _clashing(operation: Operation, world: _World) -> frozenset[int]:
+    """Return the ranks that are, or were, in a collective at this place that cannot match it."""
+    detail = operation.detail if operation.scope.kind == "harness" else ""
+    key = (operation.place, family(operation.name), operation.root, detail)
+    if key not in world.clashing:
+        world.clashing[key] = frozenset(
+            other
+            for other, each in world.collectives_at(operation.place)
+            if not _can_match(operation, each)
+        ).intersection(operation.group)
+    return world.clashing[key]
+
+
+def _absent(rank: int, operation: Operation, states: States) -> tuple[frozenset[int], bool]:
+    """Return the members that are missing from a collective, and whether that is known.
+
+    A rank that may have entered it without a record explains the wait only if no other rank does,
+    and a rank that waits itself explains it better than one that does not.
+    """
     absent = frozenset(
         each
-        for each in members
+        for each in states.keys() & frozenset(operation.group)
         if not _has_entered(operation, states[each], states[rank])
         or _has_broken_off(operation, states[each])
     )
     if not operation.has_members:  # finished ranks count as absent only if no others are
         absent = frozenset(e for e in absent if states[e].condition != "finished") or absent
-    if mismatched and not absent - {rank}:  # all have entered, but operations that do not match
-        return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
-    return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
+    key = operation.group_key
+    told = frozenset(each for each in absent - {rank} if states[each].has_recorded(key))
+    if told or not absent - {rank}:
+        return told, True
+    blocked = frozenset(each for each in absent if states[each].pending)
+    return blocked - {rank} or absent, False
 
 
 def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
@@ -225,20 +292,20 @@ def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
     rank waits at the same place of the group in a collective that can never match.
     """
     found = tuple(states)
-    waited = [
-        (state.rank, each)
+    waited = group_by_value(
+        (each.place, (state.rank, each))
         for state in found
         if state.condition == "alive"
         for each in state.known
-        if each.kind == "collective" and each.is_open and each.waited_s is not None
-    ]
+        if each.kind == "collective" and each.sequence and each.is_open
+        if each.waited_s is not None
+    )
     clashing: dict[int, list[Operation]] = {}
-    for rank, each in waited:
-        if each.sequence and any(
-            rank != other and _is_same_collective(each, their) and not _can_match(each, their)
-            for other, their in waited
-        ):
-            clashing.setdefault(rank, []).append(each)
+    for there in waited.values():
+        if len({(family(e.name), e.root, e.detail) for _, e in there}) > 1:
+            for rank, each in there:
+                if any(rank != other and not _can_match(each, their) for other, their in there):
+                    clashing.setdefault(rank, []).append(each)
     return tuple(
         replace(state, pending=tuple(dict.fromkeys((*state.pending, *clashing[state.rank]))))
         if state.rank in clashing
@@ -282,7 +349,8 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
     is_needed = peer is not None and not (
         has_done_its_part and not _is_taken(rank, operation, states)
     )
-    return Wait(rank, operation, frozenset({operation.peer} if is_needed else ()))
+    is_told = peer is None or peer.has_recorded(operation.group_key, rank)
+    return Wait(rank, operation, frozenset({operation.peer} if is_needed else ()), is_sure=is_told)
 
 
 def _is_taken(rank: int, receive: Operation, states: States) -> bool:
@@ -349,43 +417,35 @@ class WaitGraph:
 
     Attributes:
         edges: For each rank, the ranks that it waits for directly.
+        of_ranks: For each rank, its waits.
+        back: For each rank, the ranks that wait for it directly.
     """
 
     waits: tuple[Wait, ...]
     edges: Mapping[int, frozenset[int]]
+    of_ranks: Mapping[int, Sequence[Wait]]
+    back: Mapping[int, Sequence[int]]
 
     def reached_from(self, rank: int) -> frozenset[int]:
         """Return the ranks that `rank` waits for, directly or through others."""
-        found: set[int] = set()
-        ahead = list(self.edges.get(rank, ()))
-        while ahead:
-            each = ahead.pop()
-            if each not in found:
-                found.add(each)
-                ahead += self.edges.get(each, ())
-        return frozenset(found)
+        return _reached(self.edges.get(rank, ()), self.edges)
 
     def sinks(self) -> tuple[frozenset[int], ...]:
         """Return the components that wait for no rank outside themselves, smallest rank first."""
-        reached = {rank: self.reached_from(rank) for rank in self.edges}
-        found = {
-            ahead | {rank}
-            for rank, ahead in reached.items()
-            if all(rank in reached.get(each, ()) for each in ahead)
-        }
+        found = [
+            component
+            for component in _components(self.edges)
+            if all(self.edges[each] <= component for each in component)
+        ]
         return tuple(sorted(found, key=min))
 
     def waiters(self, sink: frozenset[int]) -> frozenset[int]:
         """Return the ranks outside `sink` that wait for it, directly or through others."""
-        return frozenset(
-            rank
-            for rank in self.edges
-            if rank not in sink and not self.reached_from(rank).isdisjoint(sink)
-        )
+        return _reached(sink, self.back) - sink
 
     def waits_of(self, rank: int) -> list[Wait]:
         """Return the waits of a rank in operations."""
-        return [wait for wait in self.waits if wait.rank == rank and wait.operation is not None]
+        return [wait for wait in self.of_ranks.get(rank, ()) if wait.operation is not None]
 
     def cycle(self, component: frozenset[int]) -> tuple[int, ...]:
         """Return a cycle through `component`: each waits for the next, the last for the first."""
@@ -402,5 +462,49 @@ def graph_of(waits: Sequence[Wait], ranks: Iterable[int]) -> WaitGraph:
     """Return the graph that `waits` make between `ranks`."""
     edges: dict[int, frozenset[int]] = {rank: frozenset() for rank in ranks}
     for wait in waits:
-        edges[wait.rank] |= wait.missing
-    return WaitGraph(tuple(waits), edges)
+        edges[wait.rank] = edges[wait.rank] | wait.missing if edges[wait.rank] else wait.missing
+    back = group_by_value((each, rank) for rank, ahead in edges.items() for each in ahead)
+    of_ranks = group_by_value((wait.rank, wait) for wait in waits)
+    return WaitGraph(tuple(waits), edges, of_ranks, back)
+
+
+def _reached(start: Iterable[int], edges: Mapping[int, Iterable[int]]) -> frozenset[int]:
+    """Return the ranks to which edges lead from `start`, `start` included."""
+    found: set[int] = set()
+    ahead = [*start]
+    while ahead:
+        each = ahead.pop()
+        if each not in found:
+            found.add(each)
+            ahead += edges.get(each, ())
+    return frozenset(found)
+
+
+def _components(edges: Mapping[int, frozenset[int]]) -> Iterator[frozenset[int]]:
+    """Yield the strongly connected components of a graph (Tarjan's algorithm)."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_ranks: list[int] = []
+    done: set[int] = set()
+    for start in edges:
+        path = [] if start in number else [(start, iter(edges[start]))]
+        while path:
+            rank, ahead = path[-1]
+            if rank not in number:
+                number[rank] = lowest[rank] = len(number)
+                open_ranks.append(rank)
+            step = next((e for e in ahead if e in edges and e not in done), None)
+            if step is not None and step not in number:
+                path.append((step, iter(edges[step])))
+            elif step is not None:
+                lowest[rank] = min(lowest[rank], number[step])
+            else:
+                path.pop()
+                if path:
+                    lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[rank])
+                if lowest[rank] == number[rank]:
+                    component: set[int] = set()
+                    while rank not in component:
+                        component.add(open_ranks.pop())
+                    done |= component
+                    yield frozenset(component)

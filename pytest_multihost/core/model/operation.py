@@ -61,6 +61,9 @@ FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""
 
+Payload = tuple[tuple[str, int], ...]
+"""Types of tensors, each with its number of elements, or 0."""
+
 GroupKey = tuple[tuple[int, ...], int, Scope]
 """Members, ordinal and scope of a group."""
 
@@ -103,6 +106,8 @@ class Operation:
         peer: The other rank of a transfer.
         tag: Tag of a transfer, which matches only a transfer with the same tag.
         root: The rank that sends or receives for all, where the collective has one.
+        payload: Types of its tensors, each with its number of elements, or 0 if members need not
+            agree in that; empty if unknown.
         detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Never
             used as evidence.
         since_s: When it began, on the monotonic clock.
@@ -134,6 +139,7 @@ class Operation:
     peer: int | None = None
     tag: int = 0
     root: int | None = None
+    payload: Payload = ()
     detail: str = ""
     ended_s: float | None = None
     waited_s: float | None = None
@@ -243,6 +249,11 @@ def program_scope(file: str, line: int) -> Scope:
     No operation is entered there: the count identifies the program that was started last.
     """
     return Scope("program", f"{file}:{line}")
+
+
+def payload_text(payload: Payload) -> str:
+    """Return the text of a payload: ``Float[8] Long[1]``."""
+    return " ".join(f"{each}[{size}]" if size else each for each, size in payload)
 
 
 def rank_set(ranks: Iterable[int]) -> str:

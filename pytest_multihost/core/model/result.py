@@ -55,8 +55,10 @@ class Activity:
 
     Attributes:
         name: The system call that it waits in, ``sleep`` for any that only waits for a timer;
-            ``runs``, ``stopped`` and the like for a thread that waits in none.
-        target: The object of the call: a path, a pipe, a socket, a child process.
+            ``runs``, ``stopped`` and the like for a thread that waits in none. Of a rank that is
+            known from its own dump alone, its state in a word: ``idle``, ``held``.
+        target: The object of the call: a path, a pipe, a socket, a child process. Of such a rank,
+            the details of its state.
         ends_in_s: After how many seconds a timeout ends the wait; None if there is none or it is
             unknown.
         has_unknown_timeout: Whether the wait may have a timeout that could not be read.

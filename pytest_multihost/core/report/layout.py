@@ -250,7 +250,8 @@ def rank_activity(
         seen: The last snapshot of the rank.
         in_call: The RPC handler the diagnosed thread is running, if any.
     """
-    if outcome not in ("hung", "collateral") or seen is None:
+    is_dumped = seen is not None and seen.label is None and seen.activity is not None
+    if seen is None or not (is_dumped or outcome in ("hung", "collateral")):
         return outcome, ""
     if in_call is not None and in_call.scope == CALLEE_SCOPE:
         return "serving", f"runs {in_call.detail}"
@@ -260,6 +261,8 @@ def rank_activity(
     operation = in_call or most
     if operation is not None:
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
+    if is_dumped and seen.activity is not None:  # known from its dump alone, not by the kernel
+        return seen.activity.name, seen.activity.target
     if outcome == "collateral":
         return outcome, ""
     if seen.sleep is not None:

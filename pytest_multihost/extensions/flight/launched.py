@@ -8,12 +8,20 @@ module therefore numbers them anew for each pair of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
-from pytest_multihost.core.model.operation import GroupKey, Operation, Scope, group_by_value
+from pytest_multihost.core.model.collectives import of_flight_name
+from pytest_multihost.core.model.operation import (
+    GroupKey,
+    Operation,
+    Payload,
+    Scope,
+    group_by_value,
+)
 from pytest_multihost.core.model.stack import innermost_user_frame
-from pytest_multihost.extensions.flight.recording import Entry, Recording
+from pytest_multihost.extensions.flight.recording import Counts, Entry, Recording
 
 _RUNTIME = Scope()
 
@@ -33,13 +41,25 @@ class Launched:
         order: Position among all operations of the rank; all parts of a coalesced operation have
             the position of its last one.
         counted: The rank's own number for it within the group; other ranks may count differently.
+        group: Number of its group in `Joined.groups`.
         is_on_host: Whether the CPU performs it, not a device.
     """
 
     order: int
     counted: int
     operation: Operation
+    group: int
     is_on_host: bool
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.operation.kind == "transfer"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its group and its number there, equal on all members."""
+        return self.group, self.operation.sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,57 +68,69 @@ class Joined:
 
     Attributes:
         recordings: The dumps by rank.
-        keys: The groups, by rank and name.
+        groups: The keys of all groups; elsewhere a group is its index here, because a key with
+            thousands of members takes long to look up.
+        names: By rank, the names of its groups.
         launched: The operations that each rank has launched, in order.
+        unrecorded: By rank, groups and peers: it may have made transfers without a record.
         origin_s: The instant on the wall clock at which all times begin.
     """
 
     size: int
     recordings: Mapping[int, Recording]
-    keys: Mapping[tuple[int, str], GroupKey]
+    groups: Sequence[GroupKey]
+    names: Mapping[int, Mapping[int, str]]
     launched: Mapping[int, tuple[Launched, ...]]
+    unrecorded: Mapping[int, frozenset[tuple[GroupKey, int | None]]]
     origin_s: float
 
-    @property
-    def groups(self) -> frozenset[GroupKey]:
-        """The keys of all groups."""
-        return frozenset(self.keys.values())
+    def counts(self, rank: int, group: int) -> Counts | None:
+        """Return a rank's counts of a group, if its dump has them."""
+        name = self.names.get(rank, {}).get(group)
+        return self.recordings[rank].counts.get(name) if name is not None else None
 
-    @property
-    def titles(self) -> Mapping[GroupKey, str]:
-        """The names that the program gives to its groups; empty for a group without one."""
-        return {
-            key: self.recordings[rank].titles.get(name, "")
-            for (rank, name), key in self.keys.items()
-        }
-
-    def names(self, rank: int) -> Mapping[GroupKey, str]:
-        """Return the names of a rank's groups."""
-        return {key: name for (each, name), key in self.keys.items() if each == rank}
+    def title(self, rank: int, group: int) -> str:
+        """Return the name that the program gives to a rank's group; mostly empty."""
+        return self.recordings[rank].titles.get(self.names[rank].get(group, ""), "")
 
 
-def join(recordings: Sequence[Recording], ahead_s: Mapping[int, float]) -> Joined:
+def join(
+    recordings: Sequence[Recording], ahead_s: Mapping[int, float], *, ranks: Sequence[int] = ()
+) -> Joined:
     """Return the dumps of a world, joined.
 
     Args:
         ahead_s: By rank, how far its clock is ahead, in seconds.
+        ranks: Ranks that are known to exist besides those that dumps name.
     """
     members = _members(recordings)
     keys = _keys(members)
+    groups = [*dict.fromkeys(keys.values())]
+    by_identity = {id(key): number for number, key in enumerate(groups)}
+    numbers = {place: by_identity[id(key)] for place, key in keys.items()}
+    names: dict[int, dict[int, str]] = {}
+    for (rank, name), number in numbers.items():
+        names.setdefault(rank, {})[number] = name
     origin_s = min(
         (e.time_created_ns / 1e9 - ahead_s[r.rank] for r in recordings for e in r.entries),
         default=0.0,
     )
     singly = {
-        each.rank: tuple(_of_rank(each, members, keys, origin_s + ahead_s[each.rank]))
+        each.rank: tuple(_of_rank(each, members, groups, numbers, origin_s + ahead_s[each.rank]))
         for each in recordings
     }
-    ranks = {rank for each in members.values() for rank in each} | {r.rank for r in recordings}
+    by_rank = {each.rank: each for each in recordings}
+    launched, lacking = _with_transfers_counted(singly, by_rank)
     return Joined(
-        size=max(ranks) + 1,
-        recordings={each.rank: each for each in recordings},
-        keys=keys,
-        launched=_with_transfers_counted(singly, {e.rank: e for e in recordings}),
+        size=max(*(key[0][-1] for key in groups if key[0]), *by_rank, *ranks) + 1,
+        recordings=by_rank,
+        groups=groups,
+        names=names,
+        launched=launched,
+        unrecorded={
+            rank: frozenset((groups[group], peer) for group, peer in pairs)
+            for rank, pairs in lacking.items()
+        },
         origin_s=origin_s,
     )
 
@@ -131,34 +163,37 @@ def _keys(members: Mapping[tuple[int, str], tuple[int, ...]]) -> Mapping[tuple[i
     Names are numbers in the order of creation, or hashes.
     """
     names: dict[tuple[int, ...], set[str]] = {}
+    alike = {ranks: tuple(sorted(ranks)) for ranks in set(members.values())}
     for (_, name), ranks in members.items():
-        names.setdefault(tuple(sorted(ranks)), set()).add(name)
+        names.setdefault(alike[ranks], set()).add(name)
     ordinals = {
         (ranks, name): ordinal
         for ranks, each in names.items()
         for ordinal, name in enumerate(sorted(each, key=lambda n: (len(n), n)))
     }
+    found: dict[tuple[tuple[int, ...], str], GroupKey] = {}  # equal keys are one object
     return {
-        (rank, name): (key, ordinals[key, name], _RUNTIME)
+        (rank, name): found.setdefault((ranks, name), (key, ordinals[key, name], _RUNTIME))
         for (rank, name), ranks in members.items()
-        for key in (tuple(sorted(ranks)),)
+        for key in (alike[ranks],)
     }
 
 
 def _of_rank(
     recording: Recording,
     members: Mapping[tuple[int, str], tuple[int, ...]],
-    keys: Mapping[tuple[int, str], GroupKey],
+    groups: Sequence[GroupKey],
+    numbers: Mapping[tuple[int, str], int],
     origin_s: float,
 ) -> Iterator[Launched]:
     places = set()
     for entry, order, is_over in _as_whole(recording.entries):
         name = entry.process_group[0]
-        key, title = keys[recording.rank, name], recording.titles.get(name, "")
+        number, title = numbers[recording.rank, name], recording.titles.get(name, "")
         operation = _operation(entry, recording.rank, members[recording.rank, name], origin_s)
         if operation is None:
             continue
-        group, ordinal, scope = key
+        group, ordinal, scope = groups[number]
         operation = replace(
             operation,
             group=group,
@@ -168,14 +203,19 @@ def _of_rank(
             has_members=name in recording.members or name == DEFAULT_GROUP,
         )
         if is_over:
-            operation = replace(operation, ended_s=operation.since_s, waited_s=None)
+            ended_s = (entry.time_discovered_completed_ns or 0) / 1e9 - origin_s
+            operation = replace(operation, ended_s=max(operation.since_s, ended_s), waited_s=None)
         if not entry.is_p2p:  # the parts of a coalesced collective count as one operation
-            if operation.place in places:
+            if (name, operation.sequence) in places:
                 continue
-            places.add(operation.place)
+            places.add((name, operation.sequence))
         counted = entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id
         yield Launched(
-            order=order, counted=counted, operation=operation, is_on_host=entry.is_on_host
+            order=order,
+            counted=counted,
+            operation=operation,
+            group=number,
+            is_on_host=entry.is_on_host,
         )
 
 
@@ -201,9 +241,10 @@ def _is_over(entry: Entry) -> bool:
     """Return whether a dump shows that an operation has ended.
 
     On a device, `retired` does not show that, because the watchdog also retires failed operations.
-    CPU backends record no state; they retire every operation that has ended, failed or not.
+    CPU backends record no state (torch 2.13); they retire every operation that has ended, failed or
+    not.
     """
-    return entry.retired if entry.is_on_host else entry.state == "completed"
+    return entry.state == "completed" or (entry.is_on_host and entry.retired)
 
 
 def _operation(
@@ -225,6 +266,7 @@ def _operation(
         group=tuple(sorted(members)),
         sequence=0 if peer is not None else entry.collective_seq_id,
         peer=peer,
+        payload=_payload(entry),
         detail=entry.detail,
         since_s=since_s,
         waited_s=since_s if is_waited else None,
@@ -233,26 +275,52 @@ def _operation(
     )
 
 
-_Pair = tuple[GroupKey, int, int]
+def _payload(entry: Entry) -> Payload:
+    """Return the types and sizes in which the members must agree, as far as they are recorded.
+
+    A shape does not matter, only how many elements it has. Of most collectives sizes may differ.
+    Of sparse tensors they may differ in each, and a transfer has the same at both ends.
+    """
+    found = of_flight_name(entry.name)
+    if (found is None and not entry.is_p2p) or "sparse" in entry.name:
+        return ()
+    if not (entry.is_p2p or (found is not None and found.has_one_size)):
+        types = entry.input_dtypes or entry.output_dtypes
+        return tuple((each, 0) for each in sorted(set(types)))
+    if entry.name == "recv" and entry.output_dtypes:
+        return tuple(zip(entry.output_dtypes, map(prod, entry.output_shapes), strict=False))
+    return tuple(zip(entry.input_dtypes, map(prod, entry.input_shapes), strict=False))
+
+
+_Pair = tuple[int, int, int]
 """A group, the sender, the receiver."""
 
 
 def _with_transfers_counted(
     launched: Mapping[int, tuple[Launched, ...]], recordings: Mapping[int, Recording]
-) -> Mapping[int, tuple[Launched, ...]]:
-    """Return the operations, with each transfer numbered alike at its sender and its receiver."""
+) -> tuple[Mapping[int, tuple[Launched, ...]], Mapping[int, set[tuple[int, int]]]]:
+    """Return the operations, with each transfer numbered alike at its sender and its receiver.
+
+    Also return, by rank, groups and peers if the rank has recorded no transfer there although its
+    peer has, and its dump is not complete.
+    """
     sides = group_by_value(
-        ((_pair(rank, each.operation), rank), each)
+        ((_pair(rank, each), rank), each)
         for rank, theirs in launched.items()
         for each in theirs
-        if each.operation.kind == "transfer"
+        if each.is_transfer
     )
+    from_start = {rank: each.is_from_start for rank, each in recordings.items()}
     numbers: dict[int, int] = {}
+    lacking: dict[int, set[tuple[int, int]]] = {}
     for pair in dict.fromkeys(pair for pair, _ in sides):
         both = [sides.get((pair, rank), []) for rank in pair[1:]]
-        found = _numbers(pair, both, [recordings.get(rank) for rank in pair[1:]])
+        found = _numbers(both, [from_start.get(rank, False) for rank in pair[1:]])
         for theirs, counts in zip(both, found, strict=True):
             numbers.update(zip(map(id, theirs), counts, strict=True))
+        for rank, peer, theirs in zip(pair[1:], pair[:0:-1], both, strict=True):
+            if not theirs and not from_start.get(rank, False):
+                lacking.setdefault(rank, set()).add((pair[0], peer))
     return {
         rank: tuple(
             replace(each, operation=replace(each.operation, sequence=numbers[id(each)]))
@@ -261,17 +329,18 @@ def _with_transfers_counted(
             for each in theirs
         )
         for rank, theirs in launched.items()
-    }
+    }, lacking
 
 
-def _pair(rank: int, operation: Operation) -> _Pair:
+def _pair(rank: int, launched: Launched) -> _Pair:
+    operation = launched.operation
     peer = operation.peer if operation.peer is not None else rank
     ends = (rank, peer) if operation.name == "send" else (peer, rank)
-    return (operation.group_key, *ends)
+    return (launched.group, *ends)
 
 
 def _numbers(
-    pair: _Pair, both: Sequence[Sequence[Launched]], recordings: Iterable[Recording | None]
+    both: Sequence[Sequence[Launched]], are_from_start: Sequence[bool]
 ) -> Sequence[Sequence[int]]:
     """Return the numbers of a sender's transfers and of its receiver's.
 
@@ -279,10 +348,11 @@ def _numbers(
     ranks' own numbers agree. Otherwise both sides count from the last transfer that has ended,
     because a transfer that has ended at one end has ended at the other.
     """
-    if all(each is not None and each.is_from_start for each in recordings):
+    if all(are_from_start):
         return [range(1, len(each) + 1) for each in both]
     counted = [[each.counted for each in side] for side in both]
-    if len(pair[0][0]) == len(both) and all(len({*side}) == len(side) for side in counted):
+    is_pair = all(len(each.operation.group) == len(both) for side in both for each in side)
+    if is_pair and all(len({*side}) == len(side) for side in counted):
         return counted
     firsts = [e.counted for side in both for e in [x for x in side if x.operation.is_open][:1]]
     base = max(1, *firsts, 1) - 1

@@ -99,6 +99,16 @@ class Entry:
         return (first, second) if arrow == "->" else (second, first)
 
     @property
+    def input_shapes(self) -> Sequence[Sequence[int]]:
+        """The shape of each input."""
+        return _shapes(self.input_sizes)
+
+    @property
+    def output_shapes(self) -> Sequence[Sequence[int]]:
+        """The shape of each output."""
+        return _shapes(self.output_sizes)
+
+    @property
     def detail(self) -> str:
         """Types and shapes of the inputs, such as ``Float[4,2]``."""
         shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)]
@@ -115,6 +125,10 @@ class Entry:
 
 
 _ENDS = re.compile(r" (\d{1,7})(->|<-)(\d{1,7})$", re.ASCII)
+
+
+def _shapes(value: Json) -> Sequence[Sequence[int]]:
+    return [[size for size in each if isinstance(size, int)] for each in _sizes(value)]
 
 
 def _sizes(value: Json) -> Sequence[Sequence[Json]]:
@@ -179,6 +193,7 @@ class Recording:
         has_all_counts: Whether a group that is not in `counts` was never used.
         entries: The last operations that the rank has launched, in order.
         dumped_s: When the file was written, on the wall clock; None if unknown.
+        has_groups: Whether it lists groups, even those without members, as gloo's do.
     """
 
     rank: int
@@ -189,12 +204,32 @@ class Recording:
     has_all_counts: bool
     entries: tuple[Entry, ...]
     dumped_s: float | None = None
+    has_groups: bool = True
 
     @property
     def is_from_start(self) -> bool:
-        """Whether the dump has all operations, none overwritten or skipped because it had ended."""
+        """Whether the dump has all operations of the rank, from the first one of each group.
+
+        Others may have been overwritten, left out because they had ended, or made before the
+        recorder began.
+        """
         numbers = [each.record_id for each in self.entries]
-        return numbers == list(range(len(numbers)))
+        firsts = {each.process_group[0]: each for each in reversed(self.entries)}
+        return (
+            numbers == list(range(len(numbers)))
+            and all(each.collective_seq_id <= 1 >= each.p2p_seq_id for each in firsts.values())
+            and (bool(numbers) or not self.counts)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no operations: the rank has launched none, or they are not in its dump."""
+        return not (self.entries or self.counts)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it has neither operations nor groups: nothing follows from it."""
+        return self.is_empty and not self.has_groups
 
     @property
     def last_s(self) -> float | None:
@@ -234,6 +269,7 @@ def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Record
         has_all_counts=has_all,
         entries=entries,
         dumped_s=dumped_s,
+        has_groups=bool(content.pg_config),
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from statistics import median
 
 from pytest_multihost.core.blame import Judgement, judge_world
@@ -25,6 +24,7 @@ from pytest_multihost.core.model.operation import (
     Operation,
     Operations,
     group_by_value,
+    payload_text,
     rank_set,
 )
 from pytest_multihost.core.model.result import (
@@ -54,23 +54,29 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     Args:
         name: The name of the dumps in the report.
     """
-    ahead_s = clocks_ahead_s(folder.recordings)
-    joined = join(folder.recordings, ahead_s)
+    told = [each for each in folder.recordings if not each.is_blank] or folder.recordings
+    ahead_s = clocks_ahead_s(told)
+    joined = join(told, ahead_s, ranks=[each.rank for each in folder.recordings])
     progress = progress_of(joined, ahead_s)
     result = _result(joined, progress, name)
     old = frozenset(rank for rank, each in progress.items() if each.is_old)
-    silent = frozenset(range(joined.size)) - joined.recordings.keys()
-    finding = _finding(joined)
-    judge = partial(judge_world, result, Symptoms(), context, finding=finding)
-    judged = judge(unseen=old | silent)
-    if silent and not _names_ranks(judged.diagnosis) and len(silent) <= joined.size // 2:
-        again = judge(unseen=old)
-        named = again.diagnosis.culprits if again.diagnosis is not None else ()
-        if again.diagnosis is not None and named and silent.issuperset(named):
-            judged = replace(again, diagnosis=replace(again.diagnosis, confidence="likely"))
+    silent = _silent(joined, progress)
+    may_be_lost = len(silent) > joined.size // 2  # the folder, it seems, was not copied in full
+    finding = _finding(joined, progress)
+    judged = judge_world(
+        result,
+        Symptoms(),
+        context,
+        finding=finding,
+        unseen=old | silent if may_be_lost else old,
+        silent=silent,
+        unrecorded=_unrecorded(joined, progress),
+    )
     found = judged.diagnosis
-    if found is None or not any(each.waits_in for each in progress.values()):
+    is_moving = found is not None and found.kind == "unknown" and bool(old)
+    if found is None or is_moving or not any(each.waits_in for each in progress.values()):
         return replace(judged, diagnosis=None, finding=_nothing_open(finding, old))
+    judged = replace(judged, finding=_with_culprits(judged.finding, found))
     gave_up = any(progress[rank].gave_up for rank in found.waiting if rank in progress)
     if (gave_up or not _times_are_kept(joined)) and found.confidence == "certain":
         found = replace(found, confidence="likely")
@@ -78,8 +84,31 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     return replace(judged, diagnosis=replace(found, notes=(*found.notes, *notes)))
 
 
-def _names_ranks(diagnosis: Diagnosis | None) -> bool:
-    return diagnosis is not None and bool(diagnosis.culprits or diagnosis.cycle)
+def _silent(joined: Joined, progress: Mapping[int, Progress]) -> frozenset[int]:
+    """Return the ranks of which nothing is known."""
+    told = {rank for rank, each in progress.items() if not each.is_empty}
+    return frozenset(range(joined.size)) - told
+
+
+def _unrecorded(
+    joined: Joined, progress: Mapping[int, Progress]
+) -> Mapping[int, frozenset[tuple[GroupKey, int | None]]]:
+    """Return by rank what it may have done without a record."""
+    none = frozenset[tuple[GroupKey, int | None]]()
+    return {
+        rank: joined.unrecorded.get(rank, none) | {(joined.groups[e], None) for e in each.untold}
+        for rank, each in progress.items()
+        if each.untold or rank in joined.unrecorded
+    }
+
+
+def _with_culprits(finding: Finding, found: Diagnosis) -> Finding:
+    """Return the finding; of the ranks that wait in nothing, only culprits hang."""
+    ranks = tuple(
+        replace(each, outcome="hung") if each.facts.rank in found.culprits else each
+        for each in finding.ranks
+    )
+    return replace(finding, ranks=ranks)
 
 
 def _times_are_kept(joined: Joined) -> bool:
@@ -96,7 +125,8 @@ def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
     reason = "no rank waits in an operation that was recorded"
     if old:
         reason = "ranks still moved while the dumps were taken, so nothing follows from them"
-    return replace(finding, outcome="passed", status="passed", reason=reason)
+    ranks = tuple(replace(each, outcome="passed") for each in finding.ranks)
+    return replace(finding, outcome="passed", status="passed", reason=reason, ranks=ranks)
 
 
 def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> WorldResult:
@@ -104,13 +134,14 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
     lasts = [e.operation.since_s for theirs in joined.launched.values() for e in theirs]
     dumped = [
         each.dumped_s - joined.origin_s
-        for each in joined.recordings.values()
-        if each.dumped_s is not None and _times_are_kept(joined)
+        for each in (joined.recordings.values() if _times_are_kept(joined) else ())
+        if each.dumped_s is not None
     ]
     last_s = max(lasts, default=0.0)
     end_s = max([last_s, *dumped])
     backends = {e.backend for each in joined.recordings.values() for e in each.entries}
     places = {e.place for each in progress.values() for e in each.waits_in}
+    groups = joined.groups
     return WorldResult(
         spec=WorldSpec(
             nodeid=name,
@@ -133,11 +164,15 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
             WorldSnapshot(
                 at_s=end_s,
                 reason="end",
-                ranks=tuple(_snapshot(rank, progress, joined.size) for rank in range(joined.size)),
+                ranks=tuple(_snapshot(rank, progress, joined) for rank in range(joined.size)),
             ),
         ),
         operations=tuple(
-            Operations(rank, tuple(_known(each, places, joined.titles)), each.entered)
+            Operations(
+                rank,
+                tuple(_known(each, places, joined)),
+                {groups[group]: count for group, count in each.entered.items()},
+            )
             for rank, each in progress.items()
         ),
         partings=find_partings(_histories(joined, progress), ()),
@@ -146,83 +181,93 @@ def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> Worl
     )
 
 
-def _snapshot(rank: int, progress: Mapping[int, Progress], size: int) -> RankSnapshot:
+def _snapshot(rank: int, progress: Mapping[int, Progress], joined: Joined) -> RankSnapshot:
     one = progress.get(rank)
+    if one is None:
+        return RankSnapshot(rank=rank, activity=_activity(one, joined.size))
     return RankSnapshot(
         rank=rank,
-        activity=Activity(_activity(one, size)),
-        operations=one.waits_in if one is not None else (),
-        entered=tuple(one.entered.items()) if one is not None else (),
+        activity=_activity(one, joined.size),
+        operations=tuple(each.operation for each in one.waits_in),
+        entered=tuple((joined.groups[group], count) for group, count in one.entered.items()),
     )
 
 
-def _activity(progress: Progress | None, size: int) -> str:
-    """Return in words the state of a rank; shown for ranks that wait in no operation."""
+def _activity(progress: Progress | None, size: int) -> Activity:
+    """Return the state of a rank, and its details; shown for ranks that wait in no operation."""
     if progress is None:
-        return "left no dump"
+        return Activity("no dump", "nothing is known of it")
+    if progress.is_empty:
+        return Activity("no dump", "nothing is in it, though others show that the rank took part")
     if progress.is_old:
-        return "moved after it was dumped"
+        return Activity("moved", "after it was dumped")
     if progress.held_in is not None:
-        return f"has not ended {progress.held_in.describe(size)}, as others have"
+        return Activity("held", f"has not ended {progress.held_in.describe(size)}, as others have")
     if not progress.reached:
-        return "nothing of it is open"
-    return f"nothing of it is open, the last was {progress.reached[-1].describe(size)}"
+        return Activity("idle", "nothing of it is open")
+    last = progress.reached[-1].operation.describe(size)
+    return Activity("idle", f"nothing of it is open, the last was {last}")
 
 
 def _known(
-    progress: Progress,
-    places: Collection[tuple[GroupKey, int]],
-    titles: Mapping[GroupKey, str],
+    progress: Progress, places: Collection[tuple[int, int]], joined: Joined
 ) -> Iterator[Operation]:
     """Yield the known operations of a rank that others wait for, and its last ones.
 
     A group whose entries were overwritten gets one operation with the number of its last one.
     """
-    lasts = {each.group_key: each for each in progress.reached if each.kind == "collective"}
-    for key, count in progress.entered.items():
-        if key not in lasts and count > 0 and any(key == group for group, _ in places):
-            ranks, ordinal, scope = key
+    lasts = {each.group: each for each in progress.reached if not each.is_transfer}
+    waited = {group for group, _ in places}
+    for group, count in progress.entered.items():
+        if group not in lasts and count > 0 and group in waited:
+            ranks, ordinal, scope = joined.groups[group]
             yield Operation(
                 name="collective",
                 kind="collective",
                 group=ranks,
                 ordinal=ordinal,
                 scope=scope,
-                group_title=titles.get(key, ""),
+                group_title=joined.title(progress.rank, group),
                 sequence=count,
                 since_s=0.0,
                 ended_s=0.0,
                 source="flight-recorder",
             )
     for each in progress.reached:
-        if each.kind == "transfer" or each.place in places or lasts.get(each.group_key) is each:
-            yield each
+        if each.is_transfer or each.place in places or lasts.get(each.group) is each:
+            yield each.operation
 
 
-def _finding(joined: Joined) -> Finding:
-    ranks = [RankFacts(rank, phase="call") for rank in range(joined.size)]
+def _finding(joined: Joined, progress: Mapping[int, Progress]) -> Finding:
+    """Return that the ranks hang which wait in an operation; whom they wait for is judged later."""
+    facts = [RankFacts(rank, phase="call") for rank in range(joined.size)]
     reason = f"{len(joined.recordings)} ranks were dumped"
-    return suspected_hang(ranks, reason, summary="was dumped")
+    found = suspected_hang(facts, reason, summary="was dumped")
+    ranks = tuple(
+        each if rank in progress and progress[rank].waits_in else replace(each, outcome="passed")
+        for rank, each in enumerate(found.ranks)
+    )
+    return replace(found, ranks=ranks)
 
 
 def _histories(joined: Joined, progress: Mapping[int, Progress]) -> Sequence[History]:
     """Return the collectives that ranks have entered in each group that some rank waits in."""
-    waited = {each.group_key for one in progress.values() for each in one.waits_in}
-    return [
-        _history(rank, key, one.entered[key], joined.launched[rank])
-        for key in sorted(waited, key=str)
+    waited = {e.group for one in progress.values() for e in one.waits_in if not e.is_transfer}
+    histories = [
+        (group, _history(rank, joined.groups[group], one.entered[group], theirs.get(group, ())))
         for rank, one in progress.items()
-        if key in one.entered and not one.is_old
+        if not one.is_old and not waited.isdisjoint(one.entered)
+        for theirs in (
+            group_by_value((e.group, e) for e in joined.launched[rank] if not e.is_transfer),
+        )
+        for group in waited.intersection(one.entered)
     ]
+    return [each for _, each in sorted(histories, key=lambda each: each[0])]
 
 
 def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) -> History:
     """Return the collectives of one group up to number `last`, beginning after the last gap."""
-    found = {
-        each.operation.sequence: each.operation
-        for each in launched
-        if each.operation.group_key == key and each.operation.kind == "collective"
-    }
+    found = {each.operation.sequence: each.operation for each in launched}
     first = last + 1
     while first - 1 in found:
         first -= 1
@@ -241,7 +286,8 @@ def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) 
 
 def _site(operation: Operation) -> CallSite:
     collective = of_flight_name(operation.name)
-    detail = operation.detail if collective is not None and collective.has_one_size else ""
+    has_size = collective is not None and collective.has_one_size
+    detail = payload_text(operation.payload) if has_size else ""
     frames = (operation.frame,) if operation.frame is not None else ()
     return CallSite(operation.name, None, detail, frames)
 
@@ -307,7 +353,7 @@ def remarks(
     old = [rank for rank, each in progress.items() if each.is_old]
     if old:
         yield f"{rank_set(old)} moved after the first dumps or shortly before them: not judged"
-    if silent := set(range(joined.size)) - joined.recordings.keys():
+    if silent := _silent(joined, progress):
         yield f"{rank_set(silent)} left no dump that can be used"
     ahead = {rank: seconds for rank, seconds in ahead_s.items() if seconds}
     for rank, seconds in [*ahead.items()][:_MAX_CULPRITS]:
