@@ -44,18 +44,23 @@ def operations_in_calls(
     """
     found: dict[int, Operation] = {}
     for wait in waits_for:
-        own = result.last_seen[wait.rank].operations if wait.rank in result.last_seen else ()
+        own = _last_seen_in(wait.rank, result)
         threads = {each.thread for each in called_functions(own)}
         for each in own:
             name = OperationName(each.name, each.sequence, each.group)
             if each.is_open and each.thread in threads and name == wait.operation:
                 found.setdefault(wait.rank, each)
     for rank in culprits if operation is not None else ():
-        own = result.last_seen[rank].operations if rank in result.last_seen else ()
+        own = _last_seen_in(rank, result)
         for each in called_functions(own):
             if rank not in found and operation and is_call_of(operation.name, each):
                 found[rank] = each
     return found
+
+
+def _last_seen_in(rank: int, result: WorldResult) -> Sequence[Operation]:
+    seen = result.last_seen_of(rank)
+    return seen.operations if seen is not None else ()
 
 
 def thread_of(dump: Dump, operation: Operation) -> ThreadStack | None:

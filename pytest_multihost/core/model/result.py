@@ -253,6 +253,13 @@ class WorldResult:
         """The last snapshot of each rank; empty if there is none."""
         return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
 
+    def last_seen_of(self, rank: int) -> RankSnapshot | None:
+        """Return the last snapshot of one rank; None if there is none."""
+        ranks = self.snapshots[-1].ranks if self.snapshots else ()
+        if 0 <= rank < len(ranks) and ranks[rank].rank == rank:  # mostly they are in order
+            return ranks[rank]
+        return next((each for each in ranks if each.rank == rank), None)
+
     def last_operations(self, rank: int) -> Operations:
         """Return the final content of a rank's slot page; empty if it had none."""
         return next((each for each in self.operations if each.rank == rank), Operations(rank))

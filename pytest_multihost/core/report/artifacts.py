@@ -264,7 +264,7 @@ def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     facts = finding.facts
-    seen = result.last_seen.get(facts.rank)
+    seen = result.last_seen_of(facts.rank)
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
     return RankResult(
         rank=facts.rank,

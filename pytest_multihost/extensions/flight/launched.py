@@ -190,21 +190,19 @@ def _of_rank(
     for entry, order, is_over in _as_whole(recording.entries):
         name = entry.process_group[0]
         number, title = numbers[recording.rank, name], recording.titles.get(name, "")
-        operation = _operation(entry, recording.rank, members[recording.rank, name], origin_s)
-        if operation is None:
-            continue
-        group, ordinal, scope = groups[number]
-        operation = replace(
-            operation,
-            group=group,
-            ordinal=ordinal,
-            scope=scope,
-            group_title=title,
+        of_group = members[recording.rank, name]
+        peer = _peer(entry, recording.rank, of_group)
+        if peer == recording.rank:
+            continue  # a transfer to itself, or the members are unknown
+        operation = _operation(
+            entry,
+            groups[number],
+            peer=peer,
+            title=title,
             has_members=name in recording.members or name == DEFAULT_GROUP,
+            origin_s=origin_s,
+            is_over=is_over,
         )
-        if is_over:
-            ended_s = (entry.time_discovered_completed_ns or 0) / 1e9 - origin_s
-            operation = replace(operation, ended_s=max(operation.since_s, ended_s), waited_s=None)
         if not entry.is_p2p:  # the parts of a coalesced collective count as one operation
             if (name, operation.sequence) in places:
                 continue
@@ -247,29 +245,50 @@ def _is_over(entry: Entry) -> bool:
     return entry.state == "completed" or (entry.is_on_host and entry.retired)
 
 
+def _peer(entry: Entry, rank: int, members: Sequence[int]) -> int | None:
+    """Return the other rank of a transfer; the rank itself if it is unknown; None if there is none.
+
+    Args:
+        members: Of its group, in the group's order.
+    """
+    ends = entry.ends if entry.is_p2p else None
+    if ends is None:
+        return None
+    inside = [members[each] for each in ends if each < len(members)]
+    others = [each for each in inside if each != rank]
+    return others[0] if len(inside) == len(ends) and len(others) == 1 else rank
+
+
 def _operation(
-    entry: Entry, rank: int, members: Sequence[int], origin_s: float
-) -> Operation | None:
+    entry: Entry,
+    key: GroupKey,
+    *,
+    peer: int | None,
+    title: str,
+    has_members: bool,
+    origin_s: float,
+    is_over: bool,
+) -> Operation:
     since_s = entry.time_created_ns / 1e9 - origin_s
+    ended_s = max(since_s, (entry.time_discovered_completed_ns or 0) / 1e9 - origin_s)
     stack = entry.stack
-    is_waited = not (entry.is_on_host and any(each.function in _LAUNCHERS for each in stack))
-    peer = None
-    if entry.is_p2p and entry.ends is not None:
-        inside = [members[each] for each in entry.ends if each < len(members)]
-        others = [each for each in inside if each != rank]
-        if len(inside) < len(entry.ends) or len(others) != 1:
-            return None  # a transfer to itself, or the members are unknown
-        peer = others[0]
+    is_launched = entry.is_on_host and any(each.function in _LAUNCHERS for each in stack)
+    group, ordinal, scope = key
     return Operation(
         name=entry.name,
         kind="transfer" if peer is not None else "collective",
-        group=tuple(sorted(members)),
+        group=group,
+        ordinal=ordinal,
+        scope=scope,
+        group_title=title,
+        has_members=has_members,
         sequence=0 if peer is not None else entry.collective_seq_id,
         peer=peer,
         payload=_payload(entry),
         detail=entry.detail,
         since_s=since_s,
-        waited_s=since_s if is_waited else None,
+        ended_s=ended_s if is_over else None,
+        waited_s=None if is_launched or is_over else since_s,
         frame=innermost_user_frame(stack),
         source="flight-recorder",
     )

@@ -15,6 +15,7 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import MultihostError
@@ -33,11 +34,23 @@ _HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 operations: each begins when those before it have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    name: str
-    filename: str
-    line: int
+def _frame(value: Json) -> Frame | None:
+    """Return a frame of a dump; None if the value is none."""
+    if not isinstance(value, Mapping):
+        return None
+    name, file, line = value.get("name"), value.get("filename"), value.get("line")
+    if not (isinstance(name, str) and isinstance(file, str) and type(line) is int):
+        return None
+    return _one_frame(file, line, name)
+
+
+_one_frame = lru_cache(maxsize=1 << 14)(Frame)
+"""Equal frames are one object."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _name(profiling_name: str) -> str:
+    return profiling_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,7 @@ class Entry:
     @property
     def name(self) -> str:
         """The name of the operation, such as ``all_reduce`` or ``send``."""
-        return self.profiling_name.rpartition(":")[2].partition(" ")[0].lstrip("_")
+        return _name(self.profiling_name)
 
     @property
     def is_on_host(self) -> bool:
@@ -117,11 +130,10 @@ class Entry:
     @property
     def stack(self) -> tuple[Frame, ...]:
         """The stack at its launch, innermost first; empty if the dump has no stacks."""
-        try:  # converted only when asked for, because dumps have millions of frames
-            frames: tuple[_Frame, ...] = from_json(tuple[_Frame, ...], self.frames)
-        except JsonError:
-            return ()
-        return tuple(Frame(each.filename, each.line, each.name) for each in frames)
+        # Converted only when asked for, because dumps have millions of frames; most are the same.
+        frames = self.frames if isinstance(self.frames, list | tuple) else ()
+        found = [*map(_frame, frames)]
+        return tuple(each for each in found if each is not None) if None not in found else ()
 
 
 _ENDS = re.compile(r" (\d{1,7})(->|<-)(\d{1,7})$", re.ASCII)
@@ -277,6 +289,7 @@ def _title(description: str) -> str:
     return "" if description in ("undefined", "default_pg") else description
 
 
+@lru_cache(maxsize=1 << 12)  # all members of a group have the same text
 def _members(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
     found: tuple[int, ...] = from_json(
         tuple[int, ...], parse_json(ranks) if isinstance(ranks, str) else ranks

@@ -306,14 +306,16 @@ def clocks_ahead_s(recordings: Sequence[Recording]) -> Mapping[int, float]:
     """
     times = {each.rank: _times_s(each) for each in recordings}
     found: dict[int, float] = {}
+    first: dict[tuple[str, int], int] = {}  # the first rank that has this collective
     for rank, own in times.items():
         found[rank] = 0.0
-        for other in found.keys() - {rank}:
-            common = own.keys() & times[other].keys()
-            if len(common) >= _LEAST:
-                apart_s = median(own[each] - times[other][each] for each in common)
-                found[rank] = found[other] + (apart_s if abs(apart_s) > _MATTERS_S else 0.0)
-                break
+        common = group_by_value((first[each], each) for each in own if each in first)
+        other, shared = max(common.items(), key=lambda each: len(each[1]), default=(rank, []))
+        if len(shared) >= _LEAST:
+            apart_s = median(own[each] - times[other][each] for each in shared)
+            found[rank] = found[other] + (apart_s if abs(apart_s) > _MATTERS_S else 0.0)
+        for each in own:
+            first.setdefault(each, rank)
     return found
 
 
