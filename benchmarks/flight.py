@@ -1,6 +1,8 @@
 """Who is named from flight-recorder dumps, by us and by torch's own analyser?
 
     python benchmarks/flight.py [--only NAME] [--jobs K] [--seconds S] [--json FILE] [--keep DIR]
+    python benchmarks/flight.py --by-hand [--only NAME]
+    python benchmarks/flight.py --ranks N
 
 Runs the gloo programs of tests/corpus as plain scripts of torch (worlds/dumped.py), dumps their
 ranks' flight recorders some seconds after they are up, and gives each folder of dumps to
@@ -13,8 +15,12 @@ names alone: right if exactly the culprits are named; silent if nobody is; wrong
 Where the truth has no culprit, as in a deadlock, right is the kind and no name. Of an innocent
 nobody is to be named, though a rank may well be late in it at that instant.
 
-Exits with 1 if we are right about fewer programs that hang than torch's analyser, or wrong about
-more.
+With --by-hand the folders are those of tests/shared/flight_folders.py instead: worlds of which the
+culprits are known by construction, and innocents that look guilty. With --ranks a folder of N
+honest ranks and one straggler is made and judged; what it costs of one core is printed.
+
+Exits with 1 if a folder made by hand is judged wrong, or if we are right about fewer programs that
+hang than torch's analyser, or wrong about more.
 """
 
 from __future__ import annotations
@@ -30,11 +36,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.model.verdict import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests" / "corpus"
@@ -96,6 +107,10 @@ def main() -> int:
     """Run the programs and print the score; return the exit code."""
     options = _options()
     sys.path[:0] = [str(ROOT), str(CORPUS), str(ROOT / "tests" / "shared")]
+    if options.by_hand:
+        return _score_by_hand(options.only or "")
+    if options.ranks:
+        return _cost(options.ranks)
     programs = [each for each in _programs() if not options.only or options.only in each.name]
     keep = Path(options.keep) if options.keep else Path(tempfile.mkdtemp(prefix="flight-"))
     print(f"{'program':68} {'dumps':5}  {'expected':22} {'ours':34} torch's analyser")
@@ -123,7 +138,54 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0, help="from the start to the dumps")
     parser.add_argument("--json", help="write all rows to this file")
     parser.add_argument("--keep", help="keep the dumps in this folder")
+    parser.add_argument("--by-hand", action="store_true", help="judge folders made by hand instead")
+    parser.add_argument("--ranks", type=int, help="measure a folder of so many ranks instead")
     return parser.parse_args()
+
+
+def _score_by_hand(only: str) -> int:
+    """Judge the folders made by hand; return 1 if a name is missing or too many."""
+    from flight_folders import guilty, innocents, write
+
+    wrong = 0
+    for title, folders in (("guilty", guilty()), ("innocents", innocents())):
+        judged = []
+        for each in folders:
+            if only not in each.name:
+                continue
+            with tempfile.TemporaryDirectory() as directory:
+                write(each, Path(directory))
+                found = _diagnosis(Path(directory))
+            named = found.culprits if found is not None else ()
+            judged.append(named == each.culprits)
+            told = f"{found.kind}, {found.confidence}" if found is not None else "-"
+            word = "right" if judged[-1] else "wrong"
+            print(f"{each.name:68} {_ranks(each.culprits):12} {word} {told} {_ranks(named)}")
+        print(f"{len(judged)} {title}, {sum(judged)} right\n")
+        wrong += len(judged) - sum(judged)
+    return int(wrong > 0)
+
+
+def _diagnosis(dumps: Path) -> Diagnosis | None:
+    from pytest_multihost.core.model.stack import SourceContext
+    from pytest_multihost.extensions.flight.recording import read_dumps
+    from pytest_multihost.extensions.flight.told_world import judge_dumps
+
+    return judge_dumps(read_dumps(dumps), "dumps", SourceContext(str(CORPUS))).diagnosis
+
+
+def _cost(ranks: int) -> int:
+    """Print what a folder of honest ranks and one straggler costs; return 1 if it is not named."""
+    from flight_folders import large, write
+
+    folder = large(ranks)
+    with tempfile.TemporaryDirectory() as directory:
+        write(folder, Path(directory))
+        begun_s = time.process_time()
+        found = _diagnosis(Path(directory))
+    took_s = time.process_time() - begun_s
+    print(f"{ranks} ranks: {took_s:.1f} s of one core; named: {found.summary if found else '-'}")
+    return int(found is None or found.culprits != folder.culprits)
 
 
 def _programs() -> Iterator[Program]:
@@ -186,17 +248,10 @@ def _row(program: Program, dumps: Path) -> Row | None:
 
 
 def _ours(program: Program, dumps: Path) -> Told:
-    from pytest_multihost.core.model.stack import SourceContext
-    from pytest_multihost.extensions.flight.recording import read_dumps
-    from pytest_multihost.extensions.flight.told_world import judge_dumps
-
-    found = judge_dumps(read_dumps(dumps), "dumps", SourceContext(str(CORPUS))).diagnosis
+    found = _diagnosis(dumps)
     if found is None:
         return Told("-", (), _judged(program, ()))
-    named = found.culprits
-    if not named and found.kind == "transport" and found.divergence is not None:
-        named = found.divergence.minority
-    return Told(found.kind, named, _judged(program, named, found.kind))
+    return Told(found.kind, found.culprits, _judged(program, found.culprits, found.kind))
 
 
 def _torchs(program: Program, dumps: Path) -> tuple[Told, Told]:

@@ -178,6 +178,9 @@ def _without_dumps() -> Iterator[Folder]:
     pipeline = dict(_pipelined(2, 4, {0: 2, 1: 1}, "").dumps)
     del pipeline[2]
     yield Folder("the straggler of one of two pipelines left no dump", pipeline, (2, 5), "likely")
+    beside = dict(_pipelined(1, 4, {0: 2}, "").dumps)
+    del beside[1]
+    yield Folder("a rank without a dump may wait for one that is late", beside, (2,))
     blank = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []}
     yield Folder("a rank's dump is blank", {**_without(4, ()), 1: blank}, (1,), "likely")
     unused = dump(groups={WORLD: range(4)})
@@ -401,6 +404,42 @@ def _on_hosts() -> Iterator[Folder]:
     for each in (waiting, late):
         each["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[]"}}
     yield Folder("two of four ranks of gloo are late", dumps, (1, 3))
+
+
+# Large
+
+
+def large(size: int, depth: int = 8, width: int = 8, turns: int = 16) -> Folder:
+    """Return a world of honest ranks and one that is late for the collective of all.
+
+    Each rank is in four groups, as with tensor, pipeline and data parallelism.
+
+    Args:
+        depth: Ranks of a pipeline.
+        width: Ranks of a tensor group.
+        turns: Collectives that each rank has ended.
+    """
+    late, block = size // 2 + 1, depth * width
+    stack = [{"name": f"f{each}", "filename": "/job/train.py", "line": each} for each in range(8)]
+    dumps = {}
+    for rank in range(size):
+        base, inner = rank - rank % block, rank % block
+        groups = {
+            WORLD: range(size),
+            f"t{rank // width}": range(rank - rank % width, rank - rank % width + width),
+            f"p{base}.{rank % width}": range(base + rank % width, base + block, width),
+            f"d{inner}": range(inner, size, block),
+        }
+        numbers = dict.fromkeys(groups, 0)
+        launched = []
+        for turn in range(turns):
+            name = [*groups][(1, 2, 1, 3, 1, 2, 1, 0)[turn % 8]]
+            numbers[name] += 1
+            launched.append(ended("all_reduce", numbers[name], name, frames=stack))
+        if rank != late:
+            launched.append(op("all_reduce", numbers[WORLD] + 1, frames=stack))
+        dumps[rank] = dump(*launched, groups=groups)
+    return Folder(f"{size} ranks", dumps, (late,), "certain")
 
 
 # Innocents

@@ -98,7 +98,7 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     alike = group_by_value((_sort_of(sink, graph, states), sink) for sink in graph.sinks())
     found = [_cause_of_alike(sinks, graph, states) for sinks in alike.values()]
     told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
-    causes = _merged(_late_together(told))
+    causes = _without_explained(_merged(_late_together(told)))
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
     return tuple(sorted(known or causes, key=_precedence))
 
@@ -442,6 +442,23 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
             at_s=min(times_s, default=None),
         )
     return list(merged.values())
+
+
+def _without_explained(causes: Sequence[Cause]) -> list[Cause]:
+    """Return the causes without silent ranks that may wait themselves, for a culprit that is known.
+
+    Example: of a pipeline the second rank is silent, the first waits for it, and the third is late.
+    """
+    known = [each for each in causes if each.culprits and not each.is_silent]
+    found = {id(each): each for each in causes}
+    for cause in causes:
+        group = {*cause.operation.group} if cause.operation is not None else set()
+        near = next((each for each in known if not group.isdisjoint(each.culprits)), None)
+        if cause.is_silent and near is not None:
+            del found[id(cause)]
+            waiting = {*found[id(near)].waiting, *cause.waiting} - {*near.culprits}
+            found[id(near)] = replace(found[id(near)], waiting=tuple(sorted(waiting)))
+    return list(found.values())
 
 
 def first_waits(cause: Cause) -> list[Wait]:

@@ -47,7 +47,8 @@ def explain_dumps(options: argparse.Namespace) -> int | None:
         str(directory),
         SourceContext(str(Path.cwd())),
     )
-    text = _write(judged, directory, options.into)
+    is_asked = options.json or options.into is not None  # it grows with the square of the ranks
+    text = _write(judged, directory, options.into) if is_asked else ""
     sys.stdout.write(
         f"{text if options.json else page_of(judged, str(options.into or directory))}\n"
     )
