@@ -130,6 +130,31 @@ def _pipelines() -> Iterator[Folder]:
     yield _pipelined(4, 2, {0: 1, 1: 1, 2: 1, 3: 1}, "a straggler in each of four pipelines")
     yield _pipelined(3, 3, {1: 1}, "one straggler in three pipelines")
     yield _two_groups_late()
+    lines = {**_line((0, 1, 2, 3), 1), **_line((4, 5, 6, 7), 2)}
+    yield Folder("two pipelines in the group of all", lines, (1, 6), "certain")
+    del lines[6]
+    yield Folder("of two such pipelines one straggler left no dump", lines, (1, 6), "likely")
+    del lines[1]
+    yield Folder("of two such pipelines both stragglers left no dump", lines, (1, 6), "likely")
+
+
+def _line(stages: Sequence[int], late: int) -> dict[int, Mapping[str, Any]]:
+    """Return the dumps of a pipeline of eight ranks' default group."""
+    dumps = {}
+    for rank in stages:
+        theirs = [
+            {**each, "name": _renamed(str(each["name"]), stages)}
+            for each in _stage(rank, stages, late, WORLD)
+        ]
+        dumps[rank] = dump(*theirs, groups={WORLD: range(8)})
+    return dumps
+
+
+def _renamed(name: str, stages: Sequence[int]) -> str:
+    """Return the name of a transfer between stages as one between their ranks."""
+    kind, _, ends = name.partition(" ")
+    arrow = "->" if "->" in ends else "<-"
+    return f"{kind} {arrow.join(str(stages[int(each)]) for each in ends.split(arrow))}"
 
 
 def _two_groups_late() -> Folder:
@@ -181,6 +206,9 @@ def _without_dumps() -> Iterator[Folder]:
     beside = dict(_pipelined(1, 4, {0: 2}, "").dumps)
     del beside[1]
     yield Folder("a rank without a dump may wait for one that is late", beside, (2,))
+    both = dict(_mismatched(4, {1: {"input_sizes": [[5]]}}))
+    del both[3]
+    yield Folder("a rank left no dump, and another passes another size", both, (1,), "likely")
     blank = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []}
     yield Folder("a rank's dump is blank", {**_without(4, ()), 1: blank}, (1,), "likely")
     unused = dump(groups={WORLD: range(4)})
@@ -254,6 +282,16 @@ def _overwritten() -> Iterator[Folder]:
             2: dump(*busy, groups=groups, first=300),
         },
         (0,),
+    )
+    yield Folder(
+        "a send whose receives were overwritten",
+        {
+            0: dump(*busy, p2p("send 0->2", 77, collective_seq_id=43), groups=groups, first=300),
+            1: dump(*busy, groups=groups, first=300),
+            2: dump(*busy, groups=groups, first=300),
+        },
+        (2,),
+        "likely",
     )
     apart = {**groups, "1": (0, 1), "2": (1, 2)}
     yield Folder(

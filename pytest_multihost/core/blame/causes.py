@@ -30,6 +30,7 @@ from pytest_multihost.core.model.operation import (
     K,
     Operation,
     Payload,
+    comparable,
     group_by_value,
     payload_text,
 )
@@ -98,7 +99,7 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     alike = group_by_value((_sort_of(sink, graph, states), sink) for sink in graph.sinks())
     found = [_cause_of_alike(sinks, graph, states) for sinks in alike.values()]
     told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
-    causes = _without_explained(_merged(_late_together(told)))
+    causes = _without_explained(_merged(_late_together(told)), states)
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
     return tuple(sorted(known or causes, key=_precedence))
 
@@ -331,9 +332,7 @@ def as_other_payload(cause: Cause, states: States) -> Cause:
     if cause.kind != "transport" or cause.culprits or cause.cut is not None or operation is None:
         return cause
     passed = dict(_payloads(operation, cause, states))
-    if not all(size for payload in passed.values() for _, size in payload):  # only types are known
-        passed = {rank: tuple((each, 0) for each, _ in found) for rank, found in passed.items()}
-    sorts = group_by_value((payload, rank) for rank, payload in passed.items())
+    sorts = group_by_value(zip(comparable(passed.values()), passed, strict=True))
     if len(sorts) < 2:  # noqa: PLR2004 - they agree
         return cause
     odd = tuple(sorted(passed)) if len(passed) == 2 else _fewer(sorts)  # noqa: PLR2004 - a pair
@@ -444,21 +443,27 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     return list(merged.values())
 
 
-def _without_explained(causes: Sequence[Cause]) -> list[Cause]:
+def _without_explained(causes: Sequence[Cause], states: States) -> list[Cause]:
     """Return the causes without silent ranks that may wait themselves, for a culprit that is known.
 
-    Example: of a pipeline the second rank is silent, the first waits for it, and the third is late.
+    Example: of a pipeline the second rank is silent, the first waits for it, and the third, which
+    has received from the second before, is late.
     """
     known = [each for each in causes if each.culprits and not each.is_silent]
     found = {id(each): each for each in causes}
-    for cause in causes:
-        group = {*cause.operation.group} if cause.operation is not None else set()
-        near = next((each for each in known if not group.isdisjoint(each.culprits)), None)
+    for cause in causes if known else ():
+        near = next((e for e in known if _exchange(cause.culprits, e.culprits, states)), None)
         if cause.is_silent and near is not None:
             del found[id(cause)]
             waiting = {*found[id(near)].waiting, *cause.waiting} - {*near.culprits}
             found[id(near)] = replace(found[id(near)], waiting=tuple(sorted(waiting)))
     return list(found.values())
+
+
+def _exchange(silent: Sequence[int], others: Sequence[int], states: States) -> bool:
+    """Return whether transfers of the others with each of the silent ranks are known."""
+    peers = {e.peer for rank in others for e in states[rank].known if e.kind == "transfer"}
+    return peers.issuperset(silent)
 
 
 def first_waits(cause: Cause) -> list[Wait]:

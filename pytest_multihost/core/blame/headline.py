@@ -109,12 +109,18 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     if operation is None:
         return sentence(f"{rank_set(cause.waiting)} wait for a lock that ", who, " holds")
     words = _words(operation, result.spec.size)
+    into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
     if cause.is_silent:
-        inside = f"{rank_set(cause.waiting)} {_wait(cause)} in "
-        return sentence(inside, words, " for ", who, ", of which nothing was recorded")
+        is_one = len({w.operation.place for w in into if w.operation}) == 1
+        where = sentence(" in ", words) if is_one else ()
+        waiters = f"{rank_set(cause.waiting)} {_wait(cause)}"
+        return sentence(waiters, where, " for ", who, ", of which nothing was recorded")
     if operation.kind == "collective":
         return sentence(who, " never reached ", words)
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
+    if operation.kind == "transfer" and len(cause.culprits) > 1:
+        waiters = rank_set(w.rank for w in into)
+        return sentence(who, f" never did their part in transfers of {waiters}")
     if operation.kind == "transfer":
         return sentence(who, " never did its part in ", words, f" of rank {waiter}")
     waiting = f"{rank_set(cause.waiting)} {_wait(cause)} in "

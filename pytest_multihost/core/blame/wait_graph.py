@@ -20,6 +20,7 @@ from pytest_multihost.core.model.operation import (
     SOCKET_SCOPE,
     GroupKey,
     Operation,
+    comparable,
     group_by_value,
 )
 
@@ -73,6 +74,11 @@ class _World:
                     if each.kind == "collective":
                         self.there.setdefault(each.place, []).append((state.rank, each))
         return self.there.get(place, ())
+
+    def differ_at(self, place: tuple[GroupKey, int]) -> bool:
+        """Return whether what the ranks pass to a collective does not match."""
+        payloads = {each.payload for _, each in self.collectives_at(place)} - {()}
+        return len({*comparable(payloads)}) > 1
 
 
 def find_waits(states: States) -> tuple[Wait, ...]:
@@ -203,6 +209,8 @@ def _wait_in_collective(rank: int, operation: Operation, world: _World) -> Wait:
         world.absent[key] = _absent(rank, operation, world.states)
     everyone, is_told = world.absent[key]
     absent = _without(everyone, rank)
+    if not is_told and world.differ_at(operation.place):
+        absent = frozenset()  # that explains the wait better than a rank of which nothing is known
     if mismatched and not absent:  # all have entered, but operations that do not match
         return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
     return Wait(rank, operation, absent, is_sure=operation.sequence > 0 and is_told)

@@ -251,6 +251,14 @@ def program_scope(file: str, line: int) -> Scope:
     return Scope("program", f"{file}:{line}")
 
 
+def comparable(payloads: Iterable[Payload]) -> list[Payload]:
+    """Return payloads so that equal ones match: without sizes if one of them has none."""
+    found = [*payloads]
+    if all(size for payload in found for _, size in payload):
+        return found
+    return [tuple((each, 0) for each, _ in payload) for payload in found]
+
+
 def payload_text(payload: Payload) -> str:
     """Return the text of a payload: ``Float[8] Long[1]``."""
     return " ".join(f"{each}[{size}]" if size else each for each, size in payload)

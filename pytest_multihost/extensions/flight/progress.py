@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from pytest_multihost.core.model.collectives import family, of_flight_name
-from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.operation import Operation, comparable, group_by_value
 from pytest_multihost.extensions.flight.launched import Joined, Launched
 
 _SETTLED_S = 1.0
@@ -165,9 +165,7 @@ def _world_of(joined: Joined) -> _World:
 
 def _clashes(sides: Sequence[Launched]) -> bool:
     """Return whether members have passed to a collective what cannot match."""
-    payloads = {each.operation.payload for each in sides} - {()}
-    if not all(size for payload in payloads for _, size in payload):
-        payloads = {tuple((each, 0) for each, _ in payload) for payload in payloads}
+    payloads = {*comparable({each.operation.payload for each in sides} - {()})}
     return len(payloads) > 1 or len({family(each.operation.name) for each in sides}) > 1
 
 
