@@ -29,6 +29,15 @@ MEET_BY_STORE: Final = "_store_based_barrier"
 """The function of `distributed_c10d` that `new_group` calls last, even on ranks outside the group.
 """
 
+SPAWN: Final = "torch/multiprocessing/spawn.py"
+SPAWNS: Final = ("start_processes", "spawn")
+SPAWNED: Final = "_wrap"
+"""The file of `spawn`, its functions that start `nprocs` processes, and the one that runs in each,
+whose variable `i` is the process's number."""
+
+BACKWARD: Final = ("torch/autograd/graph.py", "_engine_run_backward")
+"""The function under which a backward pass runs in C++, and DDP's reducer with it."""
+
 START_COALESCING: Final = "_start_coalescing"
 END_COALESCING: Final = "_end_coalescing"
 """Methods of `ProcessGroup` around operations that share one work."""

@@ -188,7 +188,11 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         operation = wait.operation if wait is not None else None
         words = _words(operation, result.spec.size, otherwise="the lock of a file")
         between = "" if rank == cause.cycle[0] else ", "
-        found = sentence(found, f"{between}rank {rank} waits in ", words, f" for rank {ahead}")
+        for_whom = f" for rank {ahead}"
+        if wait is not None and operation is not None and not operation.has_members:
+            is_one = len(wait.missing) == 1 or operation.kind != "collective"
+            for_whom = for_whom if is_one else f" for some of {rank_set(sorted(wait.missing))}"
+        found = sentence(found, f"{between}rank {rank} waits in ", words, for_whom)
     return found
 
 
@@ -222,7 +226,27 @@ def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
     members = operation.group if operation is not None else ()
     entered = [rank for rank in cause.waiting if rank in members] or cause.waiting
-    return sentence(f"{rank_set(entered)} have entered ", words, ", and nothing moves")
+    lines = _lines_in_unknown_groups(cause)
+    if operation is not None and len(lines) > 1:
+        where = "; ".join(f"{rank_set(ranks)} at {line}" for line, ranks in lines.items())
+        return sentence(
+            f"{rank_set(entered)} wait in {operation.name} at different lines, of one group or of"
+            f" several: {where}"
+        )
+    have = "has" if len(entered) == 1 else "have"
+    return sentence(f"{rank_set(entered)} {have} entered ", words, ", and nothing moves")
+
+
+def _lines_in_unknown_groups(cause: Cause) -> Mapping[str, Sequence[int]]:
+    """Return the ranks at each line of a collective whose group frames alone do not show."""
+    operation = cause.operation
+    if operation is None or operation.has_members or operation.source != "python-frames":
+        return {}
+    return group_by_value(
+        (f"{PurePath(each.frame.file).name}:{each.frame.line}", wait.rank)
+        for wait in cause.concerned_waits
+        if (each := wait.operation) is not None and each.place == operation.place and each.frame
+    )
 
 
 def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:

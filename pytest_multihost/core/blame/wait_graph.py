@@ -27,6 +27,9 @@ from pytest_multihost.core.model.operation import (
 States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
 
+_UNNAMED = frozenset({"work.wait"})
+"""Operations that may be any collective: the wait for one that was begun earlier."""
+
 _ALL_KNOWN = 1000
 """If a rank has more known operations than this, earlier ones may be forgotten."""
 
@@ -268,8 +271,24 @@ def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool
         and each.scope == operation.scope
         and (each.group == operation.group or not (each.has_members and operation.has_members))
         and own.entered.get(each.group_key, 0) >= each.sequence
+        and not _are_two(operation, each)
         for each in other.pending
     )
+
+
+def _are_two(one: Operation, two: Operation) -> bool:
+    """Return whether two collectives, known by frames alone, are certainly of different groups.
+
+    They are if one is of all ranks and the other is not known to be, and they can never match; or
+    if one function has their groups in different variables.
+    """
+    if {one.source, two.source} != {"python-frames"}:
+        return False
+    if one.has_members != two.has_members:
+        return not _can_match(one, two) and _UNNAMED.isdisjoint((one.name, two.name))
+    functions = {(each.frame.file, each.frame.function) for each in (one, two) if each.frame}
+    is_told = bool(one.detail and two.detail) and len(functions) == 1 and one.name == two.name
+    return is_told and one.detail != two.detail
 
 
 def _has_broken_off(operation: Operation, other: RankState) -> bool:

@@ -121,7 +121,7 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
         return ""
     if found.kind in _SHARED:
         if found.where == "harness":
-            return "the harness"
+            return found.peer or "the harness"
         leads = "may lead" if found.where == "unknown" else "leads"
         return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
     if found.kind == "pidfd":

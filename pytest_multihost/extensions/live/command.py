@@ -82,9 +82,7 @@ def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse
     judge = partial(judge_job, job, reader, context, reads_native=options.native)
     try:
         judged = (
-            follow(job, reader, judge, _say, patience_s=options.patience)
-            if options.follow
-            else judge()
+            follow(reader, judge, _say, patience_s=options.patience) if options.follow else judge()
         )
     except KeyboardInterrupt:
         return 1

@@ -15,18 +15,22 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.watch.kernel import read_stat
+from pytest_multihost.core.watch.kernel.proc_files import link
+from pytest_multihost.extensions.live.numbering import numbered
 from pytest_multihost.extensions.live.processes import (
     NUMBERED,
     Job,
     check_rights,
+    command_words,
     find_job,
+    is_agent,
     membership_if_any,
 )
 
@@ -87,8 +91,10 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
             members[pid] = found
     by_key: dict[object, dict[int, Membership]] = {}
     for pid, each in _without_launchers(members, parents).items():
-        # Without a job id, only processes with the same parent are of the same job.
-        key = each.key if each.job.strip("/") else (each.key, parents[pid])
+        # Without a job id, only processes with the same parent are of the same job. An address of
+        # one machine is another one in each container.
+        same = link(f"/proc/{pid}/ns/net") if each.is_one_machine else ""
+        key = (each.key, same if each.job.strip("/") else parents[pid])
         by_key.setdefault(key, {})[pid] = each
     worlds = (_world(each, parents) for each in by_key.values())
     return Worlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)
@@ -110,36 +116,20 @@ def children_of(pid: int) -> tuple[int, ...]:
     return tuple(each for each in below if _is_python(each))
 
 
-def numbered(pids: Iterable[int], launcher: str) -> Job | None:
-    """Return processes without a rank as a job, numbered in the order of their start.
-
-    Args:
-        pids: The processes; their own children are skipped.
-        launcher: The name of the process that started them, for the report.
-    """
+def _outermost(pids: Collection[int]) -> tuple[int, ...]:
+    """Return the processes that no other of them has started, except Python's own."""
     parents = _parents()
     found = [each for each in pids if not _HELPERS.search(command_of(each))]
-    outermost = [each for each in found if not set(found) & {*_ancestors(each, parents)}]
-    stats = {pid: stat for pid in outermost if (stat := read_stat(f"/proc/{pid}")) is not None}
-    order = sorted(stats, key=lambda pid: (stats[pid].started_s, pid))
-    note = "the processes do not say which rank they are: they are numbered in the order of start"
-    if not order:
-        return None
-    pids = dict(enumerate(order))
-    return Job(pids, len(order), launcher, is_size_known=False, notes=(note,))
+    return tuple(each for each in found if not set(found) & {*_ancestors(each, parents)})
 
 
 def command_of(pid: int) -> str:
     """Return the command line of a process; empty if it cannot be read."""
-    try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="backslashreplace")
+    return " ".join(command_words(pid))
 
 
 def _may_be_rank(pid: int) -> bool:
-    return _is_python(pid) and not _LOOKS.search(command_of(pid))
+    return _is_python(pid) and not _LOOKS.search(command_of(pid)) and not is_agent(pid)
 
 
 def _is_python(pid: int) -> bool:
@@ -245,11 +235,29 @@ def choose(
 
 def _job_of(names: Sequence[str]) -> Job:
     """Return the job of some processes, with its other ranks on this machine."""
-    job = find_job(names)
+    try:
+        job = find_job(names)
+    except MultihostError as error:
+        raise _as_launcher(names, error) or error from None
+    if agents := [pid for pid in job.pids.values() if is_agent(pid)]:
+        raise MultihostError(
+            f"process {agents[0]} is torchrun, which starts ranks and is none",
+            remedy=f"multihost attach --children-of {agents[0]}",
+        )
     for each in worlds_here().found:
         if job.pids.items() <= each.job.pids.items():
             return each.job
     return job
+
+
+def _as_launcher(names: Sequence[str], error: MultihostError) -> MultihostError | None:
+    """Return the error with the command for a process that has started others; else None."""
+    if len(names) > 1 or not names[0].isdecimal() or not children_of(int(names[0])):
+        return None
+    seen = f"{error.seen}\nIt has started other processes of Python's."
+    return MultihostError(
+        error.happened, seen=seen.strip(), remedy=f"multihost attach --children-of {names[0]}"
+    )
 
 
 def _matching(text: str) -> Worlds:
@@ -279,7 +287,7 @@ def _below(pid: int) -> Worlds | Job:
     found = worlds_here(pids)
     if found.found:
         return found
-    job = numbered(pids, f"process {pid}")
+    job = numbered(_outermost(pids), pid)
     if job is None:
         raise MultihostError(
             f"process {pid} has started no process of Python's",

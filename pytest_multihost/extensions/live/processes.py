@@ -18,6 +18,7 @@ from pathlib import Path
 from pytest_multihost.core.launch.launcher_env import Membership, read_membership
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers, rank_set
+from pytest_multihost.core.watch.kernel import read_stat
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NEVER = "3"
@@ -137,6 +138,40 @@ def _environment(pid: int) -> dict[str, str]:
     return {name.decode(errors="replace"): v.decode(errors="replace") for name, _, v in pairs}
 
 
+_AGENT = "pt_elastic"
+"""The name that torch gives to the process of torchrun."""
+
+_AGENTS = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+
+
+def is_agent(pid: int) -> bool:
+    """Return whether a process is torchrun's own, which starts ranks, watches them and ends them.
+
+    Ranks that it forks have its name as well; they are its children.
+    """
+    stat = read_stat(f"/proc/{pid}")
+    if stat is None:
+        return False
+    if stat.name == _AGENT:
+        parent = read_stat(f"/proc/{stat.parent}")
+        return parent is None or parent.name != _AGENT
+    words = command_words(pid)[1:]
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words = words[1:]
+    return Path("".join(words[:1])).name == "torchrun" or (
+        words[:1] == ["-m"] and "".join(words[1:2]) in _AGENTS
+    )
+
+
+def command_words(pid: int) -> list[str]:
+    """Return the words of the command line of a process; none if it cannot be read."""
+    try:
+        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return data.rstrip(b"\0").decode(errors="backslashreplace").split("\0")
+
+
 _RANK_AND_PID = re.compile(r"(?:(\d{1,6})=)?(\d{1,10})", re.ASCII)
 
 
@@ -149,6 +184,7 @@ class Job:
         size: Number of all ranks of the job, here or elsewhere.
         launcher: The source of the ranks' numbers: a launcher, or "you".
         is_size_known: Whether the launcher gives the number of ranks; else it is a lower bound.
+        is_guess: Whether the numbers of the ranks are only likely.
         ended: Ranks that should be on this machine but no longer are.
         notes: How the ranks were found, one sentence each.
         hosts: The machine of each rank, if they are on several.
@@ -161,6 +197,7 @@ class Job:
     ended: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     hosts: Mapping[int, str] = field(default_factory=dict)
+    is_guess: bool = False
 
     @property
     def title(self) -> str:

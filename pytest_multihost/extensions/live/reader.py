@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,12 +19,21 @@ from pytest_multihost.core.model.stack import (
     is_library,
 )
 from pytest_multihost.core.proof.threads import main_labels
-from pytest_multihost.core.watch.kernel import ProcReader, Quiescence
+from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
+from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
+from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
 from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
-from pytest_multihost.extensions.live.processes import Job, check_rights
-from pytest_multihost.extensions.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
+from pytest_multihost.extensions.live.processes import Job, check_rights, is_agent
+from pytest_multihost.extensions.live.waits import (
+    SeenWait,
+    as_of_reducer,
+    as_of_some,
+    is_backward,
+    seen_operation,
+    seen_wait,
+)
 
 _APART_S = 0.5
 """Time between the two snapshots: a thread that computes has used CPU time meanwhile."""
@@ -117,7 +126,10 @@ class LocalReader:
     def __post_init__(self) -> None:
         for pid in self.job.pids.values():
             check_rights(pid)
-        self._proc, self._quiescence = ProcReader(self.job.pids), Quiescence(self.job.pids)
+        agents = frozenset(filter(is_agent, _parents(self.job.pids.values())))
+        harness = HarnessProcesses(controllers=agents, title="torchrun")
+        self._proc = ProcReader(self.job.pids, harness)
+        self._quiescence = Quiescence(self.job.pids, harness)
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of the main threads."""
@@ -140,8 +152,8 @@ class LocalReader:
         apart_s = _STOPPED_S if is_stopped else _APART_S
         time.sleep(max(0.0, apart_s - (time.monotonic() - before.at_s)))
         now = self.deep_snapshot()
-        seen = _Seen(self.job, before, now, threads)
-        waits, native = seen.waits(self.context, reads_native=reads_native)
+        seen = _Seen(self.job, before, now, threads, self.context)
+        waits, native = seen.waits(reads_native=reads_native)
         dumps = tuple(dump_of(rank, each) for rank, each in threads.items())
         return Stacks(
             now=now,
@@ -158,8 +170,15 @@ class LocalReader:
                 rank: tuple(each for each in threads if each.thread == self.job.pids[rank])
                 for rank, threads in native.threads.items()
             },
-            lines=tuple(_lines(dumps, self.context)),
+            lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
         )
+
+    def _lines(self, dump: Dump) -> Iterator[Line]:
+        """Yield the user's lines on the stacks of a rank; of unreadable files without a text."""
+        context = _as_seen_by(self.job.pids[dump.rank], self.context)
+        frames = {frame for thread in dump.threads for frame in thread.frames}
+        for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
+            yield Line(file, line, context.source_of(file, line))
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
         """Return how often each thread has run; None if one except `idle` is not quiescent."""
@@ -171,12 +190,22 @@ class LocalReader:
         return None
 
 
-def _lines(dumps: Sequence[Dump], context: SourceContext) -> Iterator[Line]:
-    """Yield the user's lines on the stacks."""
-    frames = {frame for dump in dumps for thread in dump.threads for frame in thread.frames}
-    for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
-        if text := context.source_of(file, line):
-            yield Line(file, line, text)
+def _parents(pids: Iterable[int]) -> Iterator[int]:
+    for pid in pids:
+        stat = read_stat(f"/proc/{pid}")
+        if stat is not None:
+            yield stat.parent
+
+
+def _as_seen_by(pid: int, context: SourceContext) -> SourceContext:
+    """Return a context that reads the files of a process: a container has other ones."""
+    root, source_of = root_of(pid), context.source_of
+
+    def source_below(file: str, line: int) -> str:
+        path = path_below(root, file) if file.startswith("/") else ""
+        return source_of(path, line) if path else ""
+
+    return replace(context, source_of=source_below) if root else context
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +216,12 @@ class _Seen:
     before: KernelSnapshot
     now: KernelSnapshot
     threads: Mapping[int, Sequence[SpiedThread]]
+    context: SourceContext
 
-    def waits(
-        self, context: SourceContext, *, reads_native: bool
-    ) -> tuple[Mapping[int, SeenWait], NativeStacks]:
+    def waits(self, *, reads_native: bool) -> tuple[Mapping[int, SeenWait], NativeStacks]:
         """Return the operation that each rank waits in, and native frames if they may be read."""
         labels = {rank: label for rank, (label, _) in main_labels(self.before, self.now).items()}
-        found = {rank: self._by_frames(rank, labels.get(rank), context) for rank in self.job.pids}
+        found = {rank: self._by_frames(rank, labels.get(rank)) for rank in self.job.pids}
         asked = [
             rank
             for rank, each in found.items()
@@ -219,13 +247,14 @@ class _Seen:
         main = self._main(rank)
         return innermost_user_frame(main.frames) if main is not None else None
 
-    def _by_frames(self, rank: int, label: str | None, context: SourceContext) -> SeenWait:
+    def _by_frames(self, rank: int, label: str | None) -> SeenWait:
         """Return what Python frames show of the main thread.
 
         If they show no operation and the main thread is blocked, it may wait for another thread,
         so the frames of the others are used.
         """
         main, user = self._main(rank), self._user_frame(rank)
+        context = _as_seen_by(self.job.pids[rank], self.context)
         wait = seen_wait(
             main.frames if main is not None else (),
             context.place(user).source if user is not None else "",
@@ -283,8 +312,10 @@ class _Seen:
 
     def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
         """Return an operation at the user's line; a polled operation is one nobody waits in."""
+        main = self._main(rank)
+        is_reducers = main is not None and is_backward(main.frames) and found.name != "work.wait"
         return replace(
-            as_of_some(found),
+            as_of_reducer(found) if is_reducers else as_of_some(found),
             thread=found.thread if polls else self.job.pids[rank],
             waited_s=None if polls else found.waited_s,
             frame=wait.operation.frame if wait.operation is not None else self._user_frame(rank),

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.operation import group_by_value, rank_set
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.verdict import Diagnosis
+from pytest_multihost.core.model.verdict import Diagnosis, sentence
 from pytest_multihost.core.outcome import Finding, RankFacts, RankFinding, Symptoms
 from pytest_multihost.core.outcome.finding import suspected_hang
 from pytest_multihost.extensions.live.look import HORIZON_S, Look, look_at
@@ -51,9 +51,12 @@ def judge_job(
         reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     look = look_at(job, reader, reads_native=reads_native)
-    lines = {(each.file, each.line): each.text for each in look.lines}
+    found_lines = sorted(look.lines, key=lambda each: bool(each.text))
+    lines = {(each.file, each.line): each.text for each in found_lines}
     here = context.source_of
-    context = replace(context, source_of=lambda file, n: lines.get((file, n)) or here(file, n))
+    context = replace(
+        context, source_of=lambda f, n: lines[f, n] if (f, n) in lines else here(f, n)
+    )
     gone = job.ended | _exited(look)
     judged = _judged(job, context, look, ended=gone)
     found = judged.diagnosis
@@ -61,13 +64,33 @@ def judge_job(
         judged = _judged(job, context, look, ended=frozenset())
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
-        who = f"; {_have(gone)} ended" if gone else ""
-        return _not_hung(replace(judged, diagnosis=None), _NOBODY + who)
+        who = f"{_have(gone)} ended" if gone else ""
+        seen = (_NOBODY, who, *_unread(look))
+        return _not_hung(replace(judged, diagnosis=None), "; ".join(filter(None, seen)))
     confidence = "likely" if found.confidence == "certain" else found.confidence
     found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
+    if job.is_guess:
+        found = replace(found, headline=sentence("probably ", found.headline))
     judged = replace(judged, diagnosis=found)
+    if judged.finding.outcome == "hung":
+        judged = replace(judged, finding=replace(judged.finding, reason=found.summary))
     why = _still_moves(look, found)
+    if why and _is_of_an_instant(look, found):
+        return _not_hung(replace(judged, diagnosis=None), f"{_NOBODY} for long: {why}")
     return _not_hung(judged, f"{found.summary}; not yet a hang: {why}") if why else judged
+
+
+def _is_of_an_instant(look: Look, found: Diagnosis) -> bool:
+    """Return whether a diagnosis is of ranks that all move, or may lack a rank that waits.
+
+    At times all ranks of a healthy job are in the same collective, at others on their way to it.
+    """
+    if found.kind == "stuck":
+        return bool(look.unclear)
+    waiting = {*(found.waiting or found.cycle)}
+    if not found.culprits:
+        return not look.left.isdisjoint(waiting)
+    return waiting <= look.left and {*found.culprits} <= look.moving.keys()
 
 
 def _judged(job: Job, context: SourceContext, look: Look, *, ended: frozenset[int]) -> Judgement:
@@ -118,11 +141,9 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
     absent = not_here(job)
     if absent and not job.ended:
         yield f"ranks {absent} are not among these processes: nothing is known of them"
-    for why in dict.fromkeys(look.unread.values()):
-        unread = [rank for rank, each in look.unread.items() if each == why]
-        yield f"the stack of {rank_set(unread)} could not be read: {why}"
+    yield from _unread(look)
     yield from look.unobserved
-    if here := look.unclear & job.pids.keys():
+    if here := look.unclear & job.pids.keys() - look.unread.keys():
         yield f"{rank_set(here)} may wait in C++ code, which Python's stacks do not show"
     yield from job.notes
     if look.is_proven:
@@ -131,6 +152,13 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
     if look.blockers:
         yield f"not proven to hang, because {'; '.join(look.blockers[:_MAX_BLOCKERS])}"
     yield _CANNOT_TELL
+
+
+def _unread(look: Look) -> Iterator[str]:
+    """Yield which stacks could not be read, one sentence for each reason."""
+    for why, ranks in group_by_value((why, rank) for rank, why in look.unread.items()).items():
+        stacks = "stack" if len(ranks) == 1 else "stacks"
+        yield f"the {stacks} of {rank_set(ranks)} could not be read: {why}"
 
 
 def _result(job: Job, look: Look) -> WorldResult:
@@ -194,7 +222,9 @@ PATIENCE_S = 60.0
 """A rank that others wait for this long counts as hung even if it still moves."""
 
 _BETWEEN_S = 10.0
-"""Time between two readings of stacks."""
+"""Time between two readings of stacks. A rank is named if two in a row show the same."""
+
+_GOES_ON = "the job goes on: no rank is waited for any more"
 
 
 @dataclass(slots=True)
@@ -213,7 +243,6 @@ class _Waits:
 
 
 def follow(
-    job: Job,
     reader: JobReader,
     judge: Callable[[], Judgement],
     say: Callable[[str], None],
@@ -225,11 +254,12 @@ def follow(
 
     Args:
         judge: Judges the job as it is now.
-        say: Prints one line; called whenever that line changes.
+        say: Prints one line; called when it is known for which rank the others wait, although it
+            may still move, and when they go on.
         patience_s: A rank that others wait for this long counts as hung even if it still moves.
         interval_s: Time between two shallow snapshots.
     """
-    waits, said = _Waits(), ""
+    waits, told = _Waits(), tuple[int, ...]()
     judged_s, finding = float("-inf"), _Finding()
     while True:
         now = reader.shallow_snapshot()
@@ -244,9 +274,11 @@ def follow(
                 return judged
             if finding.has_lasted(still, now.at_s, patience_s):
                 return _hung(judged, now.at_s - finding.since_s)
-        if (line := _line(job, still)) != said:
-            say(line)
-            said = line
+            has_lasted = finding.has_lasted(still, now.at_s, _BETWEEN_S)
+            known = finding.culprits if has_lasted else ()
+            if known != told:
+                say(str(judged.finding.reason) if known else _GOES_ON)
+                told = known
         time.sleep(interval_s)
 
 
@@ -282,11 +314,3 @@ def _hung(judged: Judgement, seconds: float) -> Judgement:
     reason = f"{summary}; it has been so for {seconds:.0f} s"
     finding = replace(judged.finding, outcome="hung", status="failed", reason=reason)
     return replace(judged, finding=finding)
-
-
-def _line(job: Job, still: Mapping[int, float]) -> str:
-    if not still:
-        return "all ranks move"
-    if still.keys() >= job.pids.keys():
-        return "no rank moves"
-    return f"{rank_set(still)} stand{'s' if len(still) == 1 else ''} still, the others move"

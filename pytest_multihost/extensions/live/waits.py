@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pytest_multihost.core.model.collectives import C10D, Collective, of_function
 from pytest_multihost.core.model.operation import Operation, OperationKind
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
-from pytest_multihost.core.torch_private import MEET_BY_STORE
+from pytest_multihost.core.torch_private import BACKWARD, MEET_BY_STORE
 
 _LOGGED = "torch/distributed/c10d_logger.py"
 
@@ -26,6 +26,7 @@ _WAITED = re.compile(r"\.wait\(")
 
 _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
+_GROUP = re.compile(r"<[\w.]*ProcessGroup at 0x[0-9a-f]+>")
 _CUT_OFF = "..."
 _NUMBERS = re.compile(r"\[[\d, ]+\]")
 
@@ -71,9 +72,10 @@ def seen_operation(
         if not values:
             return found
         around = values[index + 1] if _is_logger(frames, index + 1) else None
+        caller = values[index + 2] if around is not None and len(values) > index + 2 else {}
         if any(each.function == MEET_BY_STORE for each in frames[:index]):
             return replace(found, has_members=True)
-        return _with_arguments(found, collective, values[index], around)
+        return _with_arguments(found, collective, values[index], around, caller)
     return None
 
 
@@ -138,6 +140,7 @@ def _with_arguments(
     collective: Collective | None,
     own: Mapping[str, str],
     around: Mapping[str, str] | None,
+    caller: Mapping[str, str],
 ) -> Operation:
     """Return an operation with the peer or root and the group that its arguments show.
 
@@ -145,6 +148,7 @@ def _with_arguments(
         collective: What the function performs; None for a transfer.
         own: Variables of the function.
         around: Variables of torch's wrapper around it, which still hold the caller's arguments.
+        caller: Variables of the function that has called it.
     """
     if collective is None:
         return replace(found, peer=_only_number(own, _PEERS))
@@ -157,14 +161,23 @@ def _with_arguments(
         members = map(int, re.findall(r"\d+", ranks)) if _NUMBERS.fullmatch(ranks) else ()
         group = tuple(sorted({*members} & {*found.group}))
         return replace(found, group=group or found.group, has_members=bool(group))
-    return _with_group(found, around)
+    return _with_group(found, around, caller)
 
 
-def _with_group(found: Operation, around: Mapping[str, str] | None) -> Operation:
-    """Return a collective in the default group, unless the caller may have given another one."""
+def _with_group(
+    found: Operation, around: Mapping[str, str] | None, caller: Mapping[str, str]
+) -> Operation:
+    """Return a collective in the default group, unless the caller may have given another one.
+
+    A group that was given is known by the variable in which the caller has it.
+    """
     given = "" if around is None else around.get("args", "") + around.get("kwargs", "")
     is_default = around is not None and _CUT_OFF not in given and not _GIVEN_GROUP.search(given)
-    return replace(found, has_members=True) if is_default else as_of_some(found)
+    if is_default:
+        return replace(found, has_members=True)
+    groups = {*_GROUP.findall(given)}
+    names = [name for name, value in caller.items() if groups == {value} and name.isidentifier()]
+    return as_of_some(replace(found, detail=names[0] if len(names) == 1 else ""))
 
 
 def as_of_some(found: Operation) -> Operation:
@@ -175,8 +188,21 @@ def as_of_some(found: Operation) -> Operation:
     """
     if found.has_members or found.kind != "collective":
         return found
+    variable = found.detail if found.source == "python-frames" else ""
     ordinal = 1 + zlib.crc32(found.name.encode()) % 1000
-    return replace(found, ordinal=ordinal, group_title="a group of some of")
+    title = f"group `{variable}` of some of" if variable else "a group of some of"
+    return replace(found, ordinal=ordinal, group_title=title)
+
+
+def as_of_reducer(found: Operation) -> Operation:
+    """Return a collective that DDP's reducer has begun in a backward pass: likely of all ranks."""
+    return replace(found, group_title="probably all of")
+
+
+def is_backward(frames: Sequence[Frame]) -> bool:
+    """Return whether a thread runs a backward pass of torch."""
+    end, function = BACKWARD
+    return any(each.file.endswith(end) and each.function == function for each in frames)
 
 
 def _only_number(values: Mapping[str, str], names: Iterable[str]) -> int | None:

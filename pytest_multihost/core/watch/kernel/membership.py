@@ -88,6 +88,7 @@ class HarnessProcesses:
             behind.
         reaper: The process that adopts the ranks' orphans. Its children, except servers and
             companions, are not part of the harness.
+        title: What the controllers are called.
     """
 
     servers: frozenset[int] = frozenset()
@@ -96,6 +97,7 @@ class HarnessProcesses:
     socket_tables: Mapping[str, Table] = field(default_factory=dict)
     companions: frozenset[int] = frozenset()
     reaper: int | None = None
+    title: str = "the harness"
 
     def is_path(self, path: str) -> bool:
         """Return whether only threads of the harness wait for the file at a path."""

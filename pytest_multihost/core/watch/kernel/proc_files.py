@@ -61,6 +61,57 @@ def link(path: str) -> str:
         return ""
 
 
+_MAX_LINKS = 40
+
+
+def root_of(pid: int) -> str:
+    """Return the directory that is a process's root, empty if it is this process's as well.
+
+    Of processes with the same root, as in one container, it is always the same directory, so that
+    what is known of a file by its name is known for all of them.
+    """
+    theirs = _identity(f"/proc/{pid}/root/")
+    if theirs is None or theirs == _identity("/proc/self/root/"):
+        return ""
+    if _identity(_roots.get(theirs, "")) != theirs:
+        _roots[theirs] = f"/proc/{pid}/root"
+    return _roots[theirs]
+
+
+_roots: dict[tuple[int, int], str] = {}
+"""Known root directories, by device and inode."""
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a file, None if they cannot be read."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - as for PTH115
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def path_below(root: str, path: str) -> str:
+    """Return where a file of a process with another root is; empty if its links form a circle.
+
+    Links are followed as that process would: none of them leads out of its root.
+    """
+    ahead, found, links = path.split("/")[::-1], list[str](), 0
+    while ahead:
+        part = ahead.pop()
+        if part == "..":
+            found = found[:-1]
+        elif part not in {"", "."}:
+            found.append(part)
+            if target := link("/".join([root, *found])):
+                links += 1
+                found = [] if target.startswith("/") else found[:-1]
+                ahead += target.split("/")[::-1]
+        if links > _MAX_LINKS:
+            return ""
+    return "/".join([root, *found])
+
+
 def file_mode(path: str) -> int | None:
     """Return type and permissions of a file, None if they cannot be read.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
+from pytest_multihost.core.watch.kernel.proc_files import link, root_of
 
 BYTES = 8
 """How many bytes before an address are needed to decide."""
@@ -71,7 +72,8 @@ class ReturnAddresses:
         several stacks. Guard pages cannot be read.
 
         Returns:
-            File and offset of each; None if the stack cannot be read, or its end is not found.
+            File and offset of each, files below the process's root; None if the stack cannot be
+            read, or its end is not found.
         """
         stack = self.memory.mapping(pointer)
         pointer &= ~7
@@ -100,7 +102,21 @@ class ReturnAddresses:
                 # Unreadable code may be a call.
                 self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
             if self._is_behind_call[address]:
-                yield mappings[at].path, address - mappings[at].start + mappings[at].offset
+                path, offset = mappings[at].path, address - mappings[at].start
+                is_file = path.startswith("/")  # else [vdso], or nothing
+                yield (
+                    f"{self._root}{path}" if is_file else path,
+                    offset + mappings[at].offset,
+                )
+
+    @cached_property
+    def _root(self) -> str:
+        """The directory below which the files of the mappings are.
+
+        The kernel names them as seen from here, or from the root of the process's own mounts.
+        """
+        here, there = (link(f"/proc/{each}/ns/mnt") for each in ("self", self.memory.pid))
+        return "" if here == there else root_of(self.memory.pid)
 
     @cached_property
     def _code(self) -> tuple[list[int], tuple[MemoryMapping, ...]]:

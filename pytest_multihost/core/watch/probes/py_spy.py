@@ -14,17 +14,22 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
 from pytest_multihost.core.slots.stacks import py_spy_command
+from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
 
 SAMPLE_INTERVAL_S = 5.0
 """Time between two samples."""
 
 _TIMEOUT_S = 5.0
 _AT_ONCE = 4
+_VERBOSITY = 4
+"""How long values are shown: some 500 characters, or the arguments of an all_gather are cut off."""
+_MAIN_THREAD = "MainThread"
+_WITHOUT_MAIN = "py-spy does not show its main thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class SpiedThread:
     """One thread as py-spy reports it.
 
     Attributes:
-        tid: Its native id; 0 if py-spy does not know it.
+        tid: Its native id; 0 if it is not known.
+        handle: The address of libc's descriptor of it (pthread_self(3)); 0 if it is not known.
         name: Empty if py-spy does not know it.
         frames: Its frames, innermost first.
         values: For each frame the values of its local variables by name, as text; empty if they
@@ -45,10 +51,11 @@ class SpiedThread:
     holds_gil: bool
     frames: tuple[Frame, ...]
     values: tuple[Mapping[str, str], ...] = ()
+    handle: int = 0
 
 
 def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
-    """Return the threads in the output of ``py-spy dump --json``.
+    """Return the threads in the output of ``py-spy dump --json``, with the ids that it prints.
 
     Raises:
         ValueError: It is an error message, or cut off.
@@ -62,6 +69,7 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
                 bool(each.get("owns_gil")),
                 tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
                 tuple(_values(f.get("locals")) for f in each["frames"]),
+                each.get("thread_id") or 0,
             )
             for each in json.loads(text)
         )
@@ -71,6 +79,27 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
 
 def _values(found: Iterable[Mapping[str, str]] | None) -> Mapping[str, str]:
     return {each["name"]: each.get("repr") or "" for each in found or ()}
+
+
+def threads_of(pid: int, text: str | bytes) -> tuple[SpiedThread, ...]:
+    """Return the same with the ids of this machine, as far as they are known.
+
+    py-spy prints the ids that the process itself sees, and none of Python 3.10 and older. If there
+    is no other sign of the main thread, it is the one with the name that Python gives to it.
+
+    Raises:
+        ValueError: `text` is an error message, or cut off.
+    """
+    threads, by_own_id = parse_dump(text), ids_by_own_id(pid)
+    tids = {each.handle: by_own_id.get(each.tid, 0) for each in threads}
+    if 0 in tids.values():
+        tids |= ids_by_handle(pid, tids, by_own_id)
+    named = [each.handle for each in threads if each.name == _MAIN_THREAD]
+    if pid not in tids.values() and len(named) == 1 and not tids[named[0]]:
+        tids[named[0]] = pid
+    return tuple(
+        replace(each, tid=tids[each.handle], is_main=tids[each.handle] == pid) for each in threads
+    )
 
 
 Spied = Mapping[int, tuple[SpiedThread, ...]]
@@ -91,8 +120,8 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
 
     def spied(pid: int) -> tuple[SpiedThread, ...] | str:
         why = ""
-        for options in (("--locals",), ()):
-            found = _spied([*command[:-1], *options, command[-1], str(pid)])
+        for options in (("--locals",) * _VERBOSITY, ()):
+            found = _spied([*command[:-1], *options, command[-1]], pid)
             if not isinstance(found, str):
                 return found
             why = why or found
@@ -104,11 +133,14 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
     return threads, {rank: each for rank, each in answers.items() if isinstance(each, str)}
 
 
-def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
+def _spied(command: Sequence[str], pid: int) -> tuple[SpiedThread, ...] | str:
     """Return the threads that py-spy prints, or its error message."""
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
-        return parse_dump(done.stdout)
+        done = subprocess.run(
+            [*command, str(pid)], capture_output=True, check=False, timeout=_TIMEOUT_S
+        )
+        found = threads_of(pid, done.stdout)
+        return found if any(each.is_main for each in found) else _WITHOUT_MAIN
     except ValueError:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         return said[0] if said else "py-spy printed no error"
@@ -140,7 +172,7 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
             done = subprocess.run(
                 [*command, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
             )
-            return any(each.holds_gil and each.tid == pid for each in parse_dump(done.stdout))
+            return any(each.holds_gil and each.is_main for each in threads_of(pid, done.stdout))
         return False
 
     with ThreadPoolExecutor(4) as pool:
@@ -165,7 +197,7 @@ class PySpySampler:
             answer.seek(0)
             self._sample = asked, None
             with contextlib.suppress(ValueError, StopIteration):
-                main = next(each for each in parse_dump(answer.read()) if each.tid == asked)
+                main = next(each for each in threads_of(asked, answer.read()) if each.is_main)
                 self._sample = asked, innermost_user_frame(main.frames)
             self.close()
         if self._running is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
