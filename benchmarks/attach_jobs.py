@@ -154,12 +154,12 @@ def hangs() -> list[Case]:
 def innocents() -> list[Case]:
     """Return the 40 jobs that do not hang."""
     return [
+        *(Case(name, "plain", is_hang=False, size=2) for name in FINE_OF_PYTHON),
+        *(Case(name, "python3.9", is_hang=False, size=2) for name in FINE_OF_PYTHON),
         *(Case(name, "fork", is_hang=False, size=2) for name in FINE_OF_TORCH),
         *(Case(name, "pidns", is_hang=False, size=2) for name in FINE_OF_TORCH[:6]),
         *(Case(name, "spawn", is_hang=False, size=2) for name in FINE_OF_TORCH[:7]),
         *(Case(name, "torchrun", is_hang=False, size=2) for name in FINE_OF_TORCH[:4]),
-        *(Case(name, "plain", is_hang=False, size=2) for name in FINE_OF_PYTHON),
-        *(Case(name, "python3.9", is_hang=False, size=2) for name in FINE_OF_PYTHON),
     ]
 
 

@@ -115,11 +115,16 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     stacks = reader.read_stacks(reads_native=reads_native)
     now, waits = stacks.now, stacks.waits
     at_sockets = waits_at_sockets(now)
-    ranks = tuple(
-        _with_wait(each, waits.get(each.rank, SeenWait()).operation or at_sockets.get(each.rank))
+    by_frames = [
+        _with_wait(each, waits.get(each.rank, SeenWait()).operation)
         for each in _ranks(job, before, stacks)
+    ]
+    # Whether a wait at a socket may end is judged by the socket: anybody may connect to a listener.
+    operations = tuple(map(_as_entered, by_frames))
+    ranks = tuple(
+        each if each.operations else _with_wait(each, at_sockets.get(each.rank))
+        for each in by_frames
     )
-    operations = tuple(map(_as_entered, ranks))
     state = _proof(reader, before, now, operations)
     hidden = {
         rank: each.operation.name

@@ -155,12 +155,17 @@ def is_agent(pid: int) -> bool:
     if stat.name == _AGENT:
         parent = read_stat(f"/proc/{stat.parent}")
         return parent is None or parent.name != _AGENT
-    words = command_words(pid)[1:]
-    while words and words[0].startswith("-") and words[0] != "-m":
-        words = words[1:]
-    return Path("".join(words[:1])).name == "torchrun" or (
-        words[:1] == ["-m"] and "".join(words[1:2]) in _AGENTS
-    )
+    return is_torchrun(command_words(pid))
+
+
+def is_torchrun(words: Sequence[str]) -> bool:
+    """Return whether the words of a command line, the interpreter first, run torchrun."""
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] not in {"-m", "-c"}:
+        rest = rest[1:]
+    if rest[:1] == ["-m"]:
+        return "".join(rest[1:2]) in _AGENTS
+    return Path("".join(rest[:1])).name == "torchrun"
 
 
 def command_words(pid: int) -> list[str]:

@@ -220,6 +220,14 @@ def test_a_holder_that_reads_what_others_may_write_is_not_said_to_hang(start: St
     assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("passed", [1])
 
 
+def test_a_holder_that_serves_whoever_connects_is_not_said_to_hang(start: Start) -> None:
+    """A client need not be a rank."""
+    serve = "import socket\nif rank == 1: socket.create_server(('127.0.0.1', 0)).accept()\n"
+    ranks = start(LOCK + ASK + serve + "time.sleep(600)\n")
+    verdict = verdict_on(ranks)
+    assert (verdict["outcome"], verdict["reason"]) == ("passed", None)
+
+
 def test_a_stopped_holder_is_named(start: Start) -> None:
     """Where it sleeps does not matter."""
     ranks = start(LOCK + ASK + "time.sleep(20)\n")

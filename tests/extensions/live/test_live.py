@@ -6,14 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.extensions.live.processes import find_job
-from pytest_multihost.extensions.live.waits import SeenWait, seen_operation, seen_wait
+from pytest_multihost.extensions.live.processes import find_job, is_torchrun
+from pytest_multihost.extensions.live.waits import (
+    SeenWait,
+    as_of_reducer,
+    is_backward,
+    seen_operation,
+    seen_wait,
+)
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 SITE = "/venv/lib/python3.12/site-packages"
@@ -218,3 +228,129 @@ def test_the_members_of_a_new_group_are_its_argument() -> None:
 def test_the_thread_of_an_operation_is_kept() -> None:
     """It need not be the main one."""
     assert called("barrier", {}).thread == 7
+
+
+# Which groups are two
+
+
+GROUP_A, GROUP_B = (
+    f"<torch._C._distributed_c10d.ProcessGroup at 0x7f{each}>" for each in ("0a", "0b")
+)
+
+
+def in_group(name: str, group: str, function: str = "step", **callers: str) -> Operation:
+    """Return a collective in a group that its caller has in some variables."""
+    caller = Frame("/job/train.py", 17, function)
+    values = ({}, {"args": "(<Tensor at 0x7f>)", "kwargs": f'{{"group": {group}}}'}, callers)
+    frames = (Frame(TORCH, 3000, name), LOGGED, caller)
+    found = seen_operation(frames, values, size=2, at_s=1.0)
+    assert found is not None
+    return found
+
+
+def judged(*operations: Operation) -> Cause:
+    """Return why ranks hang that are in these operations."""
+    states = [
+        RankState(seen=RankSnapshot(rank=rank, label="BLOCKED"), pending=(each,), known=(each,))
+        for rank, each in enumerate(operations)
+    ]
+    return find_causes(states)[0]
+
+
+def of_all(name: str, size: int = 2) -> Operation:
+    """Return a collective of all ranks."""
+    return replace(called(name, {}), group=tuple(range(size)))
+
+
+def test_a_group_is_known_by_the_variable_that_holds_it() -> None:
+    """If exactly one does."""
+    both = {"a": GROUP_A, "b": GROUP_B}
+    assert in_group("all_reduce", GROUP_A, **both).detail == "a"
+    assert in_group("all_reduce", GROUP_A, **both, mine=GROUP_A).detail == ""
+    assert in_group("all_reduce", GROUP_A).detail == ""
+
+
+def test_two_groups_in_opposite_orders_are_a_deadlock() -> None:
+    """The variables of one function are different: each rank is in a group of its own."""
+    both = {"a": GROUP_A, "b": GROUP_B}
+    cause = judged(in_group("all_reduce", GROUP_A, **both), in_group("all_reduce", GROUP_B, **both))
+    assert (cause.kind, cause.culprits, cause.cycle) == ("deadlock", (), (0, 1))
+
+
+def test_variables_of_two_functions_tell_nothing() -> None:
+    """An innocent: a group has another name in each."""
+    cause = judged(
+        in_group("all_reduce", GROUP_A, "first", a=GROUP_A),
+        in_group("all_reduce", GROUP_A, "second", b=GROUP_A),
+    )
+    assert cause.kind == "transport"
+
+
+def test_a_group_against_all_ranks_is_a_deadlock_without_culprits() -> None:
+    """Who of the group is missing there cannot be seen."""
+    cause = judged(in_group("all_reduce", GROUP_A), of_all("barrier"))
+    assert (cause.kind, cause.culprits) == ("deadlock", ())
+
+
+def test_the_same_function_of_a_group_and_of_all_ranks_may_match() -> None:
+    """An innocent: somebody passes the default group as well."""
+    cause = judged(in_group("all_reduce", GROUP_A), of_all("all_reduce"))
+    assert cause.kind == "transport"
+
+
+def test_a_wait_for_any_work_may_be_the_barrier() -> None:
+    """An innocent: the barrier was begun earlier, and its work is waited for."""
+    wait = seen(USER, source="work.wait()").operation
+    assert wait is not None
+    assert judged(replace(wait, group=(0, 1)), of_all("barrier")).kind == "transport"
+
+
+# A backward pass
+
+REDUCED = Operation(
+    name="all_reduce",
+    kind="collective",
+    group=(0, 1, 2),
+    has_members=False,
+    sequence=0,
+    since_s=1.0,
+    waited_s=1.0,
+    source="native-frames",
+)
+
+
+def test_ddps_reducer_against_a_barrier_is_a_likely_mismatch() -> None:
+    """The reducer's group is likely the default one: the smaller side is to blame."""
+    cause = judged(as_of_reducer(REDUCED), as_of_reducer(REDUCED), of_all("barrier", 3))
+    assert (cause.kind, cause.confidence, cause.culprits) == ("mismatch", "likely", (2,))
+
+
+def test_a_backward_pass_of_all_ranks_is_no_mismatch() -> None:
+    """An innocent: all of them reduce."""
+    assert judged(*[as_of_reducer(REDUCED)] * 3).kind == "transport"
+
+
+def test_only_torchs_function_is_a_backward_pass() -> None:
+    """A user's may have any name."""
+    assert is_backward([Frame(f"{SITE}/torch/autograd/graph.py", 823, "_engine_run_backward")])
+    assert not is_backward([Frame("/job/graph.py", 1, "_engine_run_backward")])
+
+
+# Who is torchrun
+
+
+@pytest.mark.parametrize(
+    ("words", "is_one"),
+    [
+        (("-m", "torch.distributed.run", "train.py"), True),
+        (("/venv/bin/torchrun", "train.py"), True),
+        (("-u", "/venv/bin/torchrun", "train.py"), True),
+        (("train.py", "--launcher", "torchrun"), False),
+        (("-m", "train", "torch.distributed.run"), False),
+        (("-c", "import torchrun"), False),
+        ((), False),
+    ],
+)
+def test_torchrun_is_known_by_its_command_line(words: tuple[str, ...], *, is_one: bool) -> None:
+    """A program of the user's may have its name among its arguments."""
+    assert is_torchrun(["python", *words]) is is_one
