@@ -33,6 +33,7 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, NO_TIMEOUT_S, WorldSpec
@@ -144,7 +145,7 @@ def run_script(options: RunOptions, hook: pluggy.HookRelay) -> int:
             interrupt_on_signals()
             return command.run(command.plan(options.ranks), OtherProcesses())
     except (SettingError, LaunchError) as error:
-        sys.stderr.write(f"multihost run: {error}\n")
+        sys.stderr.write(f"multihost run: {printable(str(error), keeps_lines=True)}\n")
         return NOT_RUN
     except KeyboardInterrupt:  # before the ranks were started, or after they were ended
         return INTERRUPTED
@@ -458,7 +459,7 @@ class _Files:
         verdict, problems = write_judged(self.directory, judged, about, self.renderers)
         self.folder.append_verdict(verdict.record())
         for each in problems:
-            sys.stderr.write(f"multihost run: {each}\n")
+            sys.stderr.write(f"multihost run: {printable(str(each))}\n")
         page = self.directory / PAGE_NAME
         shown = page if page.exists() else self.directory
         here = Path.cwd()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.command.world_page import has_colours
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report import LiveOutput
 from pytest_multihost.core.report.live_line import ERASE
@@ -73,7 +74,7 @@ class Screen:
             self._printed_s, self._has_new = seconds, False
         if self._is_terminal and seconds >= max(self._printed_s, self._line_s) + _LINE_S:
             columns = shutil.get_terminal_size().columns
-            text = self.progress.text(seconds, facts)[: columns - 1]
+            text = printable(self.progress.text(seconds, facts))[: columns - 1]
             sys.stdout.write(f"\r{text}{ERASE}")
             self._line_s, self._has_line = seconds, True
         sys.stdout.flush()

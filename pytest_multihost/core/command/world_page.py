@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from pytest_multihost.core.blame import Judgement
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.report.text import page_sections
 
 
@@ -24,11 +25,12 @@ def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str
         shows_native: Whether native frames are shown, if they were read.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = [f"{_word(judged)}  {judged.finding.reason}"]
+    lines = [f"{_word(judged)}  {printable(judged.finding.reason)}"]
     for title, text in _tracebacks(judged):
-        lines += [f"--- {title}", text]
+        lines += [f"--- {printable(title)}", printable(text, keeps_lines=True)]
     for part in page_sections(judged, files=files, columns=columns, shows_native=shows_native):
-        lines += [f"--- {part.title}", part.painted if has_colours() else part.text]
+        title = printable(part.title)
+        lines += [f"--- {title}", part.painted if has_colours() else part.text]
     return "\n".join(lines)
 
 

@@ -28,6 +28,7 @@ import pytest
 
 from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -218,11 +219,13 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
         shown = _headline(item, attempt)
         sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
     for each in sections:
-        shown.addsection(each.title, each.text, "-")
+        shown.addsection(printable(each.title), each.text, "-")
     if hasattr(item.config, "workerinput"):
         return shown  # an xdist worker can send only pytest's own types
     painted = {
-        each.text: [[(span.text, COLOURS[span.role]) for span in line] for line in each.lines]
+        each.text: [
+            [(printable(span.text), COLOURS[span.role]) for span in line] for line in each.lines
+        ]
         for each in sections
     }
     return ColouredRepr(shown, painted)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.id_hints import Axes
 
@@ -113,11 +114,13 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
         runs = "1 test ran" if tally.ran == 1 else f"{tally.ran} tests ran"
         reporter.write_line(f"multihost: {runs} on several ranks")
     for line in (*tally.points, *tally.lines):
-        reporter.write_line(line)
+        reporter.write_line(printable(line))
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]
-        message = f"multihost: {count} artifacts could not be written. First: {first}"
-        reporter.write_line(message, yellow=True)
+        message = (
+            f"multihost: {count} artifacts could not be written. First: {printable(str(first))}"
+        )
+        reporter.write_line(printable(message), yellow=True)
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)
         reporter.write_line(f"FAILED: {tally.fatal}", red=True)

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.core.model.verdict import Place, RankOutcome
@@ -67,7 +68,7 @@ _BETWEEN = 8  # columns between the cells of a row, and for the mark
 
 def text_of(lines: Iterable[Line]) -> str:
     """Return lines without their roles."""
-    return "\n".join("".join(span.text for span in line) for line in lines)
+    return "\n".join(printable("".join(span.text for span in line)) for line in lines)
 
 
 def clip(text: str, width: int) -> str:
@@ -105,8 +106,8 @@ class Section:
 
 
 def _painted(span: Span) -> str:
-    codes = ";".join(_CODES[name] for name in COLOURS[span.role])
-    return f"\x1b[{codes}m{span.text}\x1b[0m" if codes and span.text else span.text
+    codes, text = ";".join(_CODES[name] for name in COLOURS[span.role]), printable(span.text)
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
 
 
 def titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.outcome import RankFacts
@@ -62,5 +63,5 @@ def overlay(text: str, width: int) -> str:
     """
     if width < _MIN_WIDTH:
         return ""
-    shown = f" {text}"[: width - 1]
+    shown = f" {printable(text)}"[: width - 1]
     return f"{shown}{ERASE}\x1b[{len(shown)}D"

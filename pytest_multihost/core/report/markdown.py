@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from pytest_multihost.core.model.printable import visible
+
 _MAX_CELL = 300
 _PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
 """Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #."""
@@ -20,7 +22,7 @@ def escaped(value: object, limit: int = _MAX_CELL) -> str:
     table cell nor begin a link, a mention of a user or an HTML element. A backslash is not enough,
     because tables and autolinks are parsed before backslashes.
     """
-    line = " ".join(CONTROLS.sub(" ", str(value)).split())
+    line = visible(" ".join(CONTROLS.sub(" ", str(value)).split()))
     shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return _PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", shown)
 

@@ -17,6 +17,7 @@ from pytest_multihost.core.command.joined_script import JoinedScript, OtherProce
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError, MultihostError, SettingError
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach import (
     AttachLauncher,
@@ -125,7 +126,8 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
         process.connect(tests=(_world(spec),), problems=problems)
         code = process.serve(lambda _: launcher, home)
     except MultihostError as error:
-        sys.stderr.write(f"multihost run: rank {rendezvous.membership.rank}: {error}\n")
+        why = printable(str(error), keeps_lines=True)
+        sys.stderr.write(f"multihost run: rank {rendezvous.membership.rank}: {why}\n")
         return _LOST
     finally:
         launcher.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.printable import visible
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts
@@ -117,7 +118,7 @@ def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | 
 
 def _command_data(text: str) -> str:
     clean = CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
-    return clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def annotation_commands(annotations: Sequence[Annotation], checkout: Checkout) -> list[str]:

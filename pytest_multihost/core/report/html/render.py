@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.printable import visible
 from pytest_multihost.core.report.html.sections import folded
 
 if TYPE_CHECKING:
@@ -31,17 +32,11 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
     r"|\x1b[ -/]*[0-~]"
 )
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters except tab and line feed, and characters that change the order of letters."""
 
 
 def display_text(text: str) -> str:
     """Return a text without terminal escape sequences; other control characters become visible."""
-    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
-    return _UNSEEN.sub(
-        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
-        _ESCAPE_SEQUENCE.sub("", text),
-    )
+    return visible(_ESCAPE_SEQUENCE.sub("", text))
 
 
 def script_json(value: object) -> str:

@@ -17,6 +17,7 @@ import pytest
 from pytest_multihost.core.launch.ending_signals import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_private import base_temp
@@ -120,7 +121,7 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Report which processes were lost."""
         for words in self.lost:
-            terminalreporter.write_line(f"multihost: {words}", red=True)
+            terminalreporter.write_line(f"multihost: {printable(words)}", red=True)
 
 
 def _refuse(

@@ -18,6 +18,7 @@ import pytest
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
 from pytest_multihost.core.model.spec import WorldSpec
@@ -155,7 +156,8 @@ class Sweeps:
         summary = summary_text(result)
         if result.status == "interrupted":
             self.run.tally.lines.append(summary)
-            write_through(self.run.config, f"\n{sweep_section(result).text}\n{summary}\n")
+            text = f"{sweep_section(result).text}\n{printable(summary)}"
+            write_through(self.run.config, f"\n{text}\n")
             raise self.broken or KeyboardInterrupt(result.reason)
         return Analysis(
             name="sweep",
