@@ -20,6 +20,7 @@ from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.host_kind import HostKind, offered_host_kinds
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
@@ -81,6 +82,14 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
         nargs="?",
         default=Path("latest"),
         help=f"latest, the folder of a run, or folder {folders}; default: latest, the last run",
+    )
+    again.add_argument(
+        "--source-root",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="show lines of source files below this folder, may be repeated; default: the working"
+        " directory and installed packages",
     )
     for each in explainers:
         each.add_options(again)
@@ -246,7 +255,7 @@ def _run_command() -> int:
     except (MultihostError, OSError) as error:
         if isinstance(error, BrokenPipeError) and has_lost_its_reader(sys.stdout):
             raise
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{printable(str(error), keeps_lines=True)}\n")
         return 1
     return code
 
@@ -306,9 +315,11 @@ def _explain(
 def _explain_attempt(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; return 1 if the derived verdict differs."""
     from pytest_multihost.core.command.rejudged import explain, failed_attempt
+    from pytest_multihost.core.model.source import files_below
 
-    page, differences = explain(failed_attempt(options.directory, folders=options.folders))
-    differs = f"differs from verdict.json in: {', '.join(differences)}"
+    directory = failed_attempt(options.directory, folders=options.folders)
+    page, differences = explain(directory, files_below(options.source_root))
+    differs = f"differs from verdict.json in: {printable(', '.join(differences))}"
     sys.stdout.write(f"{page}\n{differs if differences else 'agrees with verdict.json'}\n")
     return 1 if differences else 0
 
@@ -326,7 +337,7 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.rejudged import last_page
 
     page = last_page(options.directory, offered_renderers(hook))
-    sys.stdout.write(f"{page}\n")
+    sys.stdout.write(f"{printable(str(page))}\n")
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
         sys.stdout.write("no browser could be started: open this file in one\n")
     return 0
@@ -339,10 +350,10 @@ def _report(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     code = 0
     for each in rebuild(options.directory, offered_renderers(hook)):
         if isinstance(each, MultihostError):
-            sys.stderr.write(f"left out: {each}\n")
+            sys.stderr.write(f"left out: {printable(str(each), keeps_lines=True)}\n")
             code = 1
         else:
-            sys.stdout.write(f"{each}\n")
+            sys.stdout.write(f"{printable(str(each))}\n")
     return code
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.source import SourceFiles, files_below
 from pytest_multihost.core.model.verdict import PlaceGroup
 from pytest_multihost.core.report.artifacts import RunFolder, read_artifact, rejudge, unusable
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_index, write_page
@@ -21,17 +23,20 @@ _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
 """Fields that multihost_expect changes after the judgement, so they cannot be derived again."""
 
 
-def explain(directory: Path) -> tuple[str, list[str]]:
+def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     """Return an attempt's page for the terminal, and the fields that differ from its verdict.
+
+    Args:
+        sources: The source files that may be read.
 
     Raises:
         MultihostError: A file is missing or unusable.
     """
-    again = rejudge(directory)
+    again = rejudge(directory, sources)
     finding = again.judged.finding
-    lines = [f"{finding.outcome.upper()}  {finding.reason}"]
+    lines = [f"{finding.outcome.upper()}  {printable(finding.reason)}"]
     for part in page_sections(again.judged, files=str(directory)):
-        lines += [f"--- {part.title}", part.text]
+        lines += [f"--- {printable(part.title)}", part.text]
     derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
@@ -153,7 +158,7 @@ class _WithPlaces:
 
 def _again(directory: Path, renderers: Sequence[Renderer]) -> Path:
     """Write the pages of an attempt again, with the source lines of its verdict."""
-    again = rejudge(directory)
+    again = rejudge(directory, files_below(None))
     judged, context = again.judged, again.judged.context
     for each in renderers:
         if each.write is not None:

@@ -13,7 +13,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.spec import MAX_RANKS
 
 Address = tuple[str, int]
 
@@ -24,6 +25,7 @@ _FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
 """First port and number of ports, below Linux's ephemeral range; how many of them to try."""
 
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
+_COUNT, _PORT = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\d{1,5}", re.ASCII)
 _NODE_LIST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
 
 REMEDY = (
@@ -129,8 +131,8 @@ def parse_address(name: str, text: str) -> Address:
         SettingError: `text` is no address; the error names the variable.
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise SettingError(f"{name} must be HOST:PORT, not {text!r}")
+    if not host or not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:
+        raise SettingError(f"{name} must be HOST:PORT, not {shown(text)}")
     return host.strip("[]"), int(port)
 
 
@@ -316,7 +318,8 @@ def _no_launcher(environment: Mapping[str, str]) -> SettingError:
 
 def _number(name: str, environment: Mapping[str, str]) -> int:
     text = environment.get(name, "")
-    if not text.isdecimal():
-        happened = f"{name} must be a whole number, not {text!r}" if text else f"{name} is not set"
+    if not _COUNT.fullmatch(text) or int(text) > MAX_RANKS:
+        wanted = f"a whole number of at most {MAX_RANKS}"
+        happened = f"{name} must be {wanted}, not {shown(text)}" if text else f"{name} is not set"
         raise SettingError(happened, remedy=REMEDY)
     return int(text)

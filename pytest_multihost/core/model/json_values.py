@@ -104,6 +104,38 @@ def parse_json(text: str | bytes) -> Json:
     return value
 
 
+_MAX_VALUES = 2_000_000
+_MAX_DEPTH = 100
+
+
+def parse_foreign(text: bytes, *, max_depth: int = _MAX_DEPTH) -> Json:
+    """Return the value of a JSON text that somebody else may have written.
+
+    Args:
+        max_depth: How deep its values may be nested.
+
+    Raises:
+        JsonError: It is not JSON, or has too many values, too deep ones or too large numbers.
+    """
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES:  # before they take memory
+        raise JsonError(f"it has more than {_MAX_VALUES} values")
+    value = parse_json(text)
+    level: list[Json] = [value]
+    for _ in range(max_depth + 1):
+        inner: list[Json] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner.extend(each.values())
+            elif isinstance(each, list):
+                inner.extend(each)
+            elif type(each) is int and not -_MAX_INT < each < _MAX_INT:
+                raise JsonError("a number is too large")
+        if not inner:
+            return value
+        level = inner
+    raise JsonError(f"its values are nested more than {max_depth} deep")
+
+
 def finite(value: Json) -> Json:
     """Return a JSON value with NaN and infinity, which JSON does not have, as texts."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +10,7 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path, PurePath
 
+from pytest_multihost.core.model.source import ANY_SOURCE, SourceFiles
 from pytest_multihost.core.model.verdict import Place
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -31,13 +31,8 @@ _OUR_PARENT = Path(__file__).parents[3]
 SourceOf = Callable[[str, int], str]
 """Returns the text of a line of a file, empty if it cannot be read."""
 
-
-def source_line(file: str, line: int) -> str:
-    """Return the text of a line of a file; empty if it cannot be read."""
-    try:
-        return linecache.getline(file, line).strip()
-    except ValueError:  # no file can have this name
-        return ""
+LinesOf = Callable[[str], Sequence[str]]
+"""Returns the lines of a file, none if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +277,12 @@ class SourceContext:
     Attributes:
         root: pytest's rootdir; files below it are named relative to it.
         source_of: Reads a line of a file.
+        lines_of: Reads a whole file.
     """
 
     root: str
-    source_of: SourceOf = source_line
+    source_of: SourceOf = ANY_SOURCE.line
+    lines_of: LinesOf = ANY_SOURCE.lines
 
     def place(self, frame: Frame) -> Place:
         """Return the place of a frame, with the text of its line.
@@ -295,3 +292,8 @@ class SourceContext:
         path = frame.file if frame.file.startswith(("/", "<")) else f"{self.root}/{frame.file}"
         source = self.source_of(path, frame.line)
         return Place(short_path(self.root, frame.file), frame.line, frame.function, source)
+
+
+def context_of(root: str, files: SourceFiles) -> SourceContext:
+    """Return a context for frames that somebody else has named: it reads only these files."""
+    return SourceContext(root, files.line, files.lines)

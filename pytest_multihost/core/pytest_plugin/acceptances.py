@@ -5,15 +5,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED, ACCEPTED_NAME
 
+_MAX_BYTES, _MAX_PARTS, _MAX_KEYS, _MAX_SHOWN = 1 << 20, 100, 10, 200
 _EXAMPLE = """Each entry has the form
 [[accepted]]
 test = "tests/test_restore.py::*"
@@ -33,13 +37,30 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
     if named is None and not path.exists():
         return ()
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_regular(path, max_bytes=_MAX_BYTES).decode())
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {error}\n{_EXAMPLE}") from error
     if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
-        seen = f"it has {', '.join(map(repr, data))}, and takes only [[accepted]]"
+        keys = printable(", ".join([*data][:_MAX_KEYS]))
+        seen = f"it has {keys[:_MAX_SHOWN]}, and takes only [[accepted]]"
         raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {seen}.\n{_EXAMPLE}")
     return tuple(_acceptances(path, data.get("accepted", [])))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the content of a TOML text that anybody may have written.
+
+    Raises:
+        ValueError: It is not TOML, or nested too deep.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        # `tomllib` takes time that grows with the square of the number of parts of a key.
+        if max(map(line.count, ".[{=")) > _MAX_PARTS:
+            raise ValueError(f"line {number} has more than {_MAX_PARTS} signs of one kind")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deep") from None
 
 
 def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:

@@ -31,12 +31,14 @@ from pytest_multihost.core.model.json_values import (
     JsonObject,
     finite,
     from_json,
-    parse_json,
+    parse_foreign,
     to_json,
 )
+from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.replay import replay_command, token
 from pytest_multihost.core.model.result import WorldResult, implausible
-from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.source import SourceFiles
+from pytest_multihost.core.model.stack import context_of
 from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms
 from pytest_multihost.core.outcome.fault_progress import (
@@ -48,7 +50,7 @@ from pytest_multihost.core.outcome.fault_progress import (
 
 _MAX_NAME = 120
 T = TypeVar("T")
-_MAX_DEPTH, _MAX_WHY = 100, 300
+_MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.(stacks|main)")
 
@@ -119,13 +121,14 @@ class RunFolder:
         """
         found: list[JsonVerdict] = []
         problems = []
-        lines = (self.path / "verdicts.jsonl").read_bytes().splitlines()
+        data = read_regular(self.path / "verdicts.jsonl", max_bytes=_MAX_BYTES)
+        lines = data.splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                data = from_json(JsonObject, parse_json(line))
-                if from_json(Verdict, data).diagnosis is not None:
-                    from_json(_Summary, data["diagnosis"])
-                found.append(data)
+                verdict = from_json(JsonObject, parse_foreign(line))
+                if from_json(Verdict, verdict).diagnosis is not None:
+                    from_json(_Summary, verdict["diagnosis"])
+                found.append(verdict)
             except JsonError as error:
                 problems.append(f"line {number}: {error}")
         return found, problems
@@ -333,8 +336,11 @@ class Rejudged:
     written: JsonObject
 
 
-def rejudge(directory: Path) -> Rejudged:
+def rejudge(directory: Path, sources: SourceFiles) -> Rejudged:
     """Judge a world from its artifacts alone.
+
+    Args:
+        sources: The source files that may be read: the artifacts may be anybody's.
 
     Raises:
         MultihostError: A file is missing or unusable.
@@ -344,7 +350,8 @@ def rejudge(directory: Path) -> Rejudged:
     for problem in implausible(facts.result):
         raise unusable(directory / "facts.json", problem)
     try:
-        judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+        context = context_of(facts.root, sources)
+        judged = judge_world(facts.result, facts.symptoms, context)
     except re.error as error:
         raise unusable(directory / "facts.json", f"symptoms: {error}") from error
     judged = replace(judged, finding=require_fired(judged.finding, facts.result))
@@ -358,10 +365,7 @@ def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:
         MultihostError: The file is missing, or its content is not as expected.
     """
     try:
-        data = parse_json(path.read_bytes())
-        if not _is_shallow(data, _MAX_DEPTH):
-            raise unusable(path, f"its values are nested more than {_MAX_DEPTH} deep")
-        return convert(data)
+        return convert(parse_foreign(read_regular(path, max_bytes=_MAX_BYTES)))
     except OSError as error:
         raise MultihostError(
             f"{path.parent} is not the folder of an attempt that can be explained",
@@ -379,11 +383,6 @@ def last_attempts(verdicts: Iterable[JsonVerdict]) -> list[JsonVerdict]:
         if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
             found[each["nodeid"]] = each
     return list(found.values())
-
-
-def _is_shallow(value: Json, depth: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth > 0 and all(_is_shallow(each, depth - 1) for each in inner)
 
 
 def unusable(path: Path, why: str) -> MultihostError:

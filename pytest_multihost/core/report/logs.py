@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from pytest_multihost.core.model.regular_file import open_regular
 from pytest_multihost.core.slots.rank_log import MAX_LOG_BYTES, cut_bytes
 
 _MAX_SHOWN = 4_000_000
@@ -47,8 +48,8 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
         tail: Bytes to read from the end.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             if size <= head + tail:
                 head, tail = size, 0
             cut = cut_bytes(file)

@@ -35,7 +35,8 @@ def explain_dumps(options: argparse.Namespace) -> int | None:
         OSError: A file cannot be written.
     """
     from pytest_multihost.core.command.world_page import page_of
-    from pytest_multihost.core.model.stack import SourceContext
+    from pytest_multihost.core.model.source import files_below
+    from pytest_multihost.core.model.stack import context_of
     from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
     from pytest_multihost.extensions.flight.told_world import judge_dumps
 
@@ -45,7 +46,7 @@ def explain_dumps(options: argparse.Namespace) -> int | None:
     judged = judge_dumps(
         read_dumps(directory, prefix=options.prefix),
         str(directory),
-        SourceContext(str(Path.cwd())),
+        context_of(str(Path.cwd()), files_below(options.source_root)),
     )
     is_asked = options.json or options.into is not None  # it grows with the square of the ranks
     text = _write(judged, directory, options.into) if is_asked else ""

@@ -3,31 +3,51 @@
 The format is torch's (FlightRecorder.hpp), versions 2.0 to 2.10. Fields that older versions lack
 have defaults. In JSON dumps, the numbers in `pg_status` are strings.
 
-A dump is a pickle or JSON, and its file name has any prefix before the rank's number. A pickle can
-name functions to call when it is read. A flight recorder's pickle holds only dicts, lists, strings
-and numbers, so the reader refuses every name.
+A dump is a pickle or JSON, and its file name has any prefix before the rank's number. Whoever wrote
+it may have written anything: `plain_pickle` and `parse_foreign` bound what they read, and this
+module bounds texts and numbers.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.json_values import Json, JsonError, from_json, parse_json
+from pytest_multihost.core.model.json_values import (
+    Json,
+    JsonError,
+    from_json,
+    parse_foreign,
+    parse_json,
+)
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.spec import MAX_RANKS
 from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.extensions.flight.plain_pickle import MAX_DEPTH, unpickled
 
 KNOWN_VERSION = (2, 10)
 """The newest version of the format that this was written for."""
 
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
+
+_GROUPS = 1024
+"""Size of a cache of groups: a world has few large ones."""
+
+_MAX_TEXT, _MAX_TENSORS, _MAX_SIZES, _MAX_FRAMES = 4096, 1000, 16, 1000
+"""Maximum length of a text, and numbers of tensors, of their sizes and of frames that are used."""
+
+_MAX_TIME_NS = 1 << 63
+_MAX_PROBLEMS = 4
+_MAX_ENTRIES = 500_000
+"""Maximum number of operations in all dumps together: they take 1.5 kB each."""
+
+_LEAST_ENTRIES = 20
 
 _HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 """Backends whose operations run on the CPU, each as soon as it is launched. A device queues
@@ -41,7 +61,7 @@ def _frame(value: Json) -> Frame | None:
     name, file, line = value.get("name"), value.get("filename"), value.get("line")
     if not (isinstance(name, str) and isinstance(file, str) and type(line) is int):
         return None
-    return _one_frame(file, line, name)
+    return _one_frame(file[:_MAX_TEXT], line, name[:_MAX_TEXT])
 
 
 _one_frame = lru_cache(maxsize=1 << 14)(Frame)
@@ -124,14 +144,17 @@ class Entry:
     @property
     def detail(self) -> str:
         """Types and shapes of the inputs, such as ``Float[4,2]``."""
-        shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)]
-        return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in shapes)
+        shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)][:_MAX_TENSORS]
+        return " ".join(
+            f"{dtype}[{','.join(str(e) for e in sizes[:_MAX_SIZES] if isinstance(e, int))}]"
+            for dtype, sizes in shapes
+        )
 
     @property
     def stack(self) -> tuple[Frame, ...]:
         """The stack at its launch, innermost first; empty if the dump has no stacks."""
         # Converted only when asked for, because dumps have millions of frames; most are the same.
-        frames = self.frames if isinstance(self.frames, list | tuple) else ()
+        frames = self.frames[:_MAX_FRAMES] if isinstance(self.frames, list | tuple) else ()
         found = [*map(_frame, frames)]
         return tuple(each for each in found if each is not None) if None not in found else ()
 
@@ -168,10 +191,10 @@ class Counts:
 
 
 def _number(value: int | str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        return -1
+    return int(value) if isinstance(value, int) or _WHOLE.fullmatch(value) else -1
+
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,20 +273,27 @@ class Recording:
         return max(times) / 1e9 if times else None
 
 
-def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Recording:
+def recording(
+    rank: int, data: Json, *, dumped_s: float | None = None, last: int = _MAX_ENTRIES
+) -> Recording:
     """Return the dump of a rank.
 
     Args:
         data: The content of its file.
         dumped_s: When the file was written, on the wall clock.
+        last: How many of its operations are used at most, the last ones.
 
     Raises:
         JsonError: The data are not the content of a dump.
     """
+    if isinstance(data, dict) and isinstance(data.get("entries"), list | tuple):
+        data = {**data, "entries": data["entries"][-last:]}
     content = from_json(_Content, data)
     version = _VERSION.fullmatch(content.version)
     if version is None or int(version[1]) != KNOWN_VERSION[0]:
         raise JsonError(f"version: format {content.version[:20]!r} is not known")
+    if problem := next(_problems(content), ""):
+        raise JsonError(problem)
     entries = tuple(sorted(content.entries, key=lambda each: each.record_id))
     names = {each.pg_id: each.process_group[0] for each in entries}
     counts, has_all = _named_counts(content, names)
@@ -285,15 +315,33 @@ def recording(rank: int, data: Json, *, dumped_s: float | None = None) -> Record
     )
 
 
+def _problems(content: _Content) -> Iterator[str]:
+    """Yield why a content cannot be that of a dump: texts or times that no recorder writes."""
+    for each in content.entries:
+        texts = (each.profiling_name, *each.process_group, each.state)
+        if max(map(len, texts)) > _MAX_TEXT:
+            yield f"entries: a text has more than {_MAX_TEXT} characters"
+        if max(map(len, (*each.input_dtypes, *each.output_dtypes)), default=0) > _MAX_TEXT:
+            yield f"entries: a text has more than {_MAX_TEXT} characters"
+        times = (each.time_created_ns, each.time_discovered_completed_ns or 0)
+        if not all(0 <= one < _MAX_TIME_NS for one in times):
+            yield "entries: a time is none of a clock"
+    for name, group in content.pg_config.items():
+        if max(len(name), len(group.desc)) > _MAX_TEXT:
+            yield f"pg_config: a text has more than {_MAX_TEXT} characters"
+
+
 def _title(description: str) -> str:
     return "" if description in ("undefined", "default_pg") else description
 
 
-@lru_cache(maxsize=1 << 12)  # all members of a group have the same text
+@lru_cache(maxsize=_GROUPS)  # all ranks of a group list its members with the same text
 def _members(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
     found: tuple[int, ...] = from_json(
         tuple[int, ...], parse_json(ranks) if isinstance(ranks, str) else ranks
     )
+    if not all(0 <= each < MAX_RANKS for each in found):
+        raise JsonError(f"pg_config: a rank is not between 0 and {MAX_RANKS - 1}")
     return found
 
 
@@ -304,14 +352,14 @@ def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str
     and the name. Numbers and names both follow the order in which groups are made. If there are as
     many numbers as names, and the entries agree with that order, it also gives the other pairs.
     """
-    status = {int(each): counts for each, counts in content.pg_status.items() if each.isdecimal()}
+    status = {int(e): counts for e, counts in content.pg_status.items() if _WHOLE.fullmatch(e)}
     known = {names[each]: counts for each, counts in status.items() if each in names}
     if not status.keys() - names:
         return known, bool(status)
-    made = sorted(content.pg_config, key=lambda each: int(each) if each.isdecimal() else -1)
+    made = sorted(content.pg_config, key=_number)
     pairs = dict(zip(sorted(status), made, strict=False))
     agrees = all(pairs.get(number, name) == name for number, name in names.items())
-    if len(made) != len(status) or not agrees or not all(each.isdecimal() for each in made):
+    if len(made) != len(status) or not agrees or not all(map(_WHOLE.fullmatch, made)):
         return known, False
     return {pairs[each]: counts for each, counts in status.items()}, True
 
@@ -319,8 +367,8 @@ def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RANK = re.compile(r"rank[_-]?(\d{1,7})", re.ASCII | re.IGNORECASE)
 _NO_DUMPS = frozenset({".log", ".txt", ".md", ".html", ".py", ".zip", ".gz", ".out", ".err"})
-_MAX_BYTES = 1 << 29
-_MAX_DEPTH = 12
+_MAX_BYTES = 1 << 26
+_MAX_BLANKS = 100
 _REMEDY = (
     "Name the folder that TORCH_FR_DUMP_TEMP_FILE names, with one file of each rank:"
     " docs/dumps.md says how dumps are made."
@@ -357,20 +405,25 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
         MultihostError: There is no usable dump, or it is not clear which files are meant.
     """
     files = _of_one_kind(directory, _named(directory), prefix)
+    last = max(_LEAST_ENTRIES, _MAX_ENTRIES // len(files))
     found: list[Recording] = []
     problems: list[str] = []
     for rank, path in sorted(files.items()):
         try:
             data = _content(path)
-            found.append(recording(rank, data, dumped_s=path.stat().st_mtime))
+            found.append(recording(rank, data, dumped_s=path.stat().st_mtime, last=last))
         except (JsonError, OSError) as error:
-            problems.append(f"{path.name} cannot be used: {error}")
+            problems.append(f"{printable(path.name)} cannot be used: {printable(str(error))}")
+    if any(len(each.entries) == last for each in found):
+        problems.append(f"of each rank the last {last} operations were read, for want of memory")
     if not found:
         raise MultihostError(
             f"there is no dump of a flight recorder in {directory} that can be used",
             seen="\n".join(problems[:3]),
             remedy=_REMEDY,
         )
+    if (more := len(problems) - _MAX_PROBLEMS) > 0:
+        problems[_MAX_PROBLEMS:] = [f"and {more} more"]
     return DumpFolder(tuple(found), tuple(problems))
 
 
@@ -378,7 +431,7 @@ def _named(directory: Path) -> list[tuple[str, int, Path]]:
     """Return the files whose name has a number, as (rest of the name, number, path)."""
     found = []
     for path in sorted(directory.iterdir()):
-        if path.suffix in _NO_DUMPS or path.name.startswith(".") or not path.is_file():
+        if path.suffix in _NO_DUMPS or path.name.startswith(".") or path.is_dir():
             continue
         stem = path.name.removesuffix(".json").removesuffix(".pickle").removesuffix(".pkl")
         numbers = [*(_RANK.finditer(stem))] or [*_NUMBER.finditer(stem)]
@@ -415,50 +468,9 @@ def _of_one_kind(
     return dict(ordered[0][1])
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads a pickle of plain values. `pickle` can be made to refuse names only by inheritance."""
-
-    def find_class(self, module: str, name: str) -> object:
-        """Refuse every name, because the pickle could call what it names."""
-        raise pickle.UnpicklingError(
-            f"it refers to {module}.{name}, and a dump refers to no Python object"
-        )
-
-
 def _content(path: Path) -> Json:
-    if path.stat().st_size > _MAX_BYTES:
-        raise JsonError(f"it has more than {_MAX_BYTES >> 20} MiB")
-    data = path.read_bytes()
+    data = read_regular(path, max_bytes=_MAX_BYTES)
     if not data:
         raise JsonError("it is empty: its rank was ended while it wrote, or before")
-    return parse_json(data) if data.lstrip()[:1] == b"{" else unpickled(data)
-
-
-def unpickled(data: bytes) -> Json:
-    """Return the value of a pickle that holds only dicts, lists, strings and numbers.
-
-    Raises:
-        JsonError: The pickle is cut off, or holds or does anything else.
-    """
-    try:
-        value: object = _Unpickler(io.BytesIO(data)).load()
-    except Exception as error:
-        raise JsonError(f"not a whole pickle of plain values: {error}"[:200]) from error
-    return _plain(value, _MAX_DEPTH, {})
-
-
-def _plain(value: object, depth: int, known: dict[int, Json]) -> Json:
-    """Return a value as JSON has it; a shared object is converted once."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if id(value) in known:
-        return known[id(value)]
-    found: Json
-    if depth > 0 and isinstance(value, list | tuple):
-        found = [_plain(each, depth - 1, known) for each in value]
-    elif depth > 0 and isinstance(value, dict):
-        found = {str(key): _plain(each, depth - 1, known) for key, each in value.items()}
-    else:
-        raise JsonError(f"it holds a {type(value).__name__}, or is nested too deep")
-    known[id(value)] = found
-    return found
+    is_json = data[:_MAX_BLANKS].lstrip()[:1] == b"{"
+    return parse_foreign(data, max_depth=MAX_DEPTH) if is_json else unpickled(data)

@@ -28,11 +28,13 @@ from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.operation import rank_numbers
-from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.source import files_below
+from pytest_multihost.core.model.stack import SourceContext, context_of
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.live.machine import Worlds, choose
-from pytest_multihost.extensions.live.processes import Job, this_program
+from pytest_multihost.extensions.live.processes import Job, is_own, this_program
 from pytest_multihost.extensions.live.reader import JobReader, LocalReader
 from pytest_multihost.extensions.live.seen_world import follow, judge_job
 
@@ -51,17 +53,27 @@ def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
         MultihostError: A process cannot be read, or it is not clear which job is meant.
         OSError: A file cannot be written.
     """
-    context = SourceContext(str(Path.cwd()))
     if options.join or _RANK in os.environ:
-        return _attach_together(options, context, hook)
+        return _attach_together(options, hook)
     found = choose(options.processes, match=options.match, below=options.children_of)
     job = _asked(found) if isinstance(found, Worlds) else found
-    return 1 if job is None else _show(job, LocalReader(job, context), context, options)
+    if job is None:
+        return 1
+    context = _context(job, options)
+    return _show(job, LocalReader(job, context), context, options)
 
 
-def _attach_together(
-    options: argparse.Namespace, context: SourceContext, hook: pluggy.HookRelay
-) -> int:
+def _context(job: Job, options: argparse.Namespace) -> SourceContext:
+    """Return what reads source lines for a job: of another user's, only below the named folders.
+
+    A frame may name any file, and root could read it. A process of one's own may name Python's
+    files anywhere.
+    """
+    suffix = ".py" if all(map(is_own, job.pids.values())) else ""
+    return context_of(str(Path.cwd()), files_below(options.source_root, suffix))
+
+
+def _attach_together(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Judge a job together with the processes on other machines; return the exit code."""
     folder = artifacts_folder().absolute()
     meeting: Meeting | None = hook.pytest_multihost_meeting(folder=folder)
@@ -72,8 +84,9 @@ def _attach_together(
         )
     found = found_here(
         lambda: choose(options.processes, match=options.match, below=options.children_of),
-        lambda job: LocalReader(job, context),
+        lambda job: LocalReader(job, _context(job, options)),
     )
+    context = context_of(str(Path.cwd()), files_below(options.source_root))
     return look_together(meeting, found, lambda job, reader: _show(job, reader, context, options))
 
 
@@ -94,7 +107,7 @@ def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{datetime.now().astimezone():%H:%M:%S}  {line}\n")
+    sys.stderr.write(f"{datetime.now().astimezone():%H:%M:%S}  {printable(line)}\n")
 
 
 def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
@@ -138,7 +151,7 @@ def _listed(worlds: Worlds) -> Iterator[str]:
         here = "" if len(job.pids) == job.size else f", of which {ranks} are here"
         age = f"started {each.age_s / 60:.0f} min ago"
         yield f"{number:3}  {job.size} ranks, {job.launcher}{here}, {age}"
-        yield f"     {each.command[:_MAX_COMMAND]}"
+        yield f"     {printable(each.command[:_MAX_COMMAND])}"
         pids = " ".join(map(str, job.pids.values()))
         is_alone = sum(each.parent == other.parent for other in worlds.found) == 1
         how = f"--children-of {each.parent}" if each.parent and is_alone else pids

@@ -32,6 +32,7 @@ from pytest_multihost.extensions.live.processes import (
     find_job,
     is_agent,
     membership_if_any,
+    read_some,
 )
 
 _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
@@ -145,7 +146,7 @@ def _is_python(pid: int) -> bool:
 
 def _is_embedded(pid: int) -> bool:
     try:
-        return b"/libpython" in Path(f"/proc/{pid}/maps").read_bytes()
+        return b"/libpython" in read_some(f"/proc/{pid}/maps")
     except OSError:
         return False
 

@@ -51,6 +51,14 @@ def add_attach(commands: Commands) -> None:
         action="store_true",
         help="read native frames, too: stops each thread for a moment, with ptrace",
     )
+    parser.add_argument(
+        "--source-root",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="of another user's processes, show lines of source files below this folder, may be"
+        " repeated; default: the working directory and installed packages",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
 

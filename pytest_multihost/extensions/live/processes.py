@@ -19,9 +19,11 @@ from pytest_multihost.core.launch.launcher_env import Membership, read_membershi
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers, rank_set
 from pytest_multihost.core.watch.kernel import read_stat
+from pytest_multihost.core.watch.kernel.proc_files import read_status
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _NEVER = "3"
+_MAX_BYTES = 1 << 22
 
 
 def check_rights(pid: int) -> None:
@@ -39,6 +41,22 @@ def check_rights(pid: int) -> None:
         ) from error
     except OSError:
         return  # it has ended
+
+
+def is_own(pid: int) -> bool:
+    """Return whether a process runs with this user's rights only."""
+    users = read_status(f"/proc/{pid}").get("Uid", "").split()
+    return bool(users) and {*users} == {str(os.geteuid())}
+
+
+def read_some(path: str) -> bytes:
+    """Return the beginning of a file that a process has made of its own memory, up to 4 MiB.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123 - a file of /proc
+        return file.read(_MAX_BYTES)
 
 
 def why_unreadable(pid: int) -> tuple[str, str]:
@@ -133,7 +151,7 @@ def membership_if_any(pid: int) -> Membership | None:
 
 def _environment(pid: int) -> dict[str, str]:
     """Return the variables with which a process was started."""
-    data = Path(f"/proc/{pid}/environ").read_bytes()
+    data = read_some(f"/proc/{pid}/environ")
     pairs = (each.partition(b"=") for each in data.split(b"\0"))
     return {name.decode(errors="replace"): v.decode(errors="replace") for name, _, v in pairs}
 
@@ -171,7 +189,7 @@ def is_torchrun(words: Sequence[str]) -> bool:
 def command_words(pid: int) -> list[str]:
     """Return the words of the command line of a process; none if it cannot be read."""
     try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+        data = read_some(f"/proc/{pid}/cmdline")
     except OSError:
         return []
     return data.rstrip(b"\0").decode(errors="backslashreplace").split("\0")

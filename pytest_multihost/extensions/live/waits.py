@@ -28,7 +28,7 @@ _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
 _GROUP = re.compile(r"<[\w.]*ProcessGroup at 0x[0-9a-f]+>")
 _CUT_OFF = "..."
-_NUMBERS = re.compile(r"\[[\d, ]+\]")
+_NUMBER, _NUMBERS = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\[[\d, ]+\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _with_arguments(
         return replace(found, has_members=True)
     if found.name == "new_group":
         ranks = own.get("ranks", "")
-        members = map(int, re.findall(r"\d+", ranks)) if _NUMBERS.fullmatch(ranks) else ()
+        members = map(int, _NUMBER.findall(ranks)) if _NUMBERS.fullmatch(ranks) else ()
         group = tuple(sorted({*members} & {*found.group}))
         return replace(found, group=group or found.group, has_members=bool(group))
     return _with_group(found, around, caller)
@@ -212,4 +212,4 @@ def _only_number(values: Mapping[str, str], names: Iterable[str]) -> int | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None

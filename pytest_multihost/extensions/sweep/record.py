@@ -18,9 +18,11 @@ from pytest_multihost.core.model.json_values import (
     JsonError,
     finite,
     from_json,
-    parse_json,
+    parse_foreign,
     to_json,
 )
+from pytest_multihost.core.model.regular_file import read_regular
+from pytest_multihost.core.model.spec import MAX_RANKS
 from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
@@ -33,6 +35,8 @@ from pytest_multihost.extensions.sweep.words import (
 
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """The numbers that JSON lacks, by the texts that replace them."""
+
+_MAX_BYTES = 1 << 25
 
 
 def sweep_record(result: SweepResult) -> dict[str, Json]:
@@ -85,13 +89,30 @@ def read_sweep(path: Path) -> SweepResult:
         MultihostError: The file cannot be read, or is no result of a sweep.
     """
     try:
-        return from_json(SweepResult, _with_numbers(parse_json(path.read_bytes())))
+        data = parse_foreign(read_regular(path, max_bytes=_MAX_BYTES))
+        return _checked(from_json(SweepResult, _with_numbers(data)))
     except (OSError, JsonError) as error:
         raise MultihostError(
             f"{path} cannot be used as the result of a sweep",
             seen=str(error),
             remedy="Sweep the test again with this version of pytest-multihost-hangs.",
         ) from error
+
+
+def _checked(result: SweepResult) -> SweepResult:
+    """Return a result whose numbers of runs and ranks can be.
+
+    Raises:
+        JsonError: A number is none of a run or of a rank.
+    """
+    if not 1 <= result.world_size <= MAX_RANKS:
+        raise JsonError(f"world_size: {result.world_size} is not between 1 and {MAX_RANKS}")
+    count = len(result.runs)
+    for each in result.weaknesses:
+        for number in (*each.shown_by, *(one.run for one in each.unsteady)):
+            if not 0 <= number < count:
+                raise JsonError(f"weaknesses: run {number} is none of its {count} runs")
+    return result
 
 
 def sweeps_of(run: Path) -> list[SweepResult]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -101,7 +100,8 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     where = page.judged.diagnosis.where if page.judged.diagnosis else None
     if where is None:
         return ()
-    lines = linecache.getlines(str(Path(page.judged.context.root, where.file)))
+    context = page.judged.context
+    lines = context.lines_of(str(Path(context.root, where.file)))
     at = where.line
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
         return ()

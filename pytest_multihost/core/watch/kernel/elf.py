@@ -10,6 +10,8 @@ import bisect
 import ctypes
 import functools
 import mmap
+import os
+import stat
 import struct
 from dataclasses import dataclass, field
 from itertools import compress, repeat
@@ -57,7 +59,11 @@ class SymbolTable:
             OSError: The file is gone.
             ValueError, struct.error, IndexError: The file is broken.
         """
-        with open(path, "rb") as file:  # noqa: PTH123 - as for PTH115
+        # Another file may have the name of one that is mapped: a FIFO, which would block.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
+            return cls()
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - as for PTH115
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
             return cls()

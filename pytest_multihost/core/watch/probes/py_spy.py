@@ -30,6 +30,8 @@ _VERBOSITY = 4
 """How long values are shown: some 500 characters, or the arguments of an all_gather are cut off."""
 _MAIN_THREAD = "MainThread"
 _WITHOUT_MAIN = "py-spy does not show its main thread"
+_MAX_TEXT = 4096
+"""Maximum length of a name or value that a process may have given: no path is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +66,30 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
         return tuple(
             SpiedThread(
                 each["os_thread_id"] or 0,
-                each.get("thread_name") or "",
+                _text(each.get("thread_name") or ""),
                 each["os_thread_id"] == each["pid"],
                 bool(each.get("owns_gil")),
-                tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
+                tuple(
+                    Frame(_text(f["filename"]), int(f["line"]), _text(f["name"]))
+                    for f in each["frames"]
+                ),
                 tuple(_values(f.get("locals")) for f in each["frames"]),
                 each.get("thread_id") or 0,
             )
             for each in json.loads(text)
         )
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError("not the JSON that py-spy prints") from error
 
 
 def _values(found: Iterable[Mapping[str, str]] | None) -> Mapping[str, str]:
-    return {each["name"]: each.get("repr") or "" for each in found or ()}
+    return {_text(each["name"]): _text(each.get("repr") or "") for each in found or ()}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value[:_MAX_TEXT]
 
 
 def threads_of(pid: int, text: str | bytes) -> tuple[SpiedThread, ...]:
