@@ -139,7 +139,7 @@ bench-quick: .venv/ready-bench ## The shortest of it that says something: two mi
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py
 
-fuzz: $(READY) ## Fuzz what an attached run listens to: FUZZ_INPUTS=100000
+fuzz: $(READY) ## Fuzz what reads connections, dumps, sweep.json and accept files: FUZZ_INPUTS=100000
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS)
 
 bench-faults: $(READY) ## Hold what faults do to real libraries against what was asked for

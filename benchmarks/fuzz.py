@@ -1,15 +1,18 @@
-"""Do hostile inputs do more than end their own connection? Fuzz what an attached run listens to.
+"""Do hostile inputs do more than end their own connection, or than be refused? Fuzz what reads them.
 
-    python benchmarks/fuzz.py [--inputs 100000] [--seed N]
+    python benchmarks/fuzz.py [--inputs 100000] [--seed N] [--only connections|files]
 
-The inputs are shared out evenly over the targets of tests/shared/hostile.py: both sides of the
-handshake, authenticated frames that were changed, and messages of other shapes. Told is how many
-inputs each has taken. Exits with an exception and the smallest input that does harm.
+The inputs are shared out evenly over the targets of tests/shared/hostile.py (both sides of the
+handshake of an attached run, authenticated frames that were changed, messages of other shapes) and
+of tests/shared/foreign.py (dumps of flight recorders, sweep.json, accept files, environments and
+stacks of processes). Prints how many inputs each has taken, what became of them, and the peak of
+memory. Exits with an exception and the smallest input that does harm, or if memory exceeds 500 MB.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import secrets
 import sys
 from pathlib import Path
@@ -17,9 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/shared")]
 
-from hostile import TARGETS, fuzz  # noqa: E402 - found by the path above
+from foreign import FOREIGN  # noqa: E402 - found by the path above
+from hostile import TARGETS, fuzz  # noqa: E402
 
 EVERY = 500
+MAX_MB = 500
+KINDS = {"connections": TARGETS, "files": FOREIGN}
 
 
 def main() -> None:
@@ -27,10 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--only", choices=KINDS, help="the targets of one kind")
     asked = parser.parse_args()
-    each, total, seconds = -(-asked.inputs // len(TARGETS)), 0, 0.0
+    targets = KINDS[asked.only] if asked.only else (*TARGETS, *FOREIGN)
+    each, total, seconds = -(-asked.inputs // len(targets)), 0, 0.0
     print(f"{asked.inputs} inputs, --seed {asked.seed}")
-    for target in TARGETS:
+    for target in targets:
 
         def show(taken: int, name: str = target.name) -> None:
             if taken % EVERY == 0:
@@ -38,8 +46,13 @@ def main() -> None:
 
         done = fuzz(target, each, number=asked.seed, progress=show)
         total, seconds = total + done.inputs, seconds + done.seconds
-        print(f"\r{done.name}: {done.inputs} inputs in {done.seconds:.0f} s, no harm", flush=True)
-    print(f"{total} inputs in {seconds:.0f} s: each ended at most its own connection")
+        ends = "".join(f", {count} {end}" for end, count in sorted(done.ends.items()))
+        told = f"{done.inputs} inputs in {done.seconds:.0f} s, no harm{ends}"
+        print(f"\r{done.name}: {told}", flush=True)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{total} inputs in {seconds:.0f} s, {peak_mb} MB: no more than a connection was ended")
+    if peak_mb > MAX_MB:
+        sys.exit(f"more than {MAX_MB} MB")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -358,11 +358,12 @@ TARGETS = (ListenerTarget, ConnectorTarget, StreamTarget, MessageTarget)
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """How many inputs a target has taken, and how long that took."""
+    """How many inputs a target has taken, how long that took, and what became of them."""
 
     name: str
     inputs: int
     seconds: float
+    ends: Mapping[str, int]
 
 
 def fuzz(
@@ -398,4 +399,5 @@ def fuzz(
         check()
     finally:
         target.close()
-    return Fuzzed(make.name, taken, time.monotonic() - started_s)
+    seconds = time.monotonic() - started_s
+    return Fuzzed(make.name, taken, seconds, getattr(target, "counts", {}))

@@ -1,0 +1,495 @@
+"""Hostile files, environments and stacks of somebody else, and what must hold for them.
+
+Each target makes an input from a number, reads it as the product does, and fails if anything but a
+refusal follows: another exception, a control character on the terminal or in a page, a line of a
+file outside the roots, or a text that CI takes for a command. The test suite runs a few hundred
+inputs, `make fuzz` many.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import struct
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from sweeps import SOUND, SWEEP, UNSURE
+
+from pytest_multihost.core.command.world_page import page_of
+from pytest_multihost.core.launch.launcher_env import read_membership
+from pytest_multihost.core.model.errors import MultihostError, SettingError
+from pytest_multihost.core.model.source import files_below
+from pytest_multihost.core.model.stack import context_of
+from pytest_multihost.core.option import Settings
+from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
+from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME
+from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.core.report.html import PageModel, write_page
+from pytest_multihost.core.watch.probes.py_spy import parse_dump
+from pytest_multihost.extensions.flight.recording import read_dumps
+from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.extensions.github.annotations import Checkout, annotation_commands
+from pytest_multihost.extensions.live.waits import seen_wait
+from pytest_multihost.extensions.sweep.annotations import sweep_annotations
+from pytest_multihost.extensions.sweep.html import sweep_page
+from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record
+from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.summary import sweep_summary
+
+START_NS = 1_795_000_000_000_000_000
+SECRET_LINE = "root:$6$the-line-of-another-users-file"  # noqa: S105 - no password
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+COMMAND = re.compile(r"^\s*::\w|##\w*\[", re.MULTILINE)
+
+TEXTS = (
+    "\x1b[31m\x1b]0;title\x07",
+    "a\rb",
+    "x\n::error file=a::owned\ny",
+    "::add-mask::x",
+    "\t::stop-commands::x",
+    "##[error]x",
+    "##vso[task.complete]x",
+    "\x9b31m\x85",
+    "\u202eevil\u2066",
+    "\udcff\ud800",
+    "nul\0nul",
+    "<script>alert(1)</script>",
+    "A" * 5000,
+    "%s%n{0}{{",
+    "../../../etc/passwd",
+    "\U000e0041\u200b\ufeff",
+)
+NUMBERS = (0, -1, 1 << 31, (1 << 31) - 1, 1 << 63, 1 << 64, -(1 << 63), 10**5000, 10_000, 2.5)
+OTHERS = (None, True, [], {}, float("nan"), float("inf"), "", [[]], {"": {}}, "7" * 5000, "٣")
+
+
+def job_dumps(folder: Path, ranks: int, operations: int, *, late: int = 7) -> None:
+    """Write the dumps of an honest job: groups of eight, and a rank late in the last operation."""
+    frames = [{"name": f"step_{n}", "filename": "/app/train.py", "line": n + 1} for n in range(4)]
+    everybody = str([*range(ranks)])
+    for rank in range(ranks):
+        first = rank - rank % 8
+        group = str(1 + first // 8)
+        members = str([*range(first, min(ranks, first + 8))])
+        entries = [
+            {
+                "frames": frames,
+                "record_id": n,
+                "op_id": n,
+                "pg_id": n % 2,
+                "is_p2p": False,
+                "process_group": (group, "tp") if n % 2 else ("0", "default_pg"),
+                "collective_seq_id": n // 2 + 1,
+                "p2p_seq_id": 0,
+                "profiling_name": "nccl:all_reduce",
+                "timeout_ms": 600_000,
+                "input_sizes": [[1024, 1024]],
+                "output_sizes": [[1024, 1024]],
+                "input_dtypes": ["Float"],
+                "output_dtypes": ["Float"],
+                "time_created_ns": START_NS + n * 1_000_000,
+                "state": "completed" if n < operations - 2 else "scheduled",
+                "retired": n < operations - 2,
+            }
+            for n in range(operations - 2 * (rank == late))
+        ]
+        content = {
+            "version": "2.10",
+            "entries": entries,
+            "pg_config": {
+                "0": {"name": "0", "desc": "default_pg", "ranks": everybody},
+                group: {"name": group, "desc": "tp", "ranks": members},
+            },
+            "pg_status": {},
+        }
+        path = folder / f"trace_rank_{rank}"
+        path.write_bytes(pickle.dumps(content, protocol=2))
+        os.utime(path, ns=(START_NS + 10**11, START_NS + 10**11))
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401 - JSON
+    """Return every container of a JSON value with one of its keys or indices."""
+    found, todo = [], [value]
+    while todo:
+        each = todo.pop()
+        inner = each.items() if isinstance(each, dict) else enumerate(each)
+        for key, one in inner:
+            found.append((each, key))
+            if isinstance(one, dict | list):
+                todo.append(one)
+    return found
+
+
+def damaged(value: Any, draw: random.Random) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value in which some parts are hostile."""
+    value = copy.deepcopy(value)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        container, key = draw.choice(_places(value))
+        what = draw.randrange(6)
+        old = container[key]
+        if what == 0:
+            container[key] = draw.choice(TEXTS)
+        elif what == 1:
+            container[key] = draw.choice(NUMBERS)
+        elif what == 2:
+            container[key] = copy.deepcopy(draw.choice(OTHERS))
+        elif what == 3 and isinstance(container, dict):
+            del container[key]
+            container[draw.choice(TEXTS)] = old
+        elif what == 4 and isinstance(old, list):
+            container[key] = old * draw.choice((0, 2, 40))
+        elif isinstance(old, str):
+            container[key] = old[: len(old) // 2] + draw.choice(TEXTS) + old[len(old) // 2 :]
+        elif isinstance(old, int):
+            container[key] = old + draw.choice((-1, 1, 7, 1 << 40))
+        if not _places(value):
+            break
+    return value
+
+
+def deep(draw: random.Random, opening: str, closing: str) -> bytes:
+    """Return a text that is nested deep."""
+    depth = draw.choice((13, 99, 101, 900, 50_000))
+    return (opening * depth + "1" + closing * depth).encode()
+
+
+HOSTILE_PICKLES: tuple[bytes, ...] = (
+    b"\x80\x02Nr\xff\xff\xff\x7f.",  # four gigabytes of memo
+    b"\x80\x02]r\xff\xff\xff\xff.",
+    b"\x80\x04" + b")" + b"\x85" * 100_000 + b"K\x01\x86}\x94h\x00.",
+    b"\x80\x04}" + b")" + b"\x85" * 200_000 + b"K\x01s.",  # the hash of a nested tuple
+    b"\x80\x04" + b"(" * 200_000 + b".",
+    b"\x80\x04]" + b"\x94" * 200_000 + b".",
+    # Lists of 99 times the same list, nested: 99 ** 9 values.
+    b"\x80\x02(]q\x00"
+    + b"".join(b"]q%c(" % n + b"h%c" % (n - 1) * 99 + b"e" for n in range(1, 10))
+    + b"t.",
+    b"\x80\x02]q\x00h\x00a.",  # a list that holds itself
+    b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.",
+    b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",  # a bytearray of a terabyte
+    b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x.",
+    b"\x80\x02\x8b" + struct.pack("<I", 1 << 20) + b"\x7f" * (1 << 20) + b".",  # a huge number
+    b"\x80\x02\x8b" + struct.pack("<i", -1) + b".",
+    b"I" + b"9" * 5000 + b"\n.",
+    b"L" + b"9" * 5000 + b"L\n.",
+    b"cos\nsystem\n(S'id'\ntR.",
+    b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
+    b"(ios\nsystem\n.",
+    b"\x80\x02\x82\x01.",
+    b"\x80\x02Pabc\n.",
+    b"\x80\x04NQ.",
+    b"\x80\x02h\x05.",
+    b"\x80\x02u.",
+    b"\x80\x02a.",
+    b"\x80\x02e.",
+    b"\x80\x02(t",
+    b"\x80\x02\x87.",
+    b".",
+    b"",
+    b"\x80",
+    b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xff.",
+    b"\x80\x02}(K\x01K\x02u.",
+    b"\x80\x02(K\x01K\x02K\x03d.",
+    b"\x80\x02]K\x01K\x02s.",
+    b"\x80\x02X\x02\x00\x00\x00\xed\xa0.",
+    b"\x80\x02G\x7f\xf8\x00\x00\x00\x00\x00\x00.",
+)
+
+
+def special_file(path: Path, draw: random.Random, elsewhere: Path) -> None:
+    """Make something at a path that is no ordinary file, or leads to none."""
+    kinds: list[Callable[[], object]] = [
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: path.symlink_to("/dev/full"),
+        lambda: path.symlink_to("/proc/kmsg"),
+        lambda: path.symlink_to("/proc/self/environ"),
+        lambda: path.symlink_to("/etc/shadow"),
+        lambda: path.symlink_to(path),
+        lambda: path.symlink_to("/nonexistent"),
+        lambda: path.symlink_to(elsewhere),
+        lambda: path.symlink_to("/proc/self/fd"),
+        lambda: _sparse(path),
+    ]
+    draw.choice(kinds)()
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(20 << 30)
+
+
+def require_printable(text: str) -> None:
+    """Fail if a text may do more in a terminal or in a CI log than be read."""
+    assert not CONTROL.search(text), ascii(CONTROL.search(text))
+    assert not COMMAND.search(text), ascii(text)
+
+
+class _Foreign:
+    """What the targets have in common: inputs that are made from a number, in a folder."""
+
+    name: str
+    strategy = st.integers(0, 2**64 - 1)
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="foreign-"))
+        self.secret = self.folder / "elsewhere.py"
+        self.secret.write_text(f"{SECRET_LINE}\n" * 40, "utf-8")
+        self.inside = self.folder / "inside"
+        self.sources = files_below([self.inside])
+        self.counts: Counter[str] = Counter()
+
+    def check(self, number: int) -> None:
+        """Make an input from a number, and read it."""
+        self.inside.mkdir()
+        try:
+            self.counts[self.read(random.Random(number))] += 1
+        finally:
+            shutil.rmtree(self.inside)
+
+    def read(self, draw: random.Random) -> str:
+        """Make an input and read it; return what became of it."""
+        raise NotImplementedError
+
+    def refused(self, error: Exception) -> str:
+        """Check a refusal: it is short, and does not repaint the terminal."""
+        text = str(error)
+        assert len(text) < 20_000, len(text)
+        assert SECRET_LINE not in text
+        return "refused"
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder)
+
+
+class DumpTarget(_Foreign):
+    """A folder of dumps of flight recorders."""
+
+    name = "dumps of flight recorders"
+
+    def __init__(self) -> None:
+        super().__init__()
+        honest = self.folder / "honest"
+        honest.mkdir()
+        job_dumps(honest, 3, 6, late=1)
+        self.honest = [pickle.loads(p.read_bytes()) for p in sorted(honest.iterdir())]  # noqa: S301
+        self.honest = json.loads(json.dumps(self.honest))
+
+    def read(self, draw: random.Random) -> str:
+        """Explain a folder, some of whose files are hostile."""
+        dumps = self.inside / "dumps"
+        dumps.mkdir()
+        for rank, content in enumerate(self.honest):
+            path = dumps / draw.choice(("trace_{}", "trace_{}", "\x1b[1mrank_{}\r")).format(rank)
+            kind = draw.randrange(10)
+            if kind < 1:
+                special_file(path, draw, self.secret)
+            else:
+                path.write_bytes(self._data(content, kind, draw))
+                os.utime(path, ns=(START_NS + 10**11, START_NS + draw.choice((0, 1, 10**11))))
+        try:
+            judged = judge_dumps(
+                read_dumps(dumps), draw.choice(TEXTS), context_of(str(self.inside), self.sources)
+            )
+        except MultihostError as error:
+            return self.refused(error)
+        text = page_of(judged, draw.choice(TEXTS))
+        require_printable(text)
+        assert SECRET_LINE not in text
+        if draw.randrange(20) == 0:
+            verdict = build_verdict(judged, Attempt("run", "dir", None, {}))
+            page = write_page(self.inside, PageModel(judged=judged, verdict=verdict))
+            html = page.read_text("utf-8")
+            assert not CONTROL.search(html)
+            assert SECRET_LINE not in html
+            assert "<script>alert" not in html
+        return "judged" if judged.diagnosis is not None else "nothing follows"
+
+    def _data(self, content: Any, kind: int, draw: random.Random) -> bytes:  # noqa: ANN401 - JSON
+        if kind < 2:
+            return draw.choice(HOSTILE_PICKLES)
+        if kind < 3:
+            return draw.choice((deep(draw, "[", "]"), b"{" + deep(draw, '"a":{', "}")[5:]))
+        if kind == 3:
+            for entry in (content := copy.deepcopy(content))["entries"]:
+                entry["frames"][0]["filename"] = draw.choice(
+                    (str(self.secret), "/proc/kmsg", "/dev/zero", "/etc/shadow", "x/../a\0.py")
+                )
+        value = content if kind > 7 else damaged(content, draw)
+        if draw.randrange(2):
+            data = _json(value)
+        else:
+            data = pickle.dumps(value, protocol=draw.choice((1, 2, 4, 5)))
+        if draw.randrange(8) == 0:
+            at = draw.randrange(len(data) + 1)
+            data = draw.choice((data[:at], data[:at] + draw.randbytes(3) + data[at + 3 :]))
+        return data
+
+
+def _json(value: Any) -> bytes:  # noqa: ANN401 - JSON
+    """Return a value as JSON, with numbers of any length."""
+
+    def kept(each: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(each, dict):
+            return {key: kept(one) for key, one in each.items()}
+        if isinstance(each, list):
+            return [kept(one) for one in each]
+        if isinstance(each, int) and not isinstance(each, bool) and each >= 10**4000:
+            return "<long>"
+        return each
+
+    text = json.dumps(kept(value))
+    return text.replace('"<long>"', "1" + "0" * 5000).encode()
+
+
+class SweepTarget(_Foreign):
+    """A sweep.json, as the page, the terminal, annotations and the summary show it."""
+
+    name = "sweep.json"
+    records = tuple(json.loads(json.dumps(sweep_record(each))) for each in (SWEEP, UNSURE, SOUND))
+
+    def read(self, draw: random.Random) -> str:
+        """Read a hostile sweep.json and show it everywhere."""
+        path = self.inside / "sweep.json"
+        kind = draw.randrange(12)
+        if kind == 0:
+            special_file(path, draw, self.secret)
+        elif kind == 1:
+            path.write_bytes(draw.choice((deep(draw, "[", "]"), draw.randbytes(50), b"")))
+        else:
+            path.write_bytes(_json(damaged(draw.choice(self.records), draw)))
+        try:
+            result = read_sweep(path)
+        except MultihostError as error:
+            if "sweep.json" not in str(error):
+                raise
+            return self.refused(error)
+        text = sweep_section(result, columns=draw.choice((None, 80))).text
+        require_printable(text)
+        html = sweep_page(result)
+        assert not CONTROL.search(html)
+        assert "<script>alert" not in html
+        checkout = Checkout(str(self.inside), str(self.inside))
+        for each in annotation_commands(sweep_annotations([result]), checkout):
+            assert "\n" not in each
+            assert not CONTROL.search(each)
+        assert not CONTROL.search(sweep_summary([result], max_bytes=100_000))
+        return "shown"
+
+
+class AcceptTarget(_Foreign):
+    """A file of accepted weaknesses."""
+
+    name = "accept files"
+    honest = (
+        '[[accepted]]\ntest = "tests/test_a.py::*"\nculprit = "src/a.py:f"\nreason = "known"\n\n'
+        '[[accepted]]\ntest = "*"\nculprit = "a.py:x = 1"\nwaiting = "b.py:g"\nreason = "r"\n'
+    )
+
+    def read(self, draw: random.Random) -> str:
+        """Read a hostile accept file."""
+        path = self.inside / ACCEPTED_NAME
+        kind, text = draw.randrange(8), self.honest
+        if kind == 0:
+            special_file(path, draw, self.secret)
+        elif kind == 1:
+            hostile = ("a = " + "[" * 5000, "a = " + "{a=" * 5000, "a." * 5000 + "b = 1")
+            more = ("[" + "a." * 4000 + "b]", "a = " + "9" * 5000, "'" * 5000, "\0", "a = 1e999999")
+            path.write_text(draw.choice((*hostile, *more)), "utf-8")
+        else:
+            for _ in range(draw.choice((0, 1, 3))):
+                at = draw.randrange(len(text) + 1)
+                cut = draw.choice((0, 1, 10))
+                text = text[:at] + draw.choice((*TEXTS, "=", '"', "[", "\n")) + text[at + cut :]
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            for each in read_acceptances(self.inside, Settings({})):
+                assert isinstance(each.is_for("tests/test_a.py::test_b[1]"), bool)
+        except pytest.UsageError as error:
+            require_printable(str(error).partition("\nEach entry")[0].replace("\n", " "))
+            return self.refused(error)
+        return "read"
+
+
+SPIED = [
+    {
+        "pid": 10,
+        "thread_id": 1,
+        "thread_name": "MainThread",
+        "os_thread_id": 10,
+        "active": True,
+        "owns_gil": False,
+        "frames": [
+            {
+                "name": "new_group",
+                "line": 3,
+                "short_filename": "t.py",
+                "module": None,
+                "filename": "/x/torch/distributed/distributed_c10d.py",
+                "locals": [{"name": "ranks", "addr": 1, "arg": True, "repr": "[0, 1]"}],
+            },
+            {
+                "name": "main",
+                "line": 30,
+                "short_filename": "t.py",
+                "module": None,
+                "filename": "/app/train.py",
+                "locals": None,
+            },
+        ],
+    }
+]
+ENVIRONMENTS: tuple[Mapping[str, str], ...] = (
+    {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+    {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"},
+    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+    {"JAX_PROCESS_ID": "0", "JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "h:1"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "gpu[07-09],x"},
+    {"PYTEST_MULTIHOST_RANK": "0", "PYTEST_MULTIHOST_SIZE": "2", "PYTEST_MULTIHOST_ADDRESS": "h:1"},
+)
+VALUES: Sequence[str] = ("2147483647", "9" * 5000, "-1", "", "٣", "1e9", "0x1", "1 ", *TEXTS)
+
+
+class ProcessTarget(_Foreign):
+    """The environment of a process, and what py-spy says of its stacks."""
+
+    name = "environments and stacks of processes"
+
+    def read(self, draw: random.Random) -> str:
+        """Read an environment, or the stacks of a process."""
+        if draw.randrange(2):
+            variables = dict(draw.choice(ENVIRONMENTS))
+            for _ in range(draw.choice((1, 2))):
+                variables[draw.choice([*variables])] = draw.choice(VALUES)
+            try:
+                found = read_membership(variables)
+            except SettingError as error:
+                return self.refused(error)
+            assert 0 <= found.rank < found.size <= 10_000
+            return "a rank"
+        try:
+            threads = parse_dump(_json(damaged(SPIED, draw)))
+        except ValueError:
+            return "refused"
+        for each in threads:
+            wait = seen_wait(each.frames, "", size=4, at_s=1.0, is_blocked=True, values=each.values)
+            context = context_of(str(self.inside), self.sources)
+            for frame in each.frames:
+                assert SECRET_LINE not in context.place(frame).source
+            assert wait is not None
+        return "stacks"
+
+
+FOREIGN = (DumpTarget, SweepTarget, AcceptTarget, ProcessTarget)
