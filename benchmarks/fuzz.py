@@ -1,4 +1,4 @@
-"""Do hostile inputs do more than end their own connection, or than be refused? Fuzz what reads them.
+"""Do hostile inputs do more than end their own connection, or be refused? Fuzz what reads them.
 
     python benchmarks/fuzz.py [--inputs 100000] [--seed N] [--only connections|files]
 

@@ -60,6 +60,7 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
     report.add_argument(
         "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
     )
+    _add_source_root(report)
     report.set_defaults(act=_report)
     hook.pytest_multihost_commands(commands=commands)
     return parser, commands.choices.keys()
@@ -83,7 +84,14 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
         default=Path("latest"),
         help=f"latest, the folder of a run, or folder {folders}; default: latest, the last run",
     )
-    again.add_argument(
+    _add_source_root(again)
+    for each in explainers:
+        each.add_options(again)
+    again.set_defaults(act=partial(_explain, explainers=explainers), folders=folders)
+
+
+def _add_source_root(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--source-root",
         type=Path,
         action="append",
@@ -91,9 +99,6 @@ def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
         help="show lines of source files below this folder, may be repeated; default: the working"
         " directory and installed packages",
     )
-    for each in explainers:
-        each.add_options(again)
-    again.set_defaults(act=partial(_explain, explainers=explainers), folders=folders)
 
 
 def _add_run(
@@ -346,9 +351,11 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
 def _report(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Write every page again; return 1 if one could not be written."""
     from pytest_multihost.core.command.rejudged import rebuild
+    from pytest_multihost.core.model.source import files_below
 
     code = 0
-    for each in rebuild(options.directory, offered_renderers(hook)):
+    sources = files_below(options.source_root)
+    for each in rebuild(options.directory, offered_renderers(hook), sources):
         if isinstance(each, MultihostError):
             sys.stderr.write(f"left out: {printable(str(each), keeps_lines=True)}\n")
             code = 1

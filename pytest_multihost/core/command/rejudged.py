@@ -94,11 +94,14 @@ def _without_sources(value: Json) -> Json:
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
 
-def rebuild(directory: Path, renderers: Sequence[Renderer]) -> Iterator[Path | MultihostError]:
+def rebuild(
+    directory: Path, renderers: Sequence[Renderer], sources: SourceFiles | None = None
+) -> Iterator[Path | MultihostError]:
     """Write pages again, and yield the path of each, or the error that prevents it.
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
+        sources: The source files that may be read; None: those that are read by default.
 
     Raises:
         MultihostError: Nothing in it has a page.
@@ -118,7 +121,7 @@ def rebuild(directory: Path, renderers: Sequence[Renderer]) -> Iterator[Path | M
         )
     for each in attempts:
         try:
-            yield _again(each, renderers)
+            yield _again(each, renderers, sources or files_below(None))
         except OSError as error:
             yield MultihostError(f"{each}: its page cannot be written", seen=str(error))
         except MultihostError as error:
@@ -156,9 +159,9 @@ class _WithPlaces:
     diagnosis: _Places | None = None
 
 
-def _again(directory: Path, renderers: Sequence[Renderer]) -> Path:
+def _again(directory: Path, renderers: Sequence[Renderer], sources: SourceFiles) -> Path:
     """Write the pages of an attempt again, with the source lines of its verdict."""
-    again = rejudge(directory, files_below(None))
+    again = rejudge(directory, sources)
     judged, context = again.judged, again.judged.context
     for each in renderers:
         if each.write is not None:

@@ -39,7 +39,8 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
     try:
         data = parse_toml(read_regular(path, max_bytes=_MAX_BYTES).decode())
     except (OSError, ValueError) as error:
-        raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {error}\n{_EXAMPLE}") from error
+        why = printable(str(error)[:_MAX_SHOWN])
+        raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {why}\n{_EXAMPLE}") from error
     if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
         keys = printable(", ".join([*data][:_MAX_KEYS]))
         seen = f"it has {keys[:_MAX_SHOWN]}, and takes only [[accepted]]"
@@ -71,7 +72,7 @@ def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
             problem = f"there is no key {shown(min(unknown))}" if unknown else ""
             problem = problem or ("" if found.reason.strip() else "it needs a reason")
         except JsonError as error:
-            problem = str(error)
+            problem = printable(str(error)[:_MAX_SHOWN])
         if problem:
             where = f"{ACCEPTED.flag}: {path}: entry {number}: {problem}"
             raise pytest.UsageError(f"{where}.\n{_EXAMPLE}")

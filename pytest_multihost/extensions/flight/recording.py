@@ -43,7 +43,7 @@ _MAX_TEXT, _MAX_TENSORS, _MAX_SIZES, _MAX_FRAMES = 4096, 1000, 16, 1000
 """Maximum length of a text, and numbers of tensors, of their sizes and of frames that are used."""
 
 _MAX_TIME_NS = 1 << 63
-_MAX_PROBLEMS = 4
+_MAX_PROBLEMS, _MAX_WHY = 4, 300
 _MAX_ENTRIES = 500_000
 """Maximum number of operations in all dumps together: they take 1.5 kB each."""
 
@@ -367,7 +367,7 @@ def _named_counts(content: _Content, names: Mapping[int, str]) -> tuple[dict[str
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RANK = re.compile(r"rank[_-]?(\d{1,7})", re.ASCII | re.IGNORECASE)
 _NO_DUMPS = frozenset({".log", ".txt", ".md", ".html", ".py", ".zip", ".gz", ".out", ".err"})
-_MAX_BYTES = 1 << 26
+_MAX_BYTES = 1 << 25
 _MAX_BLANKS = 100
 _REMEDY = (
     "Name the folder that TORCH_FR_DUMP_TEMP_FILE names, with one file of each rank:"
@@ -413,7 +413,8 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
             data = _content(path)
             found.append(recording(rank, data, dumped_s=path.stat().st_mtime, last=last))
         except (JsonError, OSError) as error:
-            problems.append(f"{printable(path.name)} cannot be used: {printable(str(error))}")
+            why = printable(str(error)[:_MAX_WHY])
+            problems.append(f"{printable(path.name)} cannot be used: {why}")
     if any(len(each.entries) == last for each in found):
         problems.append(f"of each rank the last {last} operations were read, for want of memory")
     if not found:

@@ -36,7 +36,7 @@ from pytest_multihost.extensions.sweep.words import (
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """The numbers that JSON lacks, by the texts that replace them."""
 
-_MAX_BYTES = 1 << 25
+_MAX_BYTES, _MAX_WHY = 1 << 25, 300
 
 
 def sweep_record(result: SweepResult) -> dict[str, Json]:
@@ -94,7 +94,7 @@ def read_sweep(path: Path) -> SweepResult:
     except (OSError, JsonError) as error:
         raise MultihostError(
             f"{path} cannot be used as the result of a sweep",
-            seen=str(error),
+            seen=str(error)[:_MAX_WHY],
             remedy="Sweep the test again with this version of pytest-multihost-hangs.",
         ) from error
 

@@ -30,7 +30,7 @@ def explained(
     return found.out + found.err
 
 
-def plain(path: Path) -> Any:
+def plain(path: Path) -> Any:  # noqa: ANN401 - of a dump
     """Return the content of a dump."""
     return unpickled(path.read_bytes())
 
