@@ -15,6 +15,8 @@ HAZARDS_ARGS ?=
 FLIGHT_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 100000
+MUTANTS ?= 400
+MUTANTS_SEED ?= 1
 
 # Most tests depend on time, and the machine may be shared. Up to this many failed tests are run again
 # by themselves before they count; the first failure stays in the log.
@@ -28,7 +30,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
+.PHONY: help demo worlds test suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -142,6 +144,13 @@ soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 fuzz: $(READY) ## Fuzz what reads connections, dumps, sweep.json and accept files: FUZZ_INPUTS=100000
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS)
 
+mutants: .venv/ready-mutants ## Does a test fail when the code that judges is wrong? Fifteen minutes; MUTANTS=all
+	$(BIN)/python benchmarks/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) --jobs $(PYTEST_JOBS)
+
+.venv/ready-mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --group mutants
+	@touch $@
+
 bench-faults: $(READY) ## Hold what faults do to real libraries against what was asked for
 	$(BIN)/python benchmarks/faults.py
 
@@ -222,6 +231,6 @@ wheel-check: dist ## Install the wheel into an empty environment and run the REA
 
 clean: ## Remove .venv, .venv-* and all that builds, tools and runs leave behind
 	rm -rf .venv .venv-libraries .venv-pytest8 build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
-	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .import_linter_cache .mutants .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o \
 	  \( -name __pycache__ -o -name .pytest_cache -o -name .pytest_multihost \) -prune -exec rm -rf {} +
