@@ -1,0 +1,212 @@
+"""What may end the wait of each rank, seen from outside its job, word for word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.process import (
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.blockers import SIGALRM, rank_blockers
+
+DEADLINE_S = 160.0
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+GLOO = ("/site-packages/torch/lib/libtorch_cpu.so", LIBC, "/usr/lib/libstdc++.so.6.0.30")
+PYTHON = ("/usr/lib/libpython3.11.so.1.0", LIBC)
+
+
+def thread(tid: int, call: str = "futex", **changes: object) -> Thread:
+    """Return a thread that waits for another one of its process, without a limit."""
+    given: dict[str, object] = {"args": (1, 0x189, 0, 0, 0, 0), "ends_s": math.inf, "runs": 5}
+    return Thread(tid=tid, name="pool", call=call, **{**given, **changes})  # type: ignore[arg-type]
+
+
+def rank(number: int, *beside: Thread, main: Thread | None = None, **changes: object) -> Process:
+    """Return a rank: its process has the number 100 for rank 0, 200 for rank 1."""
+    pid = 100 * (number + 1)
+    given: dict[str, object] = {"pid": pid, "rank": number}
+    threads = (main or thread(pid), *beside)
+    return Process(threads=threads, **{**given, **changes})  # type: ignore[arg-type]
+
+
+def found_in(
+    was: list[Process], now: list[Process], operations: tuple[Operations, ...] = ()
+) -> dict[int, tuple[str, ...]]:
+    """Return what may end a wait of each rank, one second apart."""
+    first, second = (
+        Snapshot(KernelSnapshot(at_s=at_s, processes=tuple(each), is_deep=True), operations)
+        for at_s, each in ((100.0, was), (101.0, now))
+    )
+    return dict(rank_blockers(first, second, deadline_s=DEADLINE_S))
+
+
+def still(
+    *processes: Process, operations: tuple[Operations, ...] = ()
+) -> dict[int, tuple[str, ...]]:
+    """Return what may end a wait in a world that does not move."""
+    return found_in([*processes], [*processes], operations)
+
+
+def test_each_living_rank_is_asked() -> None:
+    """One that has ended and an orphan are left out; those after them are not."""
+    dead = rank(0, main=thread(100, state="Z"))
+    orphan = Process(pid=900, rank=None, is_rank=False, threads=(thread(900),))
+    assert still(dead, orphan, rank(1), rank(2)) == {1: (), 2: ()}
+
+
+def test_what_may_end_a_wait_of_a_child_is_its_ranks() -> None:
+    """It says which child it is."""
+    child = Process(
+        pid=7, rank=1, is_rank=False, name="loader", threads=(thread(7, "pause", ends_s=120.0),)
+    )
+    found = still(rank(0), rank(1), child)
+    assert found == {
+        0: (),
+        1: ("rank 1: child process `loader` 7 main thread waits in pause for another 19.0 s",),
+    }
+
+
+def test_a_rank_that_was_not_there_before_has_just_begun() -> None:
+    """Nothing is known of its waits."""
+    assert found_in([rank(0)], [rank(0), rank(1)]) == {0: (), 1: ("rank 1: has just begun",)}
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_a_rank_that_has_stood_stopped_waits_for_a_signal_alone(state: str) -> None:
+    """Whatever its threads would do else."""
+    stopped = rank(0, thread(101, "read", ends_s=110.0), main=thread(100, state=state))
+    assert still(stopped) == {0: ()}
+    moved = rank(0, main=thread(100, state=state, runs=4))
+    assert found_in([moved], [stopped]) == {0: ("rank 0: has just been stopped",)}
+    beside = rank(0, thread(101, state=state), main=thread(100, "read", fds=(3,), ends_s=110.0))
+    assert still(beside) == {0: ()}
+
+
+def test_signals_and_timers_are_named() -> None:
+    """They may end any wait."""
+    process = rank(
+        0, caught=SIGALRM | 1, pending=2, timers=1, tracer=44, unread=("its timers", "its memory")
+    )
+    assert still(process) == {
+        0: (
+            "rank 0: its timers cannot be read",
+            "rank 0: its memory cannot be read",
+            "rank 0: is traced by process 44",
+            "rank 0: is about to get a signal",
+            "rank 0: has a handler for SIGALRM, which a timer may send",
+            "rank 0: has made a timer",
+        )
+    }
+    assert still(rank(0, timers=None)) == {0: ("rank 0: has timers that cannot be read",)}
+    assert still(rank(0, caught=SIGALRM >> 1)) == {0: ()}
+
+
+def test_a_runtimes_own_thread_counts_only_while_it_runs_or_gives_up() -> None:
+    """It polls, and its limits mean nothing else."""
+    polling = thread(101, "epoll_wait", fds=(3,), ends_s=101.5, code=GLOO)
+    dead = thread(102, state="X", call="read", ends_s=101.0)
+    assert still(rank(0, dead, polling)) == {0: ()}
+    busy = replace(polling, cpu_ns=900_000_000)
+    assert found_in([rank(0, polling)], [rank(0, busy)]) == {0: ("rank 0: thread pool runs",)}
+    gives_up = thread(101, ends_s=131.0, code=GLOO)
+    assert still(rank(0, dead, gives_up)) == {
+        0: ("rank 0: thread pool gives up what it does for a rank after another 30.0 s",)
+    }
+    assert still(rank(0, replace(gives_up, ends_s=161.0))) == {0: ()}
+
+
+def test_the_same_thread_of_a_child_is_nobodys_own() -> None:
+    """There is no runtime that would wake it."""
+    own = thread(8, "epoll_wait", fds=(), ends_s=110.0, code=GLOO)
+    child = Process(pid=7, rank=0, is_rank=False, name="loader", threads=(thread(7), own))
+    assert still(rank(0), child) == {
+        0: ("rank 0: child process `loader` 7 thread pool waits in epoll_wait for another 9.0 s",)
+    }
+
+
+def test_every_other_thread_is_named() -> None:
+    """The main one as such."""
+    other = thread(101, "wait4", child=55, code=PYTHON)
+    process = rank(0, other, main=thread(100, "pause", ends_s=111.0))
+    assert still(process) == {
+        0: (
+            "rank 0: main thread waits in pause for another 10.0 s",
+            "rank 0: thread pool waits for process 55, of which nothing is known",
+        )
+    }
+
+
+def test_any_child_may_be_waited_for() -> None:
+    """Those that are known are judged themselves."""
+    assert still(rank(0, main=thread(100, "wait4", child=0))) == {0: ()}
+    assert still(rank(0, main=thread(100, "wait4", child=-1))) == {0: ()}
+
+
+def socket(kind: str = "tcp", **changes: object) -> Descriptor:
+    """Return descriptor 3."""
+    given: dict[str, object] = {"target": "socket:[5]", "where": "outside", "peer": "10.0.0.9:80"}
+    return Descriptor(fd=3, kind=kind, **{**given, **changes})  # type: ignore[arg-type]
+
+
+def with_socket(found: Descriptor) -> Process:
+    """Return rank 0 with a socket for which no thread waits."""
+    return rank(0, descriptors={3: found})
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "udp"])
+def test_data_that_move_on_a_socket_of_a_rank_count(kind: str) -> None:
+    """A connection that leads away, and carries nothing, does not."""
+    before, peer = socket(kind), "10.0.0.9:80"
+    assert still(with_socket(before)) == {0: ()}
+    after = replace(before, bytes_moved=4097)
+    why = f"rank 0: moves data on the {kind} socket to {peer}"
+    assert found_in([with_socket(before)], [with_socket(after)]) == {0: (why,)}
+    assert found_in([with_socket(before)], [with_socket(replace(after, bytes_moved=4096))]) == {
+        0: ()
+    }
+    assert found_in([rank(0)], [with_socket(after)]) == {0: ()}  # it is new: nothing to compare
+
+
+def test_a_peer_without_a_name_is_somebody() -> None:
+    """The sentence needs one."""
+    before = socket(peer="")
+    after = replace(before, queues=(0, 9))
+    assert found_in([with_socket(before)], [with_socket(after)]) == {
+        0: ("rank 0: moves data on the tcp socket to somebody",)
+    }
+    lost = replace(before, queues=(0, 9), is_resent=True)
+    assert still(with_socket(lost)) == {0: ("rank 0: has sent to somebody what may still arrive",)}
+
+
+def test_traffic_that_is_no_socket_does_not_count() -> None:
+    """A pipe is judged by who waits for it."""
+    before = socket("pipe")
+    after = replace(before, bytes_moved=9999)
+    assert found_in([with_socket(before)], [with_socket(after)]) == {0: ()}
+
+
+@pytest.mark.parametrize(("moved", "is_said"), [(1 << 16, False), ((1 << 16) + 1, True)])
+def test_the_polling_of_ones_own_store_has_a_limit(moved: int, *, is_said: bool) -> None:
+    """More than that is work."""
+    ends = (Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2))
+    one, two = (
+        socket(where="inside", endpoints=ends, bytes_moved=0),
+        replace(socket(where="inside", endpoints=ends[::-1]), fd=4, target="socket:[6]"),
+    )
+    waits = Operation(
+        name="barrier", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0,
+        thread=100,
+    )  # fmt: skip
+    was = rank(0, descriptors={3: one, 4: two})
+    now = rank(0, descriptors={3: replace(one, bytes_moved=moved), 4: two})
+    found = found_in([was], [now], (Operations(0, (waits,)),))
+    assert bool(found[0]) == is_said
