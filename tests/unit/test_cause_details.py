@@ -223,3 +223,26 @@ def test_a_late_rank_is_late_since_the_first_began_to_wait_for_it() -> None:
     found = first(stands(0, later), stands(1, OF_ALL), stands(2))
     assert (found.kind, found.at_s, found.operation) == ("straggler", 5.0, OF_ALL)
     assert (found.culprits, found.waiting) == ((2,), (0, 1))
+
+
+def test_a_rank_whose_callers_have_gone_on_waits_like_any_other() -> None:
+    """It runs a function for somebody, and nobody is seen to wait for that."""
+    inside = operation("all_gather", group=(2, 3), sequence=1)
+    states = [
+        stands(0, call(0, 1)),
+        stands(1, RUNS),
+        stands(2, RUNS, inside),
+        stands(3, inside),
+    ]
+    assert waits_of(2, *states) == [Wait(2, inside, frozenset())]
+
+
+def test_a_rank_that_runs_what_another_called_does_not_wait_for_that_caller() -> None:
+    """Its shutdown waits for the caller alone, and so for its own function."""
+    shutdown = operation("rpc.shutdown", scope=Scope("rpc"), group=(0, 1))
+    states = [stands(0, call(0, 1)), stands(1, shutdown, RUNS)]
+    assert waits_of(1, *states) == []
+    assert waits_of(0, *states) == [Wait(0, call(0, 1), frozenset({1}))]
+    third = operation("rpc.shutdown", scope=Scope("rpc"))
+    states = [stands(0, call(0, 1)), stands(1, third, RUNS), stands(2)]
+    assert waits_of(1, *states) == [Wait(1, third, frozenset({2}))]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
+from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.process import (
     Descriptor,
     Endpoint,
@@ -100,3 +101,25 @@ def _with_server(sender: Process) -> Process:
 def test_where_somebody_else_may_answer_nobody_is_named(processes: tuple[Process, ...]) -> None:
     """A wrong name is worse than none."""
     assert peers(*processes) == {}
+
+
+def test_a_wait_at_a_socket_is_an_operation_of_the_main_thread() -> None:
+    """Without a place in any sequence, since it was seen, and from the kernel's tables."""
+    reader = replace(
+        READER, threads=(replace(READER.threads[0], target="socket:[5]"), Thread(tid=9, fds=()))
+    )
+    look = KernelSnapshot(at_s=7.0, processes=(SENDER, reader), is_deep=True)
+    assert waits_at_sockets(look) == {
+        1: Operation(
+            name="recvfrom",
+            kind="transfer",
+            group=(0, 1),
+            sequence=0,
+            peer=0,
+            detail="socket:[5]",
+            since_s=7.0,
+            waited_s=7.0,
+            thread=101,
+            source="proc",
+        )
+    }

@@ -128,3 +128,32 @@ def test_every_wait_that_matters_has_a_number(machine: str) -> None:
     names = set(CALLS[machine].values())
     assert names >= {"futex", "clock_nanosleep", "read", "epoll_pwait", "wait4", "ppoll", "flock"}
     assert names <= set(CALLS["x86_64"].values())
+
+
+def test_main_threads_are_labelled_by_what_they_did_since_the_last_snapshot() -> None:
+    """How much they ran in that time, and when their waits end after the second."""
+    used = thread(cpu_ns=600_000_000)
+    asleep = thread("clock_nanosleep", ends_s=105.0)
+    was, now = (
+        KernelSnapshot(
+            at_s=at_s,
+            processes=tuple(
+                Process(pid=rank, rank=rank, threads=each and (each,))
+                for rank, each in enumerate(mains)
+            ),
+        )
+        for at_s, mains in ((100.0, (thread(), asleep)), (101.0, (used, asleep, used, ())))
+    )
+    assert main_labels(was, now) == {
+        0: ("RUNNING", Activity("runs")),
+        1: ("SLEEPING", Activity("sleep", ends_in_s=4.0)),
+        2: ("BLOCKED", Activity("futex")),  # it was not there before
+        3: ("EXITED", Activity("has ended")),
+    }
+
+
+def test_a_thread_of_which_nothing_is_known_waits() -> None:
+    """A wait of unknown length that has ended meanwhile has no time left."""
+    assert str(label(None, thread(""), at_s=100.0)[1]) == "waits"
+    late = label(None, thread("pause", ends_s=99.0), at_s=100.0)[1]
+    assert str(late) == "pause for another 0.0 s"
