@@ -246,3 +246,42 @@ def test_a_rank_that_runs_what_another_called_does_not_wait_for_that_caller() ->
     third = operation("rpc.shutdown", scope=Scope("rpc"))
     states = [stands(0, call(0, 1)), stands(1, third, RUNS), stands(2)]
     assert waits_of(1, *states) == [Wait(1, third, frozenset({2}))]
+
+
+def sent(rank: int, times: int) -> RankState:
+    """Return a rank that has sent messages to rank 0, and waits for nothing."""
+    done = [
+        operation("send", kind="transfer", peer=0, sequence=number, ended_s=2.0)
+        for number in range(1, times + 1)
+    ]
+    return stands(rank, *done)
+
+
+def received(*peers: int | None, failed: int = 0) -> list[Operation]:
+    """Return receives that have ended well, and some that have failed."""
+    made = [
+        operation("recv", kind="transfer", peer=peer, sequence=number, ended_s=2.0)
+        for number, peer in enumerate(peers, start=1)
+    ]
+    return made + [replace(made[-1], failed=True, peer=None)] * failed
+
+
+@pytest.mark.parametrize(
+    ("before", "from_1", "from_2", "missing"),
+    [
+        (received(1, None), 2, 0, {1}),  # the one from any rank took the second
+        (received(1, 2, None), 2, 1, {1}),  # nobody else had sent one that was left
+        (received(1, None), 2, 1, set()),  # it may have been that of rank 2
+        (received(1, None), 3, 0, set()),  # one is left
+        (received(1), 2, 0, set()),
+        (received(1, failed=1), 2, 0, set()),  # that one took nothing
+        (received(1, None), 1, 0, {1}),  # it has not sent a second one
+    ],
+)
+def test_a_receive_lacks_its_peer_if_another_receive_has_taken_its_message(
+    before: list[Operation], from_1: int, from_2: int, missing: set[int]
+) -> None:
+    """Where it may have taken another's, nobody is named."""
+    waits = operation("recv", kind="transfer", peer=1, sequence=2)
+    states = [stands(0, *before, waits), sent(1, from_1), sent(2, from_2)]
+    assert waits_of(0, *states) == [Wait(0, waits, frozenset(missing))]

@@ -11,7 +11,7 @@ from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
-from pytest_multihost.core.model.history import CallSite, History, Parting
+from pytest_multihost.core.model.history import CallSite, History, Parting, Side
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     HARNESS_SCOPE,
@@ -457,3 +457,20 @@ def test_a_ring_of_groups_has_no_divergence() -> None:
     assert len(partings) == 3
     cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1, 2), cycle=(0, 1, 2))
     assert first_divergence(partings, cause, states) is None
+
+
+def test_of_several_partings_the_hardest_evidence_is_told() -> None:
+    """Operations before lines, lines before counts, the earliest of each."""
+    group = ((0, 1), 0, RUNTIME_SCOPE)
+    both = (Side((0,), collective(1)), Side((1,), collective(1)))
+    made = {
+        (evidence, at_s): Parting((group[0], number, group[2]), 3, evidence, at_s, both)
+        for number, (evidence, at_s) in enumerate(
+            [("counts", 1.0), ("lines", 3.0), ("lines", 2.0), ("operations", 5.0)]
+        )
+    }
+    states = {0: state(0, collective(1)), 1: state(1, collective(1))}
+    cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
+    for expected in (("operations", 5.0), ("lines", 2.0), ("lines", 3.0), ("counts", 1.0)):
+        assert first_divergence([*made.values()], cause, states) is made.pop(expected)
+    assert first_divergence([], cause, states) is None

@@ -75,6 +75,15 @@ def test_a_rank_that_waits_two_seconds_again_and_again_is_restless(late: int) ->
     assert ended("overrun", *beats[late : late + 24], ends_in_s=1.0)
 
 
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_short_wait_is_one_of_many_from_the_second_run_on(runs: int) -> None:
+    """The first may have been at the first snapshot that is known."""
+    beats = [RAN, *[STOOD] * 10, *[RAN, *[STOOD] * 9][: 10 * (runs - 1)]]
+    assert ended("overrun", *beats, ends_in_s=6.0) == (runs == 2)
+    assert not ended("overrun", *beats, ends_in_s=6.1)
+    assert not ended("overrun", *beats, ends_in_s=None)
+
+
 @pytest.mark.parametrize("ends_in_s", [None, 590.0])
 def test_a_rank_that_has_begun_a_long_wait_is_not_restless(ends_in_s: float | None) -> None:
     """It worked before that, on and off, and was seen to."""
