@@ -29,6 +29,7 @@ from pathlib import Path
 
 from pytest_multihost.core.blame.program_members import with_stacks
 from pytest_multihost.core.launch import HarnessCollectives, Launcher, RunningWorld
+from pytest_multihost.core.launch.ending_signals import end_in_spite_of_signals, interrupted_once
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import (
@@ -213,7 +214,8 @@ class _WorldRun:
                 self.surroundings.on_start(world)
             ending = self._follow(world, exchange)
         except KeyboardInterrupt as error:
-            with contextlib.suppress(LaunchError, KeyboardInterrupt):
+            end_in_spite_of_signals()
+            with contextlib.suppress(LaunchError, KeyboardInterrupt), interrupted_once():
                 self._take_stacks(world)  # the stacks show where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)

@@ -76,6 +76,22 @@ def test_a_second_signal_ends_a_run_without_waiting_for_stacks(
     await_that(lambda: living(tmp_path) == [])
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02])
+def test_signals_without_end_do_not_strike_while_a_run_ends(
+    started: subprocess.Popen[str], tmp_path: Path, pause_s: float
+) -> None:
+    """The verdict is written and pytest's summary is printed, whenever another signal comes."""
+    deadline = time.monotonic() + 60
+    while started.poll() is None and time.monotonic() < deadline:
+        started.send_signal(signal.SIGTERM)
+        time.sleep(pause_s)
+    output, _ = started.communicate(timeout=60)
+    assert started.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "Traceback" not in output
+    assert "interrupted by SIGTERM" in (tmp_path / ".pytest_multihost/verdicts.jsonl").read_text()
+    await_that(lambda: living(tmp_path) == [])
+
+
 ORDINARY = """
 import multiprocessing, os, signal, time
 import pytest

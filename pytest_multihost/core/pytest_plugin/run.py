@@ -171,6 +171,7 @@ class Run:
                 been written.
         """
         plan = self.plans[item.nodeid]
+        interrupt_on_signals()  # again, if a test before this one has handled an interruption
         self._check_machine(plan)
         self._attempts[item.nodeid] += 1
         spec = self._spec(item, plan)
