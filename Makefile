@@ -18,10 +18,6 @@ FUZZ_INPUTS ?= 100000
 MUTANTS ?= 400
 MUTANTS_SEED ?= 1
 
-# Most tests depend on time, and the machine may be shared. Up to this many failed tests are run again
-# by themselves before they count; the first failure stays in the log.
-AGAIN ?= 8
-
 BIN := .venv/bin
 READY := .venv/ready
 # Beside the pinned one: the tests of the fixes run with both.
@@ -30,7 +26,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards samples docs dist wheel-check clean
+.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,11 +34,13 @@ help: ## List these targets
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
 	@echo "  PYTEST8=8.4.2 picks the version of make test-pytest8; the default is 8.3.5."
-	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test and make test-python."
+	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test, test-all and test-python."
 	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
 	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 	@echo "  CORPUS_ARGS='--only innocent_ --jobs 4 --rounds 20' looks for false accusations again and again."
+	@echo
+	@"$(PYTHON)" tests/shared/tiers.py
 
 # The stamp is written last, so a set-up that was interrupted starts over. One pip call for all:
 # the pins of the group must bind the open ranges of the extras, or pip takes the newest torch.
@@ -88,19 +86,17 @@ worlds: $(READY) ## Run one small world of RANKS=2 ranks over BACKEND=gloo
 	cd conftest_examples/github_actions && \
 	$(DEMO_PYTEST) --ranks $(RANKS) --multihost-backend $(BACKEND) --junitxml=../../junit.xml
 
-RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
+RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal
 
-test: lint ## Lint and the whole test suite: about 25 minutes on two cores
+test: lint ## Lint and the fast tier of the suite: about MINUTES minutes on two cores
+	$(RUN_TESTS) -m fast $(PYTEST_ARGS)
+
+test-all: lint ## Lint and the whole suite: about half an hour on two cores
 	@$(MAKE) --no-print-directory suite
 
 # make test-pytest8 runs it with another BIN.
 suite: $(READY)
-	@status=0; $(RUN_TESTS) || status=$$?; \
-	if [ $$status -ne 1 ]; then exit $$status; fi; \
-	failed=$$($(BIN)/python -m pytest --collect-only -q --lf --lfnf=none 2>/dev/null | grep -c '::'); \
-	if [ "$$failed" -gt $(AGAIN) ] || [ "$$failed" -eq 0 ]; then exit $$status; fi; \
-	echo "== $$failed failed beside others on this machine. Once more, one after the other: a defect fails again."; \
-	$(BIN)/python -m pytest --lf --lfnf=none -rA --show-capture=no --tb=short
+	$(RUN_TESTS) $(PYTEST_ARGS)
 
 extensions: $(READY) ## Delete each extension from a copy of the package, and run worlds with the rest
 	$(BIN)/lint-imports --no-logo
@@ -205,6 +201,9 @@ found-sweep: .venv-libraries/ready ## Sweep every program of tests/found: FOUND_
 
 hazards: $(READY) ## Score what passing runs show of hangs elsewhere: HAZARDS_ARGS='--innocent tests/corpus'
 	$(BIN)/python benchmarks/hazards.py $(HAZARDS_ARGS)
+
+claims: $(READY) ## Print which tests show what README promises
+	$(BIN)/python tests/shared/claims.py
 
 samples: $(READY) ## Make the outputs that pages of the guide show from new runs
 	$(BIN)/python docs/samples.py

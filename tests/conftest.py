@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,21 +13,25 @@ from typing import Any
 import psutil
 import pytest
 from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 - a hook
+from shared_run import part_of, run_together
+from tiers import NEEDS, add_markers
 
 from pytest_multihost.core.model.errors import LaunchError
 
-pytest_plugins = "pytester"
+pytest_plugins = ["browsers", "pytester"]
 
 # Programs that hang on purpose, with rootdirs and conftest files of their own (make corpus).
 collect_ignore = ["corpus", "found", "hazards", "latent"]
 
 
-def pytest_configure() -> None:
-    """Let signals reach what tests start, where we are run with orders to ignore them.
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the needs, and let signals reach what tests start, where they are ignored.
 
     A shell without job control ignores Ctrl-C in what it runs in the background, and nohup a
     terminal's end. That is inherited, but for what has a handler instead.
     """
+    for name, need in NEEDS.items():
+        config.addinivalue_line("markers", f"{name}: {need.tier} tier: {need.meaning}")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -85,6 +90,31 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
     assert survivors(before, pytester.path) == []
 
 
+@pytest.fixture
+def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Return what became of the test's program, in a run that it shares (see `shared_run`)."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    run, name = run_together(request.node, base)
+    part = part_of(run, name)
+    skip_if_missing(part.stdout.str() + part.stderr.str())
+    assert survivors(set(), run.path) == []
+    found = read_worlds(run.path, part).all_verdicts
+    own = [each for each in found if each["nodeid"].startswith(f"{name}.py::")]
+    by_name = {verdict["nodeid"].rpartition("::")[2]: verdict for verdict in own}
+    return Worlds(part, by_name, own, run.path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests with their needs, and give those of a shared run the time of all its programs."""
+    add_markers(items)
+    for item in items:
+        if item.get_closest_marker("program"):
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def netns_hosts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Skip what needs hosts of network namespaces where these cannot be made, saying why."""
@@ -121,7 +151,7 @@ def survivors(before: set[int], path: Path) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests of containers did not run, and why: nobody reads single skips."""
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = [each.longrepr[2] for each in skipped if "tests/docker/" in each.nodeid]
+    reasons = [each.longrepr[2] for each in skipped if "engines/containers/" in each.nodeid]
     for reason in sorted(set(reasons)):
         count = reasons.count(reason)
         terminalreporter.write_line(f"docker: {count} tests did not run: {reason}")

@@ -142,7 +142,6 @@ def test_coordinator_raises(world, is_disaster):
     meet()
 """
 
-pytestmark = pytest.mark.slow
 
 SOURCES = {"gloo": ON_GLOO, "jax": ON_JAX}
 

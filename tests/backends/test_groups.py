@@ -91,6 +91,7 @@ def test_a_jitted_sum_goes_over_all_devices_of_all_ranks() -> None:
 
 
 @pytest.mark.multihost(ranks=3, backend="none", timeout=60)
+@pytest.mark.claim("test code that calls `init_process_group` itself")
 def test_code_that_calls_init_process_group_itself_finds_its_world(world: World) -> None:
     """As under torchrun, the environment says it all."""
     assert not dist.is_initialized()

@@ -73,7 +73,6 @@ def test_every_section_with_code_is_tried() -> None:
     assert SECTIONS.keys() == CALLS.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("anchor", CALLS)
 def test_before_ranks_are_left_behind_and_after_none_is(
     anchor: str, run_worlds, pytester: pytest.Pytester

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,21 +59,6 @@ class Opened:
 
 
 Open = Callable[..., Opened]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Start the browser."""
-    reason = "playwright is not installed: pip install --group browser"
-    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=chromium, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture

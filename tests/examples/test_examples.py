@@ -61,9 +61,10 @@ def test_all_examples_are_there() -> None:
     assert {path.name for path in PATHS} == ASKED_FOR
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # what a machine that is busy with more makes of importing torch
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@pytest.mark.claim("find my first hang, step by step")
+@pytest.mark.claim("copy a working project")
 def test_an_example_does_what_its_readme_says(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,8 +48,8 @@ def test_in_a_thread(shared_tmp_path):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.claim("Local mesh scope")
 def test_mended_by_half_an_error_becomes_a_hang_and_mended_whole_it_restores(run_restores) -> None:
     """Without a patch all fail and nobody waits; as published, the reader alone is to blame."""
     worlds = run_restores(RESTORES + PATCHED)

@@ -41,7 +41,7 @@ FIXED = [
 
 def in_one_run(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test of the run of all worlds, which whoever comes first waits for."""
-    return pytest.mark.slow(pytest.mark.timeout(300)(test))
+    return pytest.mark.timeout(300)(test)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def test_unfixed_and_as_published_for_the_default_the_first_use_hangs(ran: Ran, 
 
 @in_one_run
 @pytest.mark.parametrize("test", FIXED)
+@pytest.mark.claim("Prewarm communicators")
 def test_what_is_connected_in_time_works_though_the_same_rank_is_starved(
     ran: Ran, test: str
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 from runtimes import needs
 from samples import files_of
 
+pytestmark = pytest.mark.commands
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

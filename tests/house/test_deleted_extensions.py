@@ -18,6 +18,8 @@ import pytest
 import pytest_multihost
 from pytest_multihost.core.registry import extension_plugins
 
+pytestmark = pytest.mark.copies
+
 PACKAGE = Path(pytest_multihost.__file__).parent
 EXTENSIONS = sorted(path.parent.name for path in (PACKAGE / "extensions").glob("*/__init__.py"))
 

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = ROOT / ".github" / "workflows" / "ci.yml"
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 THEIRS = ROOT / "conftest_examples" / "github_actions" / ".github" / "workflows" / "multihost.yml"
 SWEEP = ROOT / "conftest_examples" / "hidden_hang" / ".github" / "workflows" / "sweep.yml"
@@ -33,7 +34,9 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [OURS, NIGHTLY, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem
+)
 def test_a_workflow_follows_the_schema(path: Path) -> None:
     """As GitHub publishes it."""
     ended = check(path)
@@ -50,7 +53,7 @@ def test_the_schema_refuses_what_github_would(tmp_path: Path) -> None:
 def test_our_workflow_runs_targets_that_exist() -> None:
     """And gives them variables that they know."""
     makefile = (ROOT / "Makefile").read_text()
-    workflows = (read(OURS), read(RELEASE))
+    workflows = (read(OURS), read(NIGHTLY), read(RELEASE))
     jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
     steps = [step for job in jobs for step in job["steps"]]
     calls = [step["run"] for step in steps if step.get("run", "").startswith("make ")]
@@ -59,6 +62,8 @@ def test_our_workflow_runs_targets_that_exist() -> None:
         "docs",
         "worlds",
         "test",
+        "test-all",
+        "corpus",
         "test-pytest8",
         "demo",
         "wheel-check",
@@ -95,7 +100,9 @@ def test_our_workflow_runs_the_suite_on_the_oldest_pytest_and_on_the_newest() ->
     assert pinned.startswith("pytest==9.")
 
 
-@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [OURS, NIGHTLY, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem
+)
 def test_jobs_are_bounded_and_may_only_read(path: Path) -> None:
     """A hang of the workflow itself would cost six hours."""
     workflow = read(path)

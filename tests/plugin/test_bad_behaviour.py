@@ -430,7 +430,6 @@ def hangs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     return run_cases(tmp_path_factory.mktemp("hangs"), HANGS, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HANGS)
 def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
     hangs: dict[str, Told], name: str
@@ -439,7 +438,6 @@ def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
     check(hangs, HANGS, name)
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_in_our_own_code_shows_where_that_is(hangs: dict[str, Told]) -> None:
     """Without a frame of the user's, the innermost ones tell most."""
     assert "pytest_multihost/core/launch/wire.py" in hangs["record_without_end"].text

@@ -77,7 +77,6 @@ def test_xfail_expects_error(world):
 
 
 @needs("jax")
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["time.sleep(600)", "world.barrier('x')"])
 def test_a_wait_that_only_fails_is_told_before_the_runtime_gives_it_up(run_worlds, missing) -> None:
     """Gloo gives up connecting after 30 s: nothing handles the error, and no rank comes before."""
@@ -89,7 +88,6 @@ def test_a_wait_that_only_fails_is_told_before_the_runtime_gives_it_up(run_world
 
 
 @needs("jax")
-@pytest.mark.slow
 def test_a_test_that_handles_the_error_gets_it(run_worlds) -> None:
     """And goes on after it."""
     worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_expects_error")
@@ -97,7 +95,6 @@ def test_a_test_that_handles_the_error_gets_it(run_worlds) -> None:
 
 
 @needs("jax")
-@pytest.mark.slow
 def test_an_error_that_xfail_names_is_waited_for(run_worlds) -> None:
     """Another exception would not be the one that it expects."""
     worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_xfail_expects")

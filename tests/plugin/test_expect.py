@@ -27,6 +27,7 @@ def test_it(world):
         "'straggler', within=60",
     ],
 )
+@pytest.mark.claim("assert that code hangs")
 def test_a_hang_as_expected_passes(run_worlds, expected: str) -> None:
     """The verdict is written all the same, and says that it was expected."""
     worlds = run_worlds(LATE.format(expected=expected))

@@ -91,7 +91,6 @@ def test_a_fault_of_ones_own_on_the_command_line(run_worlds, pytester: pytest.Py
     assert "seconds must be a number of seconds from 0 to 1e9, not -1" in wrong.run.stderr.str()
 
 
-@pytest.mark.slow
 def test_ranks_that_are_interpreters_load_nothing_beforehand(
     run_worlds, pytester: pytest.Pytester
 ) -> None:

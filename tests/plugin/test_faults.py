@@ -23,6 +23,7 @@ def fired(worlds, test: str) -> list[dict[str, list[float]]]:
     return [each["fired"] for each in worlds.verdicts[test]["faults"]]
 
 
+@pytest.mark.claim("delay, freeze or kill a rank, or slow its files")
 def test_faults_strike_at_their_points_and_are_undone(run_worlds) -> None:
     """Each test compares the rank that is struck with the one that is not; its teardown is well."""
     worlds = run_worlds(

@@ -37,6 +37,7 @@ def command(*args: object, **changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.claim("read the report of a hang")
 def test_a_hang_has_a_page_that_can_be_written_again(run_worlds, tmp_path: Path) -> None:
     """The terminal names it, the run's page links to it, and artifacts alone make the same one."""
     worlds = run_worlds(WORLDS)
@@ -110,7 +111,6 @@ def test_a_page_that_does_not_fit_is_said_and_the_old_one_stays(run_worlds) -> N
     assert _index(worlds).read_text() == before
 
 
-@pytest.mark.slow
 def test_the_processes_of_xdist_have_one_page_for_the_run(run_worlds) -> None:
     """Written when the last of them has ended."""
     worlds = run_worlds(WORLDS, "-p", "xdist", "-n", "2")

@@ -522,7 +522,6 @@ def test_it(world, shared_tmp_path):
 )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_token_repeats_a_hang_that_only_one_order_of_the_ranks_has(run_worlds) -> None:
     """Ten times of ten, whatever the seed; and the other order passes."""

@@ -285,6 +285,7 @@ def test_what_a_rank_leaves_behind_is_ended_and_named(run_worlds) -> None:
     assert "processes left behind by ranks, and ended: sleep 611" in worlds.stdout
 
 
+@pytest.mark.claim("read the result from a program")
 def test_the_verdict_is_complete(run_worlds) -> None:
     """Every field of the contract is there; judging fills `diagnosis` in later."""
     worlds = run_worlds(

@@ -93,6 +93,7 @@ def end(child: pexpect.spawn[str]) -> str:
         ),
     ],
 )
+@pytest.mark.claim("stop a rank in the debugger")
 def test_the_rank_that_fails_stops_and_the_others_wait(
     debug: Debug, backend: str, imports: str, barrier: str
 ) -> None:

@@ -89,8 +89,8 @@ def _await_names(ranks: Ranks, expected: list[str | None]) -> None:
     [
         ("psum", 2, 1, "all_reduce"),
         ("psum", 2, 2, "all_reduce"),
-        pytest.param("psum", 4, 1, "all_reduce", marks=pytest.mark.slow),
-        pytest.param("psum", 4, 2, "all_reduce", marks=pytest.mark.slow),
+        ("psum", 4, 1, "all_reduce"),
+        ("psum", 4, 2, "all_reduce"),
         pytest.param("torch_all_reduce", 3, 1, "all_reduce", marks=needs("torch")),
     ],
 )

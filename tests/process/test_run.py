@@ -49,6 +49,7 @@ def verdict_in(path: Path) -> Any:  # noqa: ANN401 - JSON
     return json.loads(found.read_text())
 
 
+@pytest.mark.claim("run a script, not a test")
 def test_the_rank_that_hangs_and_its_line_are_named(tmp_path: Path) -> None:
     """By proof, as in a test, though the script has no timeout."""
     code, printed = run_script(tmp_path, HANG)

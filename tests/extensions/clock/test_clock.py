@@ -141,6 +141,7 @@ def test_files_are_seen_after_so_long_in_the_worlds_time(world, shared_tmp_path)
 
 
 @with_library
+@pytest.mark.claim("test what happens after gloo's 30-minute timeout")
 def test_what_ranks_see_of_a_jump(run_worlds) -> None:
     """Their clocks, waits and children, and faults that last for a while; files keep real times."""
     run_worlds(JUMPS).run.assert_outcomes(passed=5)

@@ -24,6 +24,8 @@ from pytest_multihost.extensions.clock.jumps import (
 from pytest_multihost.extensions.clock.open_ends import open_ends
 from pytest_multihost.extensions.clock.page import ClockWait
 
+pytestmark = pytest.mark.unit
+
 RANK, MAIN, LOOP = 100, 100, 101
 
 

@@ -24,6 +24,8 @@ from pytest_multihost.extensions.clock.page import (
     _Header,
 )
 
+pytestmark = pytest.mark.unit
+
 LAYOUT = r"""
 #include "clock.c"
 #include <stddef.h>

@@ -12,6 +12,8 @@ from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
 from pytest_multihost.core.services import Preload
 from pytest_multihost.extensions.clock.page import LIBRARY, find_clock_library
 
+pytestmark = pytest.mark.unit
+
 PRELOAD = Preload(library=LIBRARY, setting="clock='jump'", instead="clock='real'")
 
 

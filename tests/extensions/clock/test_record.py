@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_multihost.extensions.clock.record import ClockDoubt, ClockRecord
+
+pytestmark = pytest.mark.unit
 
 DOUBT = ClockDoubt("rank 0: <main> waits for a pipe", 1001.0, 1005.0, 3.25)
 

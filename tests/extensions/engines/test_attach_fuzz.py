@@ -12,6 +12,8 @@ from hostile import SECRET, TARGETS, ListenerTarget, fuzz
 
 from pytest_multihost.extensions.engines.attach import connect
 
+pytestmark = pytest.mark.unit
+
 INPUTS = 150
 """As many as the suite has time for; `make fuzz` takes more."""
 

@@ -44,6 +44,8 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
 )
 from pytest_multihost.extensions.engines.attach.world import assign_ranks, pack, write_files
 
+pytestmark = pytest.mark.processes
+
 SECRET = b"correct horse battery staple"
 HANDSHAKE = Handshake(b"1" * 32, b"2" * 32, rank=1, size=2)
 

@@ -25,6 +25,8 @@ from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
 
+pytestmark = pytest.mark.unit
+
 PID = 50
 """Both machines have given their rank this process id."""
 

@@ -30,6 +30,8 @@ from pytest_multihost.core.model.messages import (
 from pytest_multihost.extensions.engines.attach import Peer
 from pytest_multihost.extensions.engines.peer_server import PeerServer, _LocalRanks
 
+pytestmark = pytest.mark.processes
+
 Pair = tuple[FrameStream[Any], FrameStream[Any]]
 
 

@@ -7,6 +7,8 @@ import pytest
 from pytest_multihost.core.launch.launcher_env import first_node, parse_address, read_membership
 from pytest_multihost.core.model.errors import SettingError
 
+pytestmark = pytest.mark.unit
+
 TORCHRUN = {
     "RANK": "3",
     "WORLD_SIZE": "4",

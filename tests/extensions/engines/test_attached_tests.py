@@ -23,6 +23,8 @@ from machines import OWN_CLOCK, two_networks
 from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 from pytest_multihost.extensions.engines.attach import Rendezvous
 
+pytestmark = pytest.mark.launchers
+
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
 PYTEST = (
     *("-m", "pytest", "--color=no", "-p", "multihost_hangs", "-p", "no:cacheprovider"),
@@ -223,7 +225,7 @@ def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield processes
 
 
-@pytest.mark.slow
+@pytest.mark.claim("run under torchrun, mpirun, Slurm or in containers")
 def test_under_torchrun_every_test_is_told_once(torchrun: Processes) -> None:
     """By rank 0's process; the others say nothing, and all end as the run did."""
     (output,) = torchrun.output
@@ -234,7 +236,6 @@ def test_under_torchrun_every_test_is_told_once(torchrun: Processes) -> None:
     assert output.count("ran in") == 0  # the ordinary test passed, in one process
 
 
-@pytest.mark.slow
 def test_under_torchrun_the_ranks_of_a_world_are_started_by_all(torchrun: Processes) -> None:
     """One each, in a row each where there are more; a smaller world by the first of them."""
     passed = {name for name, each in torchrun.verdicts.items() if each["outcome"] == "passed"}
@@ -243,14 +244,12 @@ def test_under_torchrun_the_ranks_of_a_world_are_started_by_all(torchrun: Proces
     assert torchrun.log("test_passes", 3) == "rank 3 was here\n"
 
 
-@pytest.mark.slow
 def test_under_torchrun_a_failing_rank_is_named(torchrun: Processes) -> None:
     """As in any world."""
     ranks = torchrun.verdicts["test_fails"]["rank_results"]
     assert [each["outcome"] for each in ranks] == ["passed", "passed", "failed", "passed"]
 
 
-@pytest.mark.slow
 def test_under_torchrun_a_hang_is_proven_and_its_culprit_named(torchrun: Processes) -> None:
     """On one machine rank 0's process sees all ranks."""
     diagnosis = torchrun.verdicts["test_hangs"]["diagnosis"]
@@ -259,7 +258,6 @@ def test_under_torchrun_a_hang_is_proven_and_its_culprit_named(torchrun: Process
     assert diagnosis["detected_by"] == "proof"
 
 
-@pytest.mark.slow
 def test_torchrun_names_rank_0_as_the_root_cause(torchrun: Processes) -> None:
     """Its process says which rank of which test failed; it ends by itself, before the others."""
     _, _, cause = torchrun.output[0].partition("Root Cause (first observed failure):")
@@ -267,7 +265,6 @@ def test_torchrun_names_rank_0_as_the_root_cause(torchrun: Processes) -> None:
     assert "exitcode  : 1 " in cause
 
 
-@pytest.mark.slow
 def test_under_mpirun_the_same_command_works(tmp_path: Path) -> None:
     """Open MPI tells nobody where rank 0 is: its letter does."""
     mpirun = shutil.which("mpirun")
@@ -287,6 +284,7 @@ def test_under_mpirun_the_same_command_works(tmp_path: Path) -> None:
 # Processes without a launcher
 
 
+@pytest.mark.smoke
 def test_a_run_of_plain_processes_ends_alike_in_all(processes: Processes) -> None:
     """The quiet ones say nothing at all."""
     attach(processes, 3)
@@ -466,7 +464,7 @@ def test_what_only_one_machine_can_give_is_refused(
     "number",
     [
         pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, id="stopped"),
     ],
 )
 def test_a_process_that_is_lost_in_the_middle_is_named_and_ends_the_run(
@@ -698,7 +696,6 @@ def machines() -> Iterator[tuple[str, str]]:
         yield names
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
 def test_a_clock_that_jumps_is_refused_on_several_machines(
     tmp_path: Path, machines: tuple[str, str]
@@ -741,7 +738,6 @@ def test_does_not_fit(world):
 """
 
 
-@pytest.mark.slow
 def test_a_machine_needs_room_for_its_own_ranks_only(
     tmp_path: Path, machines: tuple[str, str]
 ) -> None:
@@ -758,7 +754,6 @@ def test_a_machine_needs_room_for_its_own_ranks_only(
         assert "two fit on a machine, not 4" in processes.output[0]
 
 
-@pytest.mark.slow
 def test_ranks_of_another_machine_are_seen_by_the_process_there(
     tmp_path: Path, machines: tuple[str, str]
 ) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from runs import HANG
 
+pytestmark = pytest.mark.launchers
+
 MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
 LIMIT_S = 240.0
 LOCK = """

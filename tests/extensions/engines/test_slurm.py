@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from runs import HANG, await_that
 
+pytestmark = pytest.mark.launchers
+
 MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 LIMIT_S = 240.0

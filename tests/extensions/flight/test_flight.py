@@ -20,6 +20,8 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
 
+pytestmark = pytest.mark.unit
+
 
 def told(judgement: Judgement) -> tuple[str, tuple[int, ...]]:
     """Return kind and culprits; "none" if there is no diagnosis."""
@@ -36,6 +38,7 @@ SECOND = op("all_reduce", 2)
 
 
 @pytest.mark.parametrize("trace", ["lock_gil_1st", "gpu_error_2nd"])
+@pytest.mark.claim("explain dumps of torch's flight recorder")
 def test_the_disturbed_ranks_of_a_real_job_are_named_and_no_other(
     tmp_path: Path, trace: str
 ) -> None:

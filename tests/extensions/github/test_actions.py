@@ -49,9 +49,11 @@ def workflow(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.parametrize(
     "args",
-    [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)],
+    [(), ("-p", "xdist", "-n", "2")],
     ids=["alone", "xdist"],
 )
+@pytest.mark.smoke
+@pytest.mark.claim("annotate a pull request")
 def test_a_workflow_is_told_once(
     run_worlds, pytester: pytest.Pytester, workflow: Path, args: tuple[str, ...]
 ) -> None:

@@ -26,6 +26,8 @@ from pytest_multihost.extensions.github.annotations import (
 from pytest_multihost.extensions.github.facts import headline
 from pytest_multihost.extensions.github.summary import MAX_SUMMARY, append_summaries, summary
 
+pytestmark = pytest.mark.unit
+
 CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
 NASTY = "a|b <b>x</b> `c` [d](http://e) @f *g* _h_\n# i\r\n::error::j % k"
 

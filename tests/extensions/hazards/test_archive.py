@@ -12,6 +12,8 @@ from pytest_multihost.core.slots import SlotPage, slots_path
 from pytest_multihost.core.slots.page import ARCHIVED, RECORDS, parse_group
 from pytest_multihost.extensions.hazards.read_record import plain_calls, read_record
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:

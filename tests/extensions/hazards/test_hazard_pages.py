@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from elements import Elements
 
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.hazards.model import Hazard, Hazards, HazardSide, HazardStep
 from pytest_multihost.extensions.hazards.report import hazard_annotations, page_section, row_part
+
+pytestmark = pytest.mark.unit
 
 STEP = HazardStep("all_reduce #1", None, Place("a.py", 7, "step", "work = dist.all_reduce(x)"))
 UNWAITED = Hazard(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 from pytest_multihost.extensions.hazards.report import hazard_summary
+
+pytestmark = pytest.mark.unit
 
 RUN = Path("unread")
 FOUND = Hazard(

@@ -18,6 +18,8 @@ from pytest_multihost.extensions.hazards.model import Hazards, Launch, RankRecor
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule
 from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rules
 
+pytestmark = pytest.mark.unit
+
 RULES = {rule.name: rule for rule in BUILT_IN_RULES}
 order, threads, unwaited, skipped = (rule.find for rule in BUILT_IN_RULES)
 

@@ -32,6 +32,7 @@ def hazards(worlds: Worlds) -> Any:  # noqa: ANN401 - JSON
 
 
 @pytest.mark.parametrize("rule", EXAMPLES)
+@pytest.mark.claim("see in a CPU test what can hang on GPUs")
 def test_the_examples_of_the_page_show_what_it_says(run_worlds: RunWorlds, rule: str) -> None:
     """Each passes, and its rule finds it; nobody can have waited for what somebody skips."""
     worlds = run_worlds(EXAMPLES[rule], "--multihost-hazard-rules=all")

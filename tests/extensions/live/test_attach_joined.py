@@ -8,6 +8,8 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.live.joined import Machine, joined_job
 from pytest_multihost.extensions.live.processes import Job
 
+pytestmark = pytest.mark.unit
+
 
 def machine(host: str, pids: dict[int, int], size: int = 4, **job: bool) -> Machine:
     """Return a machine with some ranks of a job."""

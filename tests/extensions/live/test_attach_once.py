@@ -71,6 +71,8 @@ def attach(processes: list[subprocess.Popen[bytes]], *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.smoke
+@pytest.mark.claim("find out why a running job hangs")
 def test_the_late_rank_and_its_line_are_named(job: list[subprocess.Popen[bytes]]) -> None:
     """Nothing was enabled in the job beforehand."""
     verdict: dict[str, Any] = json.loads(attach(job, "--json", "-"))

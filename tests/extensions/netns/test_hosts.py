@@ -21,6 +21,8 @@ from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETNS, NETWO
 from pytest_multihost.extensions.netns.network import ChildFailed, refusal, remedy
 from pytest_multihost.testing import make_spec
 
+pytestmark = pytest.mark.unit
+
 
 def world(size: int, hosts: str) -> WorldSpec:
     """Return the spec of a world with hosts."""

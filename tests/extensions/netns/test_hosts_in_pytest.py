@@ -75,6 +75,7 @@ def test_files_and_directories_are_shared(world, shared_tmp_path, tmp_path):
 """
 
 
+@pytest.mark.smoke
 def test_a_rank_is_where_it_was_asked_to_be(run_worlds: Callable[..., Any]) -> None:
     """Marker over option; name, address and place agree; the verdict names the hosts."""
     worlds = run_worlds(WHERE, *NETNS)
@@ -197,7 +198,6 @@ BY = {
 }
 
 
-@pytest.mark.slow
 def test_hangs_on_hosts_are_told_as_on_one(run_worlds: Callable[..., Any]) -> None:
     """By proof where they would be: sockets that lead to other hosts lead to ranks."""
     worlds = run_worlds(HANGS, *NETNS)

@@ -61,6 +61,8 @@ from pytest_multihost.testing import (
     well_behaved,
 )
 
+pytestmark = pytest.mark.unit
+
 KINDS = kinds_by_name([BUILT_IN_KINDS, NETWORK_FAULTS])
 CUT = faults.partition(groups=[[0], [1, 2, 3]])
 

@@ -189,6 +189,7 @@ def test_missed(world):
 )
 
 
+@pytest.mark.claim("cut or slow the network between hosts")
 def test_ranks_see_what_was_asked_for(run_worlds: Callable[..., Any]) -> None:
     """Delay, rate and loss by their figures; cuts by who reaches whom; and a miss is a failure."""
     worlds = run_worlds(SEEN, *NETNS)
@@ -248,7 +249,6 @@ def test_black_hole(world):
 """
 
 
-@pytest.mark.slow
 def test_a_cut_is_told_from_a_late_or_dead_rank_in_gloo(run_worlds: Callable[..., Any]) -> None:
     """In the middle of an all_reduce, of a DDP step, at the rendezvous."""
     worlds = run_worlds(HANGS, *NETNS, "--multihost-backend", "gloo")
@@ -296,7 +296,6 @@ def test_slow_rendezvous(world):
 """
 
 
-@pytest.mark.slow
 def test_a_cut_is_named_in_the_middle_of_a_save_of_orbax(run_worlds: Callable[..., Any]) -> None:
     """Also where ranks of jax never meet; one that heals is no more than a late start."""
     pytest.importorskip("orbax.checkpoint")
@@ -329,7 +328,6 @@ def test_slow(world):
 """
 
 
-@pytest.mark.slow
 def test_a_network_that_recovers_or_is_slow_is_never_called_hung(
     run_worlds: Callable[..., Any],
 ) -> None:

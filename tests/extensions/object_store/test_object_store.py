@@ -209,6 +209,7 @@ def test_plain(object_store):
 
 
 @pytest.mark.parametrize("extra", ["", ", env={'A': 'b'}"], ids=["forked", "server"])
+@pytest.mark.smoke
 def test_the_ranks_of_a_world_share_the_store(run_worlds, extra) -> None:
     """Every test has an empty bucket and a store that is well, however the ranks are launched."""
     worlds = run_worlds(SHARED.format(extra=extra))

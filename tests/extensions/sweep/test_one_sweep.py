@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
+import pytest
+
 from pytest_multihost import at, faults
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
@@ -15,6 +17,8 @@ from pytest_multihost.extensions.sweep.result import (
     UnsteadyRun,
 )
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
+
+pytestmark = pytest.mark.unit
 
 
 def disturbance(nth: int) -> Disturbance:

@@ -79,6 +79,7 @@ def line_of(source: str, text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
+@pytest.mark.claim("find hangs that my passing tests hide")
 def test_a_file_that_is_not_waited_for_is_found(run_worlds) -> None:
     """The test passes, because rank 1 is slow enough; a sweep shows where it hangs if it is not."""
     worlds = run_worlds(RACE, "--multihost-sweep=late,differs")

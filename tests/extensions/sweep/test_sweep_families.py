@@ -22,6 +22,8 @@ from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses
 from pytest_multihost.extensions.sweep.words import disturbance_text, mending
 
+pytestmark = pytest.mark.unit
+
 DOCS = Path(__file__).parents[3] / "docs"
 FAMILY_NAMES = tuple(FAMILIES)
 FROM_POINTS = tuple(name for name in FAMILY_NAMES if name != "hazards")

@@ -19,6 +19,8 @@ from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import SweepResult
 from pytest_multihost.extensions.sweep.summary import sweep_summary
 
+pytestmark = pytest.mark.unit
+
 ROOM = 1_000_000
 ALLOWED = {
     *("h3", "p", "table", "thead", "tbody", "tr", "th", "td"),

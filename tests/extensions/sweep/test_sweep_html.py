@@ -28,6 +28,8 @@ from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
 from pytest_multihost.extensions.sweep.words import MEANINGS
 
+pytestmark = pytest.mark.unit
+
 RENDERERS = offered_renderers(new_plugin_manager().hook)
 
 

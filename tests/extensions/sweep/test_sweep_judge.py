@@ -29,6 +29,8 @@ from pytest_multihost.testing import (
     well_behaved,
 )
 
+pytestmark = pytest.mark.unit
+
 POINT = Point("io", "*/done", call="write")
 PASSED = RecordedPoint(0, POINT, 1, where=Place("/t/train.py", 20, "save"))
 FAILS = Fault("fails", (0,), POINT)

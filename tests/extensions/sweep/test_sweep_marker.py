@@ -14,6 +14,8 @@ import pytest
 
 from pytest_multihost.extensions.sweep.marker import data_functions
 
+pytestmark = pytest.mark.unit
+
 SOURCE = """
 import contextlib
 def train_batches():

@@ -20,6 +20,8 @@ from pytest_multihost.extensions.sweep.result import (
     SweepPlan,
 )
 
+pytestmark = pytest.mark.unit
+
 Points = Mapping[int, tuple[RecordedPoint, ...]]
 
 

@@ -16,6 +16,8 @@ from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record, write_sweep
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 
+pytestmark = pytest.mark.unit
+
 CONTRACT = Path(__file__).parents[3] / "docs" / "sweep-json.md"
 
 

@@ -15,6 +15,8 @@ from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
+pytestmark = pytest.mark.unit
+
 NODEID = "tests/test_ckpt.py::test_save[4-gloo]"
 SAVE = Place("src/ckpt.py", 20, "Saver.save", "path.write_text(text)")
 BARRIER = Place("src/ckpt.py", 40, "Saver.save", "dist.barrier()")

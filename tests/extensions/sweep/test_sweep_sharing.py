@@ -11,6 +11,8 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.sharing import order_of, sharing_of
 
+pytestmark = pytest.mark.unit
+
 FILE, FOLDER = "*/ckpt/done", "*/ckpt"
 
 

@@ -40,6 +40,8 @@ from pytest_multihost.extensions.sweep.words import (
     waits_text,
 )
 
+pytestmark = pytest.mark.unit
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 FILES = ".pytest_multihost/2026-11-23T00-00-00Z-4711/test_ckpt.py-test_save-4-gloo-1f3a/sweep.html"
 STORIES = {

@@ -28,6 +28,8 @@ from pytest_multihost.core.model.verdict import (
 from pytest_multihost.extensions.trace.trace import trace_of, write_trace
 from pytest_multihost.testing import make_event
 
+pytestmark = pytest.mark.unit
+
 SCHEMA = json.loads(Path(__file__).with_name("trace.schema.json").read_text())
 START = 1000.0
 ROOT = "/home/u/project"

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.browser
+
 HANGS = """
 import pytest, time
 from pytest_multihost import at, faults
@@ -94,7 +96,6 @@ _ASK = """async (query) => {
 }"""
 
 
-@pytest.mark.slow
 def test_perfetto_reads_all_of_a_trace(run_worlds, in_perfetto) -> None:
     """Nothing is left out, and the arrows lead from who waits to whom they wait for."""
     worlds = run_worlds(HANGS)

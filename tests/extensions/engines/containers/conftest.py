@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 OFFLINE = ROOT / "docker" / "offline"
 BASE = "multihost-base:bookworm"
 IMAGE = "pytest-multihost-hangs"

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-ROOM = Path(__file__).parents[2] / "docker"
+pytestmark = pytest.mark.containers
+
+ROOM = Path(__file__).parents[4] / "docker"
 HOSTS = ["host-0", "host-1", "host-2", "host-3"]
 OVERLAYS = ["compose.netem.yaml", "compose.gpu.yaml"]
 
@@ -65,7 +67,6 @@ def test_an_engine_that_was_killed_leaves_nothing(start_engine) -> None:
     assert (engine.groups, engine.folder.exists()) == ([], False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overlays", "user", "keeps"),
     [((), "0:0", True), (("compose.netem.yaml",), "1000:1000", False)],
