@@ -155,10 +155,9 @@ def test_xla(world):
 """
 
 
-def test_no_runtime_gives_up_before_the_tests_own_deadline(run_worlds: RunWorlds) -> None:
+@pytest.mark.program(LONG_TESTS)
+def test_no_runtime_gives_up_before_the_tests_own_deadline(worlds) -> None:
     """Not a group of torch's, first or later, not its store, and not a collective of XLA's."""
-    worlds = run_worlds(LONG_TESTS)
-
     worlds.run.assert_outcomes(passed=3)
 
 

@@ -16,9 +16,9 @@ def test_it(world):
 """
 
 
-def test_every_attempt_has_its_verdict_and_logs(run_worlds) -> None:
+@pytest.mark.program(PASSING)
+def test_every_attempt_has_its_verdict_and_logs(worlds) -> None:
     """Passed or not: other programs rely on it."""
-    worlds = run_worlds(PASSING)
     files = sorted(path.name for path in worlds.directory("test_it").iterdir())
     assert files == ["history.jsonl", "rank-0.log", "rank-1.log", "verdict.json"]
     assert worlds.output("test_it", 1) == "rank 1\n"
@@ -50,9 +50,9 @@ def test_the_directory_can_be_chosen(run_worlds, tmp_path: Path) -> None:
     assert json.loads(lines[0])["status"] == "passed"
 
 
-def test_the_history_tells_the_gates_in_order(run_worlds) -> None:
+@pytest.mark.program(PASSING)
+def test_the_history_tells_the_gates_in_order(worlds) -> None:
     """No rank is torn down before every rank has left its test body."""
-    worlds = run_worlds(PASSING)
     text = (worlds.directory("test_it") / "history.jsonl").read_text()
     events = [json.loads(line) for line in text.splitlines()]
     kinds = [event["kind"] for event in events]
@@ -85,20 +85,20 @@ def test_a_test_that_is_rerun_has_an_attempt_each(run_worlds, pytester: pytest.P
     ]
 
 
-def test_huge_output_is_kept_whole_in_the_log_and_cut_in_the_report(run_worlds) -> None:
-    """Head and tail are shown, and that something is missing is said."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            print("head")
-            print("x" * 5_000_000)
-            print("tail")
-            assert world.rank
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        print("head")
+        print("x" * 5_000_000)
+        print("tail")
+        assert world.rank
+    """
+)
+def test_huge_output_is_kept_whole_in_the_log_and_cut_in_the_report(worlds) -> None:
+    """Head and tail are shown, and that something is missing is said."""
     assert len(worlds.output("test_it", 0)) > 5_000_000
     assert "bytes left out; all of it:" in worlds.stdout
     assert "head\n" in worlds.stdout

@@ -922,23 +922,23 @@ def test_a_full_disk_costs_artifacts_and_no_result(
     assert "all whole" in run.stdout.str()
 
 
-def test_artifacts_that_a_test_has_removed_cost_no_result(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest, shutil
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        world.barrier()
+        if world.is_primary:
+            shutil.rmtree(".pytest_multihost")
+
+    @pytest.mark.multihost(ranks=2)
+    def test_next(world):
+        world.barrier()
+    """
+)
+def test_artifacts_that_a_test_has_removed_cost_no_result(worlds) -> None:
     """`git clean` in a test, say."""
-    worlds = run_worlds(
-        """
-        import pytest, shutil
-
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            world.barrier()
-            if world.is_primary:
-                shutil.rmtree(".pytest_multihost")
-
-        @pytest.mark.multihost(ranks=2)
-        def test_next(world):
-            world.barrier()
-        """
-    )
     worlds.run.assert_outcomes(passed=2)
     assert "could not be written. First: test_worlds.py::test_it" in worlds.stdout
 

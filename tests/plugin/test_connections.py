@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 PRELUDE = """
 import os, socket, threading, time
 import pytest
@@ -23,11 +25,9 @@ def peers(world, shared_tmp_path):
 """
 
 
-def test_who_holds_the_other_end_is_waited_for(run_worlds) -> None:
-    """Late, in a circle, after an exception; but no thread that serves, whatever it waits for."""
-    worlds = run_worlds(
-        PRELUDE
-        + """
+@pytest.mark.program(
+    PRELUDE
+    + """
 @pytest.mark.multihost(ranks=3, timeout=30)
 def test_late(world, peers):
     if world.is_primary:
@@ -50,7 +50,9 @@ def test_server(world, peers):
         time.sleep(600)
     peers[0].recv(1)
 """
-    )
+)
+def test_who_holds_the_other_end_is_waited_for(worlds) -> None:
+    """Late, in a circle, after an exception; but no thread that serves, whatever it waits for."""
     worlds.run.assert_outcomes(failed=4)
     found = {name: verdict["diagnosis"] for name, verdict in worlds.verdicts.items()}
     assert {

@@ -142,42 +142,42 @@ def test_the_signal_for_stacks_ends_nobody_who_does_not_handle_it() -> None:
         sleeper.kill()
 
 
-def test_tasks_of_asyncio_are_told_with_what_they_await(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import asyncio, pytest
+
+    async def load(queue):
+        return await queue.get()
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load(asyncio.Queue()), name="reader")
+
+    @pytest.mark.multihost(ranks=2, timeout=60)
+    def test_it(world):
+        if world.rank == 0:
+            asyncio.run(main())
+        world.barrier()
+    """
+)
+def test_tasks_of_asyncio_are_told_with_what_they_await(worlds) -> None:
     """On the stack there is only the event loop."""
-    worlds = run_worlds(
-        """
-        import asyncio, pytest
-
-        async def load(queue):
-            return await queue.get()
-
-        async def main():
-            async with asyncio.TaskGroup() as group:
-                group.create_task(load(asyncio.Queue()), name="reader")
-
-        @pytest.mark.multihost(ranks=2, timeout=60)
-        def test_it(world):
-            if world.rank == 0:
-                asyncio.run(main())
-            world.barrier()
-        """
-    )
     assert "task of rank 0: reader: load test_worlds.py:4 → Queue.get" in worlds.stdout
 
 
-def test_a_dead_rank_is_no_reason_to_wait(run_worlds) -> None:
-    """Its stack is gone; those of the others are there."""
-    worlds = run_worlds(
-        """
-        import os, pytest, threading
+@pytest.mark.program(
+    """
+    import os, pytest, threading
 
-        @pytest.mark.multihost(ranks=3, timeout=60)
-        def test_it(world):
-            if world.rank == 1:
-                os._exit(4)
-            threading.Event().wait()
-        """
-    )
+    @pytest.mark.multihost(ranks=3, timeout=60)
+    def test_it(world):
+        if world.rank == 1:
+            os._exit(4)
+        threading.Event().wait()
+    """
+)
+def test_a_dead_rank_is_no_reason_to_wait(worlds) -> None:
+    """Its stack is gone; those of the others are there."""
     verdict = worlds.verdicts["test_it"]
     assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("crashed", [1])
     assert [group["ranks"] for group in verdict["diagnosis"]["groups"]] == [[0, 2]]

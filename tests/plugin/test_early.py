@@ -22,9 +22,9 @@ def test_it(world):
 """
 
 
-def test_a_proven_hang_ends_its_world_long_before_the_deadline(run_worlds) -> None:
+@pytest.mark.program(HANG)
+def test_a_proven_hang_ends_its_world_long_before_the_deadline(worlds) -> None:
     """With the culprit, its line, and who waits for it."""
-    worlds = run_worlds(HANG)
     worlds.run.assert_outcomes(failed=1)
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("proof", [1])
@@ -88,22 +88,22 @@ def test_a_wait_that_only_fails_is_told_before_the_runtime_gives_it_up(run_world
 
 
 @needs("jax")
-def test_a_test_that_handles_the_error_gets_it(run_worlds) -> None:
+@pytest.mark.program(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_expects_error")
+def test_a_test_that_handles_the_error_gets_it(worlds) -> None:
     """And goes on after it."""
-    worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_expects_error")
     worlds.run.assert_outcomes(passed=1)
 
 
 @needs("jax")
-def test_an_error_that_xfail_names_is_waited_for(run_worlds) -> None:
+@pytest.mark.program(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_xfail_expects")
+def test_an_error_that_xfail_names_is_waited_for(worlds) -> None:
     """Another exception would not be the one that it expects."""
-    worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_xfail_expects")
     assert worlds.verdicts["test_xfail_expects_error"]["diagnosis"]["detected_by"] == "raise"
 
 
-def test_early_off_waits_for_the_deadline(run_worlds) -> None:
+@pytest.mark.program(HANG.replace("60", "6"), "--multihost-early=off")
+def test_early_off_waits_for_the_deadline(worlds) -> None:
     """Then nothing but time tells; who is to blame is told all the same."""
-    worlds = run_worlds(HANG.replace("60", "6"), "--multihost-early=off")
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("deadline", [1])
 
@@ -126,31 +126,31 @@ def test_another_word_than_these_is_a_usage_error(run_worlds) -> None:
     assert "must be one of fail, warn, off, not 'sometimes'" in worlds.run.stderr.str()
 
 
-def test_a_rank_that_is_late_by_less_than_the_deadline_is_waited_for(run_worlds) -> None:
+@pytest.mark.program(HANG.replace("time.sleep(600)", "time.sleep(6)"))
+def test_a_rank_that_is_late_by_less_than_the_deadline_is_waited_for(worlds) -> None:
     """Longer than any proof takes; slow is not hung."""
-    worlds = run_worlds(HANG.replace("time.sleep(600)", "time.sleep(6)"))
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_native_code_that_computes_is_told_from_python_that_does(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.mark.multihost(ranks=2, timeout=4)
+    def test_native(world):
+        if world.is_primary:
+            sum(range(10**14))
+        world.barrier()
+
+    @pytest.mark.multihost(ranks=2, timeout=4)
+    def test_python(world):
+        while world.is_primary:
+            sum(range(1000))
+        world.barrier()
+    """
+)
+def test_native_code_that_computes_is_told_from_python_that_does(worlds) -> None:
     """Both keep the interpreter busy; only Python comes back from time to time."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        @pytest.mark.multihost(ranks=2, timeout=4)
-        def test_native(world):
-            if world.is_primary:
-                sum(range(10**14))
-            world.barrier()
-
-        @pytest.mark.multihost(ranks=2, timeout=4)
-        def test_python(world):
-            while world.is_primary:
-                sum(range(1000))
-            world.barrier()
-        """
-    )
     found = {name: verdict["diagnosis"] for name, verdict in worlds.verdicts.items()}
     assert {name: each["kind"] for name, each in found.items()} == {
         "test_native": "gil_held",
@@ -159,47 +159,47 @@ def test_native_code_that_computes_is_told_from_python_that_does(run_worlds) -> 
     assert [each["culprits"] for each in found.values()] == [[0], [0]]
 
 
-def test_operations_that_cannot_match_are_told_at_once_unless_they_give_up(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import datetime, pytest
+    import torch, torch.distributed as dist
+
+    def clash(world, group=None):
+        if world.is_primary:
+            dist.all_reduce(torch.ones(1), group=group)
+        else:
+            dist.barrier(group)
+
+    @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
+    def test_hangs(world):
+        clash(world)
+
+    @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
+    def test_gives_up(world):
+        with pytest.raises(RuntimeError):
+            clash(world, dist.new_group(timeout=datetime.timedelta(seconds=3)))
+    """
+)
+def test_operations_that_cannot_match_are_told_at_once_unless_they_give_up(worlds) -> None:
     """A test may expect that a limit strikes which it has set itself."""
-    worlds = run_worlds(
-        """
-        import datetime, pytest
-        import torch, torch.distributed as dist
-
-        def clash(world, group=None):
-            if world.is_primary:
-                dist.all_reduce(torch.ones(1), group=group)
-            else:
-                dist.barrier(group)
-
-        @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
-        def test_hangs(world):
-            clash(world)
-
-        @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
-        def test_gives_up(world):
-            with pytest.raises(RuntimeError):
-                clash(world, dist.new_group(timeout=datetime.timedelta(seconds=3)))
-        """
-    )
     worlds.run.assert_outcomes(passed=1, failed=1)
     diagnosis = worlds.verdicts["test_hangs"]["diagnosis"]
     assert diagnosis["kind"] == "mismatch"
     assert diagnosis["detected_by"] in {"mismatch", "proof"}
 
 
-def test_ranks_that_have_finished_do_not_hide_that_another_hangs(run_worlds) -> None:
-    """They wait at our own gate, which only the last one can open."""
-    worlds = run_worlds(
-        """
-        import pytest, threading
+@pytest.mark.program(
+    """
+    import pytest, threading
 
-        @pytest.mark.multihost(ranks=3, timeout=60)
-        def test_it(world):
-            if world.rank == 2:
-                threading.Lock().acquire() and threading.Event().wait()
-        """
-    )
+    @pytest.mark.multihost(ranks=3, timeout=60)
+    def test_it(world):
+        if world.rank == 2:
+            threading.Lock().acquire() and threading.Event().wait()
+    """
+)
+def test_ranks_that_have_finished_do_not_hide_that_another_hangs(worlds) -> None:
+    """They wait at our own gate, which only the last one can open."""
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["kind"], diagnosis["culprits"], diagnosis["detected_by"]) == (
         "stuck",
@@ -208,57 +208,57 @@ def test_ranks_that_have_finished_do_not_hide_that_another_hangs(run_worlds) -> 
     )
 
 
-def test_a_daemon_that_has_left_its_rank_is_still_of_the_world(run_worlds) -> None:
-    """One that waits for nobody proves a hang; one that sleeps and then writes is waited for."""
-    worlds = run_worlds(
-        """
-        import os, pytest, time
+@pytest.mark.program(
+    """
+    import os, pytest, time
 
-        def daemon(work):
-            reading, writing = os.pipe()
+    def daemon(work):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
             if os.fork() == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    work(writing)
-                os._exit(0)
-            os.wait()
-            os.close(writing)
-            return reading
+                work(writing)
+            os._exit(0)
+        os.wait()
+        os.close(writing)
+        return reading
 
-        @pytest.mark.multihost(ranks=2, timeout=60)
-        def test_late(world):
-            if world.is_primary:
-                reading = daemon(lambda writing: (time.sleep(5), os.write(writing, b"x")))
-                assert os.read(reading, 1) == b"x"
-            world.barrier()
+    @pytest.mark.multihost(ranks=2, timeout=60)
+    def test_late(world):
+        if world.is_primary:
+            reading = daemon(lambda writing: (time.sleep(5), os.write(writing, b"x")))
+            assert os.read(reading, 1) == b"x"
+        world.barrier()
 
-        @pytest.mark.multihost(ranks=2, timeout=60)
-        def test_never(world):
-            if world.is_primary:
-                os.read(daemon(lambda writing: os.read(os.pipe()[0], 1)), 1)
-            world.barrier()
-        """
-    )
+    @pytest.mark.multihost(ranks=2, timeout=60)
+    def test_never(world):
+        if world.is_primary:
+            os.read(daemon(lambda writing: os.read(os.pipe()[0], 1)), 1)
+        world.barrier()
+    """
+)
+def test_a_daemon_that_has_left_its_rank_is_still_of_the_world(worlds) -> None:
+    """One that waits for nobody proves a hang; one that sleeps and then writes is waited for."""
     worlds.run.assert_outcomes(passed=1, failed=1)
     diagnosis = worlds.verdicts["test_never"]["diagnosis"]
     assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("proof", [0])
 
 
-def test_an_operation_of_ones_own_names_whom_it_waits_for(run_worlds) -> None:
-    """A transport that nobody knows can tell of its waits."""
-    worlds = run_worlds(
-        """
-        import pytest, time
-        from pytest_multihost import operation
+@pytest.mark.program(
+    """
+    import pytest, time
+    from pytest_multihost import operation
 
-        @pytest.mark.multihost(ranks=3, timeout=60)
-        def test_it(world):
-            if world.rank != 1:
-                with operation("halo exchange", peers=[1]):
-                    time.sleep(600)
-            time.sleep(500)
-        """
-    )
+    @pytest.mark.multihost(ranks=3, timeout=60)
+    def test_it(world):
+        if world.rank != 1:
+            with operation("halo exchange", peers=[1]):
+                time.sleep(600)
+        time.sleep(500)
+    """
+)
+def test_an_operation_of_ones_own_names_whom_it_waits_for(worlds) -> None:
+    """A transport that nobody knows can tell of its waits."""
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["kind"], diagnosis["culprits"], diagnosis["waiting"]) == (
         "straggler",
@@ -268,9 +268,9 @@ def test_an_operation_of_ones_own_names_whom_it_waits_for(run_worlds) -> None:
     assert "halo exchange" in diagnosis["summary"]
 
 
-def test_a_hang_has_a_letter_of_its_own(run_worlds) -> None:
+@pytest.mark.program(HANG)
+def test_a_hang_has_a_letter_of_its_own(worlds) -> None:
     """It counts as a failure all the same."""
-    worlds = run_worlds(HANG)
     assert "test_worlds.py H" in worlds.stdout
     worlds.run.assert_outcomes(failed=1)
 

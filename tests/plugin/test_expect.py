@@ -56,18 +56,18 @@ def test_another_hang_fails_and_shows_both(run_worlds, expected: str, told: str)
     assert worlds.verdicts["test_it"]["expected"] is False
 
 
-def test_a_world_that_passes_has_not_hung_as_expected(run_worlds) -> None:
-    """Nothing hung: that is not what the test is for."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost_expect("straggler")
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            pass
-        """
-    )
+    @pytest.mark.multihost_expect("straggler")
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        pass
+    """
+)
+def test_a_world_that_passes_has_not_hung_as_expected(worlds) -> None:
+    """Nothing hung: that is not what the test is for."""
     worlds.run.assert_outcomes(failed=1)
     assert "expected kind=straggler; nothing hung (passed: passed)" in worlds.stdout
 
@@ -126,27 +126,27 @@ def test_an_assertion_of_another_rank_fails_a_test_that_ends_as_expected(
     assert verdict["rank_results"][2]["outcome"] == "failed"
 
 
-def test_a_connection_that_the_expected_death_closes_is_harmless(run_worlds) -> None:
-    """No backend knows the user's own sockets."""
-    worlds = run_worlds(
-        """
-        import os, pytest, socket
+@pytest.mark.program(
+    """
+    import os, pytest, socket
 
-        @pytest.mark.multihost_expect("died", culprits=[1])
-        @pytest.mark.multihost(ranks=3, timeout=60)
-        def test_it(world):
-            listener = socket.create_server(("127.0.0.1", 0))
-            ports = world.gather(listener.getsockname()[1])
-            if world.rank == 1:
-                connection, _ = listener.accept()
-                os._exit(3)
-            if world.rank == 2:
-                with socket.create_connection(("127.0.0.1", ports[1])) as connection:
-                    if not connection.recv(1):
-                        raise EOFError("rank 1 is gone")
-            world.barrier("b")
-        """
-    )
+    @pytest.mark.multihost_expect("died", culprits=[1])
+    @pytest.mark.multihost(ranks=3, timeout=60)
+    def test_it(world):
+        listener = socket.create_server(("127.0.0.1", 0))
+        ports = world.gather(listener.getsockname()[1])
+        if world.rank == 1:
+            connection, _ = listener.accept()
+            os._exit(3)
+        if world.rank == 2:
+            with socket.create_connection(("127.0.0.1", ports[1])) as connection:
+                if not connection.recv(1):
+                    raise EOFError("rank 1 is gone")
+        world.barrier("b")
+    """
+)
+def test_a_connection_that_the_expected_death_closes_is_harmless(worlds) -> None:
+    """No backend knows the user's own sockets."""
     worlds.run.assert_outcomes(passed=1)
 
 

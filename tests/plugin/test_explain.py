@@ -37,47 +37,47 @@ def test_what_is_derived_from_the_artifacts_agrees_with_the_verdict(run_worlds, 
     assert told.stdout.split(maxsplit=1)[0].lower() == worlds.verdicts["test_it"]["outcome"]
 
 
-def test_a_verdict_on_a_fault_that_never_fired_is_derived_again(run_worlds) -> None:
-    """The facts show that the rank never came to the fault's point."""
-    worlds = run_worlds(
-        """
-        import pytest
-        from pytest_multihost import at, faults
+@pytest.mark.program(
+    """
+    import pytest
+    from pytest_multihost import at, faults
 
-        @pytest.mark.multihost(faults=[faults.delay(rank=1, seconds=1, at=at.sync_point("no"))])
-        def test_it(world):
-            pass
-        """
-    )
+    @pytest.mark.multihost(faults=[faults.delay(rank=1, seconds=1, at=at.sync_point("no"))])
+    def test_it(world):
+        pass
+    """
+)
+def test_a_verdict_on_a_fault_that_never_fired_is_derived_again(worlds) -> None:
+    """The facts show that the rank never came to the fault's point."""
     told = explain(worlds.directory("test_it"))
     assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "agrees with verdict.json")
 
 
-def test_a_verdict_on_another_end_than_expected_is_derived_again(run_worlds) -> None:
-    """But for what the expectation has changed: the facts do not hold the marker."""
-    worlds = run_worlds(
-        """
-        import os, pytest
+@pytest.mark.program(
+    """
+    import os, pytest
 
-        @pytest.mark.multihost_expect("died", culprits=[1])
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank == 1:
-                os._exit(3)
-            assert world.rank != 2, "own"
-            world.barrier()
-        """
-    )
+    @pytest.mark.multihost_expect("died", culprits=[1])
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank == 1:
+            os._exit(3)
+        assert world.rank != 2, "own"
+        world.barrier()
+    """
+)
+def test_a_verdict_on_another_end_than_expected_is_derived_again(worlds) -> None:
+    """But for what the expectation has changed: the facts do not hold the marker."""
     assert worlds.verdicts["test_it"]["status"] == "failed"
     told = explain(worlds.directory("test_it"))
     assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "agrees with verdict.json")
 
 
-def test_a_verdict_that_was_changed_by_hand_is_told(run_worlds) -> None:
+@pytest.mark.program(
+    "import pytest\n\n@pytest.mark.multihost\ndef test_it(world):\n    assert world.rank\n"
+)
+def test_a_verdict_that_was_changed_by_hand_is_told(worlds) -> None:
     """In what it differs, and by the exit code."""
-    worlds = run_worlds(
-        "import pytest\n\n@pytest.mark.multihost\ndef test_it(world):\n    assert world.rank\n"
-    )
     file = worlds.directory("test_it") / "verdict.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "outcome": "hung"}))
     told = explain(worlds.directory("test_it"))

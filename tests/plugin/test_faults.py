@@ -24,11 +24,9 @@ def fired(worlds, test: str) -> list[dict[str, list[float]]]:
 
 
 @pytest.mark.claim("delay, freeze or kill a rank, or slow its files")
-def test_faults_strike_at_their_points_and_are_undone(run_worlds) -> None:
-    """Each test compares the rank that is struck with the one that is not; its teardown is well."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 def took(action):
     began = time.monotonic()
     action()
@@ -120,8 +118,10 @@ def test_throttle(world):
 def test_kill(world, tmp_path):
     (tmp_path / "x.txt").write_text("a")
     assert world.rank == 0
-""",
-    )
+"""
+)
+def test_faults_strike_at_their_points_and_are_undone(worlds) -> None:
+    """Each test compares the rank that is struck with the one that is not; its teardown is well."""
     worlds.run.assert_outcomes(passed=9)
     for name in worlds.verdicts:
         [times] = fired(worlds, name)
@@ -130,11 +130,9 @@ def test_kill(world, tmp_path):
     assert outcomes == ["passed", "killed_as_planned"]
 
 
-def test_a_fault_that_never_fired_fails_the_test_unless_it_need_not(run_worlds) -> None:
-    """The reason names the fault and what was passed instead; a hang stays a hang."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 LATE = at.call("test_worlds:work", nth=5)
 
 @marked(faults.kill(rank=1, at=LATE))
@@ -165,7 +163,9 @@ def test_hang(world):
     else:
         time.sleep(600)
 """
-    )
+)
+def test_a_fault_that_never_fired_fails_the_test_unless_it_need_not(worlds) -> None:
+    """The reason names the fault and what was passed instead; a hang stays a hang."""
     worlds.run.assert_outcomes(passed=1, failed=5)
     assert "never fired on rank 1: rank 1 passed test_worlds:work x1" in worlds.stdout
     assert "never fired on rank 1: it used no file that matches '*/a'" in worlds.stdout
@@ -296,11 +296,9 @@ def test_it(world):
     assert set(fired(worlds, "test_it")[0]) == {"1"}
 
 
-def test_nothing_is_replaced_in_a_test_without_faults(run_worlds) -> None:
-    """Neither files nor functions, whatever other tests of the run have."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @marked(faults.slow_io(rank="all", seconds=0, path="*/x"), faults.delay(
     rank="all", seconds=0, at=at.call("test_worlds:work")))
 def test_with(world, tmp_path):
@@ -312,21 +310,23 @@ def test_with(world, tmp_path):
 def test_without(world):
     assert not hasattr(work, "__wrapped__") and not hasattr(open, "__wrapped__")
 """,
-        "--multihost-launch=fork",  # with the shim nothing of Python's is replaced at all
-    )
+    "--multihost-launch=fork",
+)
+def test_nothing_is_replaced_in_a_test_without_faults(worlds) -> None:
+    """Neither files nor functions, whatever other tests of the run have."""
     worlds.run.assert_outcomes(passed=2)
 
 
-def test_ranks_hash_differently_and_one_comes_late(run_worlds) -> None:
-    """Both need what comes before the test."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @marked(faults.hash_seed(), faults.start_skew(rank=1, seconds=0.3))
 def test_it(world):
     assert len(set(world.gather(hash("text")))) == 2
 """
-    )
+)
+def test_ranks_hash_differently_and_one_comes_late(worlds) -> None:
+    """Both need what comes before the test."""
     worlds.run.assert_outcomes(passed=1)
     assert [set(each) for each in fired(worlds, "test_it")] == [{"0", "1"}, {"1"}]
 
@@ -356,11 +356,9 @@ def test_it(world, tmp_path):
     ) in worlds.stdout
 
 
-def test_ranks_that_are_stopped_do_not_outlive_a_hang(run_worlds) -> None:
-    """The next test of the same server is as if there had been none."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @pytest.mark.multihost(ranks=2, timeout=20, faults=[faults.freeze(rank=1, at=at.sync_point("x"))])
 def test_1_frozen_for_good(world):
     world.sync_point("x")
@@ -387,9 +385,11 @@ def test_3_next(world):
     bytearray(100 << 20)
     world.barrier("end")
 """,
-        "-p",
-        "no:randomly",
-    )
+    "-p",
+    "no:randomly",
+)
+def test_ranks_that_are_stopped_do_not_outlive_a_hang(worlds) -> None:
+    """The next test of the same server is as if there had been none."""
     worlds.run.assert_outcomes(passed=1, failed=4)
     frozen, alone, stopped = (
         worlds.verdicts[f"test_1_{name}"]["diagnosis"]
@@ -402,25 +402,23 @@ def test_3_next(world):
     assert "from outside the test" not in str((frozen, alone))
 
 
-def test_a_frozen_rank_is_waited_for(run_worlds) -> None:
-    """Its thaw is planned, so nothing is proven however long the others stand still."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @marked(faults.freeze(rank=1, seconds=4, at=at.sync_point("x")))
 def test_it(world):
     world.sync_point("x")
     world.barrier("end")
 """
-    )
+)
+def test_a_frozen_rank_is_waited_for(worlds) -> None:
+    """Its thaw is planned, so nothing is proven however long the others stand still."""
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_a_rank_that_was_killed_as_planned_is_blamed_if_the_others_wait_for_it(run_worlds) -> None:
-    """Who polls for what it would have done waits for it; who is stuck by itself does not."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import threading
 
 def build(): pass
@@ -448,7 +446,9 @@ def test_bystander(world):
     if world.rank == 1:
         build()
 """
-    )
+)
+def test_a_rank_that_was_killed_as_planned_is_blamed_if_the_others_wait_for_it(worlds) -> None:
+    """Who polls for what it would have done waits for it; who is stuck by itself does not."""
     found = {name: each["diagnosis"] for name, each in worlds.verdicts.items()}
     holder, bystander = found["test_holder"], found["test_bystander"]
     assert (holder["kind"], holder["confidence"]) == ("died", "likely")
@@ -457,11 +457,9 @@ def test_bystander(world):
     assert (bystander["kind"], bystander["culprits"]) == ("stuck", [0])
 
 
-def test_survivors_of_a_planned_kill_are_what_is_tested(run_worlds) -> None:
-    """Who takes it well passes; what one does not is its own failure, not a symptom."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import torch, torch.distributed as dist
 
 THIRD = faults.kill(rank=1, at=at.collective("all_reduce", nth=3))
@@ -480,7 +478,9 @@ def test_ill(world):
     for _ in range(3):
         dist.all_reduce(x)
 """
-    )
+)
+def test_survivors_of_a_planned_kill_are_what_is_tested(worlds) -> None:
+    """Who takes it well passes; what one does not is its own failure, not a symptom."""
     worlds.run.assert_outcomes(passed=1, failed=1)
     ranks = {
         name: [each["outcome"] for each in worlds.verdicts[name]["rank_results"]]

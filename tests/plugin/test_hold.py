@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 HEAD = """
 import os, threading, time
 import pytest
@@ -22,14 +24,9 @@ def reasons(verdict: Mapping[str, Any]) -> Mapping[str, list[str]]:
     return found
 
 
-def test_a_rank_is_held_until_the_others_wait(run_worlds) -> None:
-    """Whoever they are, however they wait; what sleeps for a while comes first to where it waits.
-
-    The call at the point goes on as if nothing had been.
-    """
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @held(1)
 def test_barrier(world, shared_tmp_path):
     if world.rank == 1:
@@ -82,7 +79,12 @@ def test_pipe(world, shared_tmp_path):
         for rank in (0, 2):
             (shared_tmp_path / f"pipe-{rank}").write_bytes(b"go on")
 """
-    )
+)
+def test_a_rank_is_held_until_the_others_wait(worlds) -> None:
+    """Whoever they are, however they wait; what sleeps for a while comes first to where it waits.
+
+    The call at the point goes on as if nothing had been.
+    """
     worlds.run.assert_outcomes(passed=5)
     found = {name: reasons(each) for name, each in worlds.verdicts.items()}
     assert found["test_two"] == {"0": ["others wait"], "1": ["others wait"]}
@@ -91,11 +93,9 @@ def test_pipe(world, shared_tmp_path):
     }
 
 
-def test_why_a_rank_goes_on_where_others_do_not_wait(run_worlds) -> None:
-    """They have left, or look again and again, or compute for longer than the hold may be."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @held(1)
 def test_left(world):
     time.sleep(0.05 * world.rank)
@@ -124,7 +124,9 @@ def test_least(world):
     assert world.rank != 1 or time.monotonic() - began > 0.45
     world.barrier()
 """
-    )
+)
+def test_why_a_rank_goes_on_where_others_do_not_wait(worlds) -> None:
+    """They have left, or look again and again, or compute for longer than the hold may be."""
     worlds.run.assert_outcomes(passed=4)
     found = {name: reasons(each)["1"] for name, each in worlds.verdicts.items()}
     assert found == {
@@ -135,11 +137,9 @@ def test_least(world):
     }
 
 
-def test_a_hold_makes_a_hidden_hang_certain(run_worlds) -> None:
-    """The page says how long the rank was held, and until when; its token repeats it."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @held(0)
 def test_it(world, shared_tmp_path):
     "Whoever finds no marker waits where nobody comes."
@@ -150,18 +150,18 @@ def test_it(world, shared_tmp_path):
         world.barrier("made")
     world.barrier("end")
 """
-    )
+)
+def test_a_hold_makes_a_hidden_hang_certain(worlds) -> None:
+    """The page says how long the rank was held, and until when; its token repeats it."""
     verdict = worlds.verdicts["test_it"]
     assert (verdict["outcome"], reasons(verdict)) == ("hung", {"0": ["others wait"]})
     assert "s: others wait" in worlds.stdout
     assert "faults.hold(rank=0, until='others-wait', at=at.sync_point('x'))" in worlds.stdout
 
 
-def test_a_world_in_which_a_rank_is_held_is_not_judged(run_worlds) -> None:
-    """Nobody can move for longer than a proof takes; nor is it when another one has raised."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @held(1, min_s=3, timeout=60)
 def test_it(world):
     world.sync_point("x")
@@ -176,32 +176,32 @@ def test_raised(world, shared_tmp_path):
         (shared_tmp_path / "went on").touch()
         print("went on")
 """
-    )
+)
+def test_a_world_in_which_a_rank_is_held_is_not_judged(worlds) -> None:
+    """Nobody can move for longer than a proof takes; nor is it when another one has raised."""
     worlds.run.assert_outcomes(passed=1, failed=1)
     assert worlds.verdicts["test_raised"]["outcome"] == "failed"
     assert "went on" in worlds.output("test_raised", 1)
 
 
-def test_a_held_rank_ends_with_its_world(run_worlds) -> None:
-    """And answers when it is asked for its stack."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @held(1, min_s=60, timeout=2)
 def test_it(world):
     world.sync_point("x")
     world.barrier()
 """
-    )
+)
+def test_a_held_rank_ends_with_its_world(worlds) -> None:
+    """And answers when it is asked for its stack."""
     worlds.run.assert_outcomes(failed=1)
     assert "sync_point" in (worlds.directory("test_it") / "rank-1.stacks").read_text()
 
 
-def test_ranks_in_operations_of_a_runtime_wait(run_worlds) -> None:
-    """Also in a transfer, at a store, in what jax compiles, and where a runtime's threads poll."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import torch, torch.distributed as dist
 
 @held(1, backend="gloo", point=at.collective("all_reduce", nth=3))
@@ -229,6 +229,8 @@ def test_jax(world):
     for number in range(3):
         sync_global_devices(str(number))
 """
-    )
+)
+def test_ranks_in_operations_of_a_runtime_wait(worlds) -> None:
+    """Also in a transfer, at a store, in what jax compiles, and where a runtime's threads poll."""
     worlds.run.assert_outcomes(passed=4)
     assert {*map(str, map(reasons, worlds.verdicts.values()))} == {"{'1': ['others wait']}"}

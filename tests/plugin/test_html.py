@@ -111,9 +111,9 @@ def test_a_page_that_does_not_fit_is_said_and_the_old_one_stays(run_worlds) -> N
     assert _index(worlds).read_text() == before
 
 
-def test_the_processes_of_xdist_have_one_page_for_the_run(run_worlds) -> None:
+@pytest.mark.program(WORLDS, "-p", "xdist", "-n", "2")
+def test_the_processes_of_xdist_have_one_page_for_the_run(worlds) -> None:
     """Written when the last of them has ended."""
-    worlds = run_worlds(WORLDS, "-p", "xdist", "-n", "2")
     assert "1 hung, 1 passed" in _index(worlds).read_text()
 
 

@@ -9,27 +9,27 @@ import pytest
 from runtimes import SUBTESTS
 
 
-def test_capsys_capfd_caplog_and_monkeypatch_work(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import logging, os, pytest
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world, capsys, caplog, monkeypatch):
+        print("taken", world.rank)
+        assert capsys.readouterr().out == f"taken {world.rank}\\n"
+        logging.getLogger("x").warning("logged")
+        assert caplog.messages == ["logged"]
+        monkeypatch.setenv("RANK", "7")
+        assert os.environ["RANK"] == "7"
+
+    @pytest.mark.multihost(ranks=2)
+    def test_fd(world, capfd):
+        os.system("echo from a child")
+        assert capfd.readouterr().out == "from a child\\n"
+    """
+)
+def test_capsys_capfd_caplog_and_monkeypatch_work(worlds) -> None:
     """Each rank has its own, and what is captured by them is not in the log."""
-    worlds = run_worlds(
-        """
-        import logging, os, pytest
-
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world, capsys, caplog, monkeypatch):
-            print("taken", world.rank)
-            assert capsys.readouterr().out == f"taken {world.rank}\\n"
-            logging.getLogger("x").warning("logged")
-            assert caplog.messages == ["logged"]
-            monkeypatch.setenv("RANK", "7")
-            assert os.environ["RANK"] == "7"
-
-        @pytest.mark.multihost(ranks=2)
-        def test_fd(world, capfd):
-            os.system("echo from a child")
-            assert capfd.readouterr().out == "from a child\\n"
-        """
-    )
     worlds.run.assert_outcomes(passed=2)
     assert worlds.output("test_it", 0) == ""
 
@@ -62,17 +62,17 @@ def test_a_handler_made_at_import_writes_to_the_log(run_worlds, launch: str, cap
     assert "Logging error" not in worlds.stdout + worlds.run.stderr.str()
 
 
-def test_assertions_show_their_values(run_worlds) -> None:
-    """Assertion rewriting hooks on the protocol, which is why we call the hook."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            assert [world.rank, 1, 2] == [1, 1, 3]
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        assert [world.rank, 1, 2] == [1, 1, 3]
+    """
+)
+def test_assertions_show_their_values(worlds) -> None:
+    """Assertion rewriting hooks on the protocol, which is why we call the hook."""
     assert "At index" in worlds.stdout
 
 
@@ -123,35 +123,35 @@ def test_warnings_of_ranks_are_in_the_summary_once(run_worlds) -> None:
     assert "DeprecationWarning: old call" in worlds.stdout
 
 
-def test_filterwarnings_holds_in_the_ranks(run_worlds) -> None:
-    """An error filter turns a rank's warning into its failure."""
-    worlds = run_worlds(
-        """
-        import pytest, warnings
+@pytest.mark.program(
+    """
+    import pytest, warnings
 
-        @pytest.mark.filterwarnings("error")
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank:
-                warnings.warn("old call", DeprecationWarning)
-        """
-    )
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        if world.rank:
+            warnings.warn("old call", DeprecationWarning)
+    """
+)
+def test_filterwarnings_holds_in_the_ranks(worlds) -> None:
+    """An error filter turns a rank's warning into its failure."""
     assert "rank 1: DeprecationWarning: old call" in worlds.stdout
 
 
-def test_warnings_as_errors_do_not_disturb_the_harness(run_worlds) -> None:
-    """-W error: neither the fork nor anything else of ours warns."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world, tmp_path):
-            world.barrier()
-        """,
-        "-W",
-        "error",
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world, tmp_path):
+        world.barrier()
+    """,
+    "-W",
+    "error",
+)
+def test_warnings_as_errors_do_not_disturb_the_harness(worlds) -> None:
+    """-W error: neither the fork nor anything else of ours warns."""
     worlds.run.assert_outcomes(passed=1)
 
 
@@ -250,19 +250,19 @@ def test_output_of_a_failed_test_is_in_its_report(run_worlds) -> None:
     assert worlds.stdout.count("\neven\n") == 1
 
 
-def test_output_survives_a_kill(run_worlds) -> None:
-    """What a rank printed before it died is what the reader needs most."""
-    worlds = run_worlds(
-        """
-        import os, pytest
+@pytest.mark.program(
+    """
+    import os, pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank:
-                print("last words")
-                os.kill(os.getpid(), 9)
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        if world.rank:
+            print("last words")
+            os.kill(os.getpid(), 9)
+    """
+)
+def test_output_survives_a_kill(worlds) -> None:
+    """What a rank printed before it died is what the reader needs most."""
     assert "last words" in worlds.stdout
 
 
@@ -303,39 +303,39 @@ def test_nothing_of_another_world_is_inherited(run_worlds, monkeypatch: pytest.M
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_the_rendezvous_port_is_held_for_the_world(run_worlds) -> None:
-    """Nobody else is given it, and the primary can still listen on it."""
-    worlds = run_worlds(
-        """
-        import os, pytest, socket
+@pytest.mark.program(
+    """
+    import os, pytest, socket
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            port = int(os.environ["MASTER_PORT"])
-            strangers = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
-            assert port not in [each.getsockname()[1] for each in strangers]
-            if world.is_primary:
-                listener = socket.create_server(("127.0.0.1", port))
-            world.barrier()
-            socket.create_connection(("127.0.0.1", port)).close()
-            world.barrier()
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        port = int(os.environ["MASTER_PORT"])
+        strangers = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
+        assert port not in [each.getsockname()[1] for each in strangers]
+        if world.is_primary:
+            listener = socket.create_server(("127.0.0.1", port))
+        world.barrier()
+        socket.create_connection(("127.0.0.1", port)).close()
+        world.barrier()
+    """
+)
+def test_the_rendezvous_port_is_held_for_the_world(worlds) -> None:
+    """Nobody else is given it, and the primary can still listen on it."""
     worlds.run.assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("stop", ["breakpoint()", "world.breakpoint()", "pytest.set_trace()"])
-def test_a_breakpoint_without_a_terminal_is_an_error(run_worlds, stop: str) -> None:
-    """A debugger that nobody can type into would be a hang."""
-    worlds = run_worlds(
-        f"""
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            {stop}
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        $stop
+    """
+)
+def test_a_breakpoint_without_a_terminal_is_an_error(worlds, stop: str) -> None:
+    """A debugger that nobody can type into would be a hang."""
     assert "NoTerminalError: the debugger in a rank needs a terminal" in worlds.stdout
     assert "test_worlds.py:5" in worlds.stdout
 
@@ -355,87 +355,87 @@ def test_a_breakpoint_under_xdist_is_an_error(run_worlds) -> None:
     assert "Run pytest in a terminal, without -n." in worlds.stdout
 
 
-def test_pytest_exit_in_a_rank_fails_the_test(run_worlds) -> None:
-    """It leaves pytest's protocol in the rank, and is told all the same."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank:
-                pytest.exit("enough")
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        if world.rank:
+            pytest.exit("enough")
+    """
+)
+def test_pytest_exit_in_a_rank_fails_the_test(worlds) -> None:
+    """It leaves pytest's protocol in the rank, and is told all the same."""
     assert "rank 1: Exit: enough" in worlds.stdout
 
 
-def test_an_exception_that_cannot_be_printed_is_told(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+
+    class Unprintable(Exception):
+        def __init__(self, a, b): pass
+        def __str__(self): raise RuntimeError("no")
+        __repr__ = __str__
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        raise Unprintable(1, 2)
+    """
+)
+def test_an_exception_that_cannot_be_printed_is_told(worlds) -> None:
     """Neither str() nor pickle of a user's exception is relied on."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        class Unprintable(Exception):
-            def __init__(self, a, b): pass
-            def __str__(self): raise RuntimeError("no")
-            __repr__ = __str__
-
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            raise Unprintable(1, 2)
-        """
-    )
     worlds.run.assert_outcomes(failed=1)
     assert "ranks 0,1: Unprintable: <its str() raises RuntimeError>" in worlds.stdout
 
 
-def test_barrier_works_in_fixture_teardown(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.fixture
+    def data(world):
+        yield
+        world.barrier("closing")
+
+    @pytest.mark.multihost(ranks=3)
+    def test_it(data):
+        pass
+    """
+)
+def test_barrier_works_in_fixture_teardown(worlds) -> None:
     """Ranks that have left the test body take part again when they tear down together."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        @pytest.fixture
-        def data(world):
-            yield
-            world.barrier("closing")
-
-        @pytest.mark.multihost(ranks=3)
-        def test_it(data):
-            pass
-        """
-    )
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_ranks_that_wait_for_different_things_are_released(run_worlds) -> None:
-    """All wait, each for something else: the harness's own operations cannot hang a world."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            world.barrier("a" if world.rank else "b")
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        world.barrier("a" if world.rank else "b")
+    """
+)
+def test_ranks_that_wait_for_different_things_are_released(worlds) -> None:
+    """All wait, each for something else: the harness's own operations cannot hang a world."""
     assert "rank 0 is in barrier 'b'; rank 1 is in barrier 'a'" in worlds.stdout
 
 
-def test_gather_takes_large_and_odd_objects(run_worlds) -> None:
-    """20 MB from each rank, and what only pickle can carry."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            parts = world.gather(bytes([world.rank]) * 20_000_000)
-            assert [part[-1] for part in parts] == [0, 1, 2]
-            assert world.gather({world.rank, (1, None)})[2] == {2, (1, None)}
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        parts = world.gather(bytes([world.rank]) * 20_000_000)
+        assert [part[-1] for part in parts] == [0, 1, 2]
+        assert world.gather({world.rank, (1, None)})[2] == {2, (1, None)}
+    """
+)
+def test_gather_takes_large_and_odd_objects(worlds) -> None:
+    """20 MB from each rank, and what only pickle can carry."""
     worlds.run.assert_outcomes(passed=1)
 
 

@@ -202,19 +202,19 @@ def test_a_module_level_jax_array_works(run_worlds) -> None:
     assert "jax has initialised its backend" in worlds.stdout
 
 
-def test_a_module_level_look_for_a_gpu_works(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest, torch
+
+    HAS_GPU = torch.cuda.is_available()
+
+    @pytest.mark.multihost(ranks=2, backend="gloo")
+    def test_it(world):
+        torch.distributed.barrier()
+    """
+)
+def test_a_module_level_look_for_a_gpu_works(worlds) -> None:
     """Without a GPU it opens no driver, so the controller may be forked all the same."""
-    worlds = run_worlds(
-        """
-        import pytest, torch
-
-        HAS_GPU = torch.cuda.is_available()
-
-        @pytest.mark.multihost(ranks=2, backend="gloo")
-        def test_it(world):
-            torch.distributed.barrier()
-        """
-    )
     worlds.run.assert_outcomes(passed=1)
 
 
@@ -343,59 +343,59 @@ def test_env_is_in_place_before_the_interpreter_starts(run_worlds) -> None:
     assert worlds.output("test_it", 0) == worlds.output("test_it", 1)
 
 
-def test_a_test_that_a_rank_collects_differently_is_an_error_that_says_so(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import os, pytest
+
+    @pytest.mark.parametrize("x", [os.getpid()])
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world, x):
+        pass
+
+    @pytest.mark.multihost(ranks=2)
+    def test_next(world):
+        pass
+    """,
+    "--multihost-launch=server",
+)
+def test_a_test_that_a_rank_collects_differently_is_an_error_that_says_so(worlds) -> None:
     """A random value in an id: the server's collection has no such test."""
-    worlds = run_worlds(
-        """
-        import os, pytest
-
-        @pytest.mark.parametrize("x", [os.getpid()])
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world, x):
-            pass
-
-        @pytest.mark.multihost(ranks=2)
-        def test_next(world):
-            pass
-        """,
-        "--multihost-launch=server",
-    )
     worlds.run.assert_outcomes(errors=1, passed=1)
     assert "the rank did not collect the test that the controller has collected" in worlds.stdout
     assert "Make collection depend on nothing that differs between processes" in worlds.stdout
 
 
-def test_a_module_that_a_rank_cannot_import_is_an_error_that_says_so(run_worlds) -> None:
-    """The rank's log has pytest's own words."""
-    worlds = run_worlds(
-        """
-        import os, pytest
-        assert "PYTEST_MULTIHOST_RANK" not in os.environ, "not here"
+@pytest.mark.program(
+    """
+    import os, pytest
+    assert "PYTEST_MULTIHOST_RANK" not in os.environ, "not here"
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            pass
-        """,
-        "--multihost-launch=spawn",
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        pass
+    """,
+    "--multihost-launch=spawn",
+)
+def test_a_module_that_a_rank_cannot_import_is_an_error_that_says_so(worlds) -> None:
+    """The rank's log has pytest's own words."""
     worlds.run.assert_outcomes(errors=1)
     assert "the rank could not collect the test" in worlds.stdout
     assert "AssertionError: not here" in worlds.stdout
 
 
-def test_a_server_that_cannot_collect_says_why(run_worlds) -> None:
-    """What pytest said in the server is in the report of the test."""
-    worlds = run_worlds(
-        """
-        import os, pytest
-        assert "PYTEST_MULTIHOST_SERVER" not in os.environ, "not here"
+@pytest.mark.program(
+    """
+    import os, pytest
+    assert "PYTEST_MULTIHOST_SERVER" not in os.environ, "not here"
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            pass
-        """,
-        "--multihost-launch=server",
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        pass
+    """,
+    "--multihost-launch=server",
+)
+def test_a_server_that_cannot_collect_says_why(worlds) -> None:
+    """What pytest said in the server is in the report of the test."""
     worlds.run.assert_outcomes(errors=1)
     assert "the rank could not collect the test" in worlds.stdout
     assert "AssertionError: not here" in worlds.stdout
@@ -491,50 +491,50 @@ def test_what_the_server_loads_is_there_in_every_rank(
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_tests_that_are_no_worlds_run_in_an_unsound_controller(run_worlds) -> None:
-    """Nothing is forked, so nothing is looked at."""
-    worlds = run_worlds(
-        """
-        import threading, time
+@pytest.mark.program(
+    """
+    import threading, time
 
-        def test_it():
-            threading.Thread(target=time.sleep, args=(0.1,)).start()
-        """
-    )
+    def test_it():
+        threading.Thread(target=time.sleep, args=(0.1,)).start()
+    """
+)
+def test_tests_that_are_no_worlds_run_in_an_unsound_controller(worlds) -> None:
+    """Nothing is forked, so nothing is looked at."""
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_an_ordinary_test_may_start_what_it_likes_between_worlds(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest, threading, time
+
+    @pytest.mark.multihost(ranks=2)
+    def test_first(world):
+        world.barrier()
+
+    def test_plain():
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+
+    @pytest.mark.multihost(ranks=2)
+    def test_second(world):
+        assert threading.active_count() == 1
+    """
+)
+def test_an_ordinary_test_may_start_what_it_likes_between_worlds(worlds) -> None:
     """The server was forked before any test ran, so the next world is sound."""
-    worlds = run_worlds(
-        """
-        import pytest, threading, time
-
-        @pytest.mark.multihost(ranks=2)
-        def test_first(world):
-            world.barrier()
-
-        def test_plain():
-            threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
-
-        @pytest.mark.multihost(ranks=2)
-        def test_second(world):
-            assert threading.active_count() == 1
-        """
-    )
     worlds.run.assert_outcomes(passed=3)
 
 
-def test_the_log_of_a_spawned_rank_has_only_the_output_of_its_test(run_worlds) -> None:
-    """And not the header of the pytest that collects in it."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            print("mine")
-        """,
-        "--multihost-launch=spawn",
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        print("mine")
+    """,
+    "--multihost-launch=spawn",
+)
+def test_the_log_of_a_spawned_rank_has_only_the_output_of_its_test(worlds) -> None:
+    """And not the header of the pytest that collects in it."""
     assert [worlds.output("test_it", rank) for rank in (0, 1)] == ["mine\n", "mine\n"]

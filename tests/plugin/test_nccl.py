@@ -16,9 +16,9 @@ def test_it(world):
 """
 
 
-def test_too_few_gpus_is_a_skip_with_that_reason(run_worlds) -> None:
+@pytest.mark.program(SOURCE, "-rs")
+def test_too_few_gpus_is_a_skip_with_that_reason(worlds) -> None:
     """A laptop can run the suite, and the summary says what was left out."""
-    worlds = run_worlds(SOURCE, "-rs")
     worlds.run.assert_outcomes(skipped=1)
     assert f"nccl takes one GPU per rank: {MORE} ranks, {MORE - 1} GPU" in worlds.stdout
 
@@ -29,8 +29,8 @@ def test_too_few_gpus_can_be_made_a_failure(run_worlds, pytester: pytest.Pyteste
     run_worlds(SOURCE).run.assert_outcomes(failed=1)
 
 
-def test_counting_gpus_opens_no_driver(run_worlds) -> None:
+@pytest.mark.program(SOURCE + "\n@pytest.mark.multihost(ranks=2)\ndef test_next(world): pass\n")
+def test_counting_gpus_opens_no_driver(worlds) -> None:
     """The controller stays fit to be forked."""
-    worlds = run_worlds(SOURCE + "\n@pytest.mark.multihost(ranks=2)\ndef test_next(world): pass\n")
     worlds.run.assert_outcomes(skipped=1, passed=1)
     assert worlds.verdicts["test_next"]["launch"] == "fork"

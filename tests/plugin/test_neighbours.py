@@ -29,9 +29,9 @@ def test_plain():
 
 
 @pytest.mark.parametrize("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
-def test_xdist_runs_worlds_in_its_workers(run_worlds, dist: str) -> None:
+@pytest.mark.program(THREE, "-p", "xdist", "-n", "2", "--dist", "$dist")
+def test_xdist_runs_worlds_in_its_workers(worlds, dist: str) -> None:
     """Every --dist mode; a worker has threads, so its worlds come from a clean server."""
-    worlds = run_worlds(THREE, "-p", "xdist", "-n", "2", "--dist", dist)
     worlds.run.assert_outcomes(passed=2, failed=1)
     assert {verdict["launch"] for verdict in worlds.all_verdicts} == {"server"}
     assert {verdict["worker"] for verdict in worlds.all_verdicts} <= {"gw0", "gw1"}

@@ -303,9 +303,9 @@ def test_it():
 
 
 @needs_pytest((8, 4), "does not wait for a thread's exception")
-def test_a_thread_may_raise_after_the_test(run_worlds) -> None:
+@pytest.mark.program(LATE, "-W", "error")
+def test_a_thread_may_raise_after_the_test(worlds) -> None:
     """Plain pytest has it where the thread ends before pytest does: a few milliseconds."""
-    worlds = run_worlds(LATE, "-W", "error")
     worlds.run.assert_outcomes(passed=1, errors=1)
     assert "ZeroDivisionError" in worlds.stdout
 
@@ -327,9 +327,9 @@ def test_it(world):
 """
 
 
-def test_a_finalizer_that_blocks_in_the_last_collection_is_bounded(run_worlds) -> None:
+@pytest.mark.program(BLOCKS)
+def test_a_finalizer_that_blocks_in_the_last_collection_is_bounded(worlds) -> None:
     """By the deadline of the world, and the rank is named."""
-    worlds = run_worlds(BLOCKS)
     worlds.run.assert_outcomes(failed=1)
     verdict = worlds.verdicts["test_it"]
     assert verdict["outcome"] == "hung"

@@ -55,11 +55,9 @@ class Thing(Base):
 """
 
 
-def test_a_fault_strikes_functions_of_every_kind_before_and_after(run_worlds) -> None:
-    """They return what they did before and after it; only the second call is struck."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @planned(at.call("test_worlds:work", when="after"))
 def test_after(world):
     with pytest.raises(Planned):
@@ -124,18 +122,18 @@ def put_back(world):
     assert not any(hasattr(each, "__wrapped__") for each in (work, *kept))
     assert "inherited" not in vars(Thing)
 """
-    )
+)
+def test_a_fault_strikes_functions_of_every_kind_before_and_after(worlds) -> None:
+    """They return what they did before and after it; only the second call is struck."""
     worlds.run.assert_outcomes(passed=8)
     for verdict in worlds.all_verdicts:
         [fault] = verdict["faults"]
         assert [len(times) for times in fault["fired"].values()] == [1, 1], verdict["nodeid"]
 
 
-def test_a_fault_strikes_before_a_collective_is_entered(run_worlds) -> None:
-    """Torch's and jax's, by number and by name; the next one works, so none was left half-way."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 def with_backend(backend, point):
     return lambda test: pytest.mark.multihost(backend=backend)(planned(point)(test))
 
@@ -174,8 +172,10 @@ def test_jax_any(world):
     multihost_utils.sync_global_devices("a")
     with pytest.raises(Planned):
         multihost_utils.sync_global_devices("b")
-""",
-    )
+"""
+)
+def test_a_fault_strikes_before_a_collective_is_entered(worlds) -> None:
+    """Torch's and jax's, by number and by name; the next one works, so none was left half-way."""
     worlds.run.assert_outcomes(passed=4)
 
 
@@ -213,12 +213,10 @@ def put_back(world):
 """
 
 
-def test_a_fault_strikes_the_call_on_a_file_that_is_named(run_worlds) -> None:
-    """Other calls on the file, calls on other files and other ranks are as ever."""
-    worlds = run_worlds(
-        HEAD
-        + FILES
-        + """
+@pytest.mark.program(
+    HEAD
+    + FILES
+    + """
 @on("stat")
 def test_stat(world, folder):
     (folder.parent / "spared" / "a").stat()
@@ -299,17 +297,17 @@ def test_open_relative_to_a_folder(world, folder):
         os.close(os.open("a", os.O_RDONLY, dir_fd=descriptor))
     os.close(descriptor)
 """
-    )
+)
+def test_a_fault_strikes_the_call_on_a_file_that_is_named(worlds) -> None:
+    """Other calls on the file, calls on other files and other ranks are as ever."""
     worlds.run.assert_outcomes(passed=13)
     assert {tuple(each["faults"][0]["fired"]) for each in worlds.all_verdicts} == {("1",)}
 
 
-def test_a_fault_strikes_where_torch_writes_and_where_a_store_is_used(run_worlds) -> None:
-    """And where objects are gathered, which also counts as the collectives that it is made of."""
-    worlds = run_worlds(
-        HEAD
-        + FILES
-        + """
+@pytest.mark.program(
+    HEAD
+    + FILES
+    + """
 import torch, torch.distributed as dist
 
 def at_operation(name, nth=1):
@@ -364,15 +362,15 @@ def test_any_counts_collectives_alone(world, tmp_path):
         if world.rank:
             dist.barrier()
 """
-    )
+)
+def test_a_fault_strikes_where_torch_writes_and_where_a_store_is_used(worlds) -> None:
+    """And where objects are gathered, which also counts as the collectives that it is made of."""
     worlds.run.assert_outcomes(passed=6)
 
 
-def test_a_fault_strikes_where_a_batch_is_drawn(run_worlds) -> None:
-    """From generators, iterators, loaders, their classes; what is drawn is what it was."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 class Loader:
     batches = 3
     def __iter__(self):
@@ -465,8 +463,10 @@ def test_torch(world):
     assert [*zip(range(1), DataLoader(range(4), batch_size=2))][0][1].tolist() == [0, 1]
     with pytest.raises(Planned):
         [*DataLoader(range(4), batch_size=2)]
-""",
-    )
+"""
+)
+def test_a_fault_strikes_where_a_batch_is_drawn(worlds) -> None:
+    """From generators, iterators, loaders, their classes; what is drawn is what it was."""
     worlds.run.assert_outcomes(passed=7)
 
 
@@ -624,12 +624,8 @@ def test_it(world, tmp_path):
     assert line.split("  ")[2:] == ["at.io('*/test_it0/a', call='stat')"]
 
 
-def test_calls_that_are_asked_for_and_loaders_that_are_imported_late_are_recorded(
-    run_worlds,
-) -> None:
-    """Each call of a function that a sweep is to change, and each batch."""
-    worlds = run_worlds(
-        """
+@pytest.mark.program(
+    """
 import pytest
 
 def should_stop(step):
@@ -649,20 +645,22 @@ def test_it(world):
         if should_stop(step):
             break
 """,
-        "--multihost-points",
-        "--multihost-sweep",
-    )
+    "--multihost-points",
+    "--multihost-sweep",
+)
+def test_calls_that_are_asked_for_and_loaders_that_are_imported_late_are_recorded(
+    worlds,
+) -> None:
+    """Each call of a function that a sweep is to change, and each batch."""
     stop = "at.call('test_worlds:should_stop')"
     batch = "at.batch('torch.utils.data:DataLoader')"
     assert ", ".join([batch, stop] * 3) in worlds.stdout
     assert "at.batch('test_worlds:examples')" in worlds.stdout
 
 
-def test_an_operation_fails_with_what_its_runtime_raises(run_worlds) -> None:
-    """So that code which handles that error is seen to do so; nobody has entered it."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import torch, torch.distributed as dist
 
 def failing(op, backend, **more):
@@ -708,16 +706,16 @@ def test_jax(world):
         with pytest.raises(jax.errors.JaxRuntimeError):
             sync_global_devices("a")
 """
-    )
+)
+def test_an_operation_fails_with_what_its_runtime_raises(worlds) -> None:
+    """So that code which handles that error is seen to do so; nobody has entered it."""
     worlds.run.assert_outcomes(passed=5)
 
 
-def test_a_fault_strikes_where_native_code_opens_files(run_worlds) -> None:
-    """Of safetensors, imported by name or not, and of tensorstore, by which orbax writes."""
-    worlds = run_worlds(
-        HEAD
-        + FILES
-        + """
+@pytest.mark.program(
+    HEAD
+    + FILES
+    + """
 import numpy, tensorstore
 from safetensors.numpy import load_file, save_file
 
@@ -754,7 +752,9 @@ def test_tensorstore_write(world, folder):
         store[:1].write([3]).result()
     assert store.read().result().tolist() in ([1, 2], [3, 2])
 """
-    )
+)
+def test_a_fault_strikes_where_native_code_opens_files(worlds) -> None:
+    """Of safetensors, imported by name or not, and of tensorstore, by which orbax writes."""
     worlds.run.assert_outcomes(passed=4)
 
 

@@ -7,20 +7,20 @@ import json
 import pytest
 
 
-def test_a_test_passes_when_every_rank_passes(run_worlds) -> None:
-    """One pytest report per test, whatever the number of ranks."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=4)
-        def test_it(world, tmp_path, shared_tmp_path):
-            assert (world.size, world.is_primary) == (4, world.rank == 0)
-            assert len(set(world.gather(tmp_path))) == 4
-            assert len(set(world.gather(shared_tmp_path))) == 1
-            assert world.broadcast(world.rank + 10) == 10
-        """
-    )
+    @pytest.mark.multihost(ranks=4)
+    def test_it(world, tmp_path, shared_tmp_path):
+        assert (world.size, world.is_primary) == (4, world.rank == 0)
+        assert len(set(world.gather(tmp_path))) == 4
+        assert len(set(world.gather(shared_tmp_path))) == 1
+        assert world.broadcast(world.rank + 10) == 10
+    """
+)
+def test_a_test_passes_when_every_rank_passes(worlds) -> None:
+    """One pytest report per test, whatever the number of ranks."""
     worlds.run.assert_outcomes(passed=1)
     assert [rank["outcome"] for rank in worlds.verdicts["test_it"]["rank_results"]] == [
         "passed"
@@ -28,17 +28,17 @@ def test_a_test_passes_when_every_rank_passes(run_worlds) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_test_fails_when_any_one_rank_fails(run_worlds, rank: int) -> None:
-    """Which rank fails makes no difference; torch's own harness asks only rank 0."""
-    worlds = run_worlds(
-        f"""
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            assert world.rank != {rank}
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        assert world.rank != $rank
+    """
+)
+def test_a_test_fails_when_any_one_rank_fails(worlds, rank: int) -> None:
+    """Which rank fails makes no difference; torch's own harness asks only rank 0."""
     worlds.run.assert_outcomes(failed=1)
     assert f"rank {rank}: AssertionError" in worlds.stdout
     assert worlds.verdicts["test_it"]["outcome"] == "failed"
@@ -54,76 +54,76 @@ WAYS_TO_LEAVE = {
 
 
 @pytest.mark.parametrize("leave", WAYS_TO_LEAVE)
-def test_a_rank_that_leaves_without_a_report_fails_the_test(run_worlds, leave: str) -> None:
+@pytest.mark.program(
+    """
+    import ctypes, os, pytest
+
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank == 1:
+            $leave
+
+    @pytest.mark.multihost(ranks=3)
+    def test_next(world):
+        world.barrier()
+    """
+)
+def test_a_rank_that_leaves_without_a_report_fails_the_test(worlds, leave: str) -> None:
     """An exit code of 0 is no result: only a report is."""
-    worlds = run_worlds(
-        f"""
-        import ctypes, os, pytest
-
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank == 1:
-                {leave}
-
-        @pytest.mark.multihost(ranks=3)
-        def test_next(world):
-            world.barrier()
-        """
-    )
     worlds.run.assert_outcomes(failed=1, passed=1)
     verdict = worlds.verdicts["test_it"]
     assert (verdict["outcome"], verdict["rank_results"][1]["outcome"]) == ("crashed", "crashed")
     assert f"rank 1: {WAYS_TO_LEAVE[leave]}" in worlds.stdout
 
 
-def test_sys_exit_in_a_rank_fails_the_test(run_worlds) -> None:
-    """sys.exit(0) is an exception that nobody expected, as in ordinary pytest."""
-    worlds = run_worlds(
-        """
-        import pytest, sys
+@pytest.mark.program(
+    """
+    import pytest, sys
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank == 1:
-                sys.exit(0)
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        if world.rank == 1:
+            sys.exit(0)
+    """
+)
+def test_sys_exit_in_a_rank_fails_the_test(worlds) -> None:
+    """sys.exit(0) is an exception that nobody expected, as in ordinary pytest."""
     worlds.run.assert_outcomes(failed=1)
     assert "rank 1: SystemExit" in worlds.stdout
 
 
-def test_a_rank_that_dies_in_its_exit_handlers_fails_the_test(run_worlds) -> None:
-    """A report was sent, but a process that crashes on leaving is not fine."""
-    worlds = run_worlds(
-        """
-        import atexit, os, pytest
+@pytest.mark.program(
+    """
+    import atexit, os, pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank == 1:
-                atexit.register(os.abort)
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        if world.rank == 1:
+            atexit.register(os.abort)
+    """
+)
+def test_a_rank_that_dies_in_its_exit_handlers_fails_the_test(worlds) -> None:
+    """A report was sent, but a process that crashes on leaving is not fine."""
     worlds.run.assert_outcomes(failed=1)
     verdict = worlds.verdicts["test_it"]["rank_results"][1]
     assert (verdict["outcome"], verdict["phase"]) == ("crashed", "shutdown")
 
 
-def test_the_first_failure_in_time_is_the_headline(run_worlds) -> None:
-    """Rank 2 fails first, rank 0 half a second later: the short summary names rank 2."""
-    worlds = run_worlds(
-        """
-        import pytest, time
+@pytest.mark.program(
+    """
+    import pytest, time
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank == 2:
-                raise ValueError("the cause")
-            if world.rank == 0:
-                time.sleep(0.5)
-                raise KeyError("later")
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank == 2:
+            raise ValueError("the cause")
+        if world.rank == 0:
+            time.sleep(0.5)
+            raise KeyError("later")
+    """
+)
+def test_the_first_failure_in_time_is_the_headline(worlds) -> None:
+    """Rank 2 fails first, rank 0 half a second later: the short summary names rank 2."""
     assert "FAILED test_worlds.py::test_it - rank 2: ValueError: the cause" in worlds.stdout
     outcomes = [rank["outcome"] for rank in worlds.verdicts["test_it"]["rank_results"]]
     assert outcomes == ["failed", "passed", "failed"]
@@ -144,44 +144,44 @@ def test_identical_failures_are_shown_once_with_their_ranks(run_worlds) -> None:
     assert "ranks 0-3: AssertionError: same everywhere" in worlds.stdout
 
 
-def test_a_failure_that_only_follows_is_collateral(run_worlds) -> None:
-    """Ranks released from a barrier because another failed are not to blame."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank == 1:
-                raise ValueError("the cause")
-            world.barrier("commit")
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank == 1:
+            raise ValueError("the cause")
+        world.barrier("commit")
+    """
+)
+def test_a_failure_that_only_follows_is_collateral(worlds) -> None:
+    """Ranks released from a barrier because another failed are not to blame."""
     outcomes = [rank["outcome"] for rank in worlds.verdicts["test_it"]["rank_results"]]
     assert outcomes == ["collateral", "failed", "collateral"]
     assert "barrier 'commit' can never complete: rank 1 raised ValueError" in worlds.stdout
 
 
-def test_a_world_that_overruns_its_timeout_is_hung_and_shows_every_stack(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest, threading, time
+
+    def stuck_read():
+        time.sleep(600)
+
+    @pytest.mark.multihost(ranks=3, timeout=1)
+    def test_it(world):
+        if world.rank == 1:
+            stuck_read()
+        threading.Event().wait()
+
+    @pytest.mark.multihost(ranks=3)
+    def test_next(world):
+        world.barrier()
+    """
+)
+def test_a_world_that_overruns_its_timeout_is_hung_and_shows_every_stack(worlds) -> None:
     """The next test runs normally, and the file names each rank's line."""
-    worlds = run_worlds(
-        """
-        import pytest, threading, time
-
-        def stuck_read():
-            time.sleep(600)
-
-        @pytest.mark.multihost(ranks=3, timeout=1)
-        def test_it(world):
-            if world.rank == 1:
-                stuck_read()
-            threading.Event().wait()
-
-        @pytest.mark.multihost(ranks=3)
-        def test_next(world):
-            world.barrier()
-        """
-    )
     worlds.run.assert_outcomes(failed=1, passed=1)
     verdict = worlds.verdicts["test_it"]
     assert (verdict["outcome"], verdict["ended_by"]) == ("hung", "harness")
@@ -190,36 +190,36 @@ def test_a_world_that_overruns_its_timeout_is_hung_and_shows_every_stack(run_wor
         assert "test_it" in (worlds.directory("test_it") / f"rank-{rank}.stacks").read_text()
 
 
-def test_a_stopped_rank_is_dumped_and_ended(run_worlds) -> None:
-    """A stopped process answers no signal and ignores SIGTERM; torch's harness never ends."""
-    worlds = run_worlds(
-        """
-        import os, pytest, signal
+@pytest.mark.program(
+    """
+    import os, pytest, signal
 
-        @pytest.mark.multihost(ranks=2, timeout=1)
-        def test_it(world):
-            if world.rank == 1:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            world.barrier()
-        """
-    )
+    @pytest.mark.multihost(ranks=2, timeout=1)
+    def test_it(world):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        world.barrier()
+    """
+)
+def test_a_stopped_rank_is_dumped_and_ended(worlds) -> None:
+    """A stopped process answers no signal and ignores SIGTERM; torch's harness never ends."""
     assert worlds.verdicts["test_it"]["outcome"] == "hung"
     assert "test_it" in (worlds.directory("test_it") / "rank-1.stacks").read_text()
 
 
-def test_a_rank_that_holds_the_interpreter_lock_is_dumped_and_ended(run_worlds) -> None:
-    """No Python code runs in such a rank, neither a signal handler nor a thread."""
-    worlds = run_worlds(
-        """
-        import ctypes, pytest
+@pytest.mark.program(
+    """
+    import ctypes, pytest
 
-        @pytest.mark.multihost(ranks=2, timeout=1)
-        def test_it(world):
-            if world.rank == 1:
-                ctypes.PyDLL(None).sleep(600)
-            world.barrier()
-        """
-    )
+    @pytest.mark.multihost(ranks=2, timeout=1)
+    def test_it(world):
+        if world.rank == 1:
+            ctypes.PyDLL(None).sleep(600)
+        world.barrier()
+    """
+)
+def test_a_rank_that_holds_the_interpreter_lock_is_dumped_and_ended(worlds) -> None:
+    """No Python code runs in such a rank, neither a signal handler nor a thread."""
     assert worlds.verdicts["test_it"]["outcome"] == "hung"
     assert "test_it" in (worlds.directory("test_it") / "rank-1.stacks").read_text()
 
@@ -253,35 +253,35 @@ def test_start_up_has_a_clock_of_its_own(run_worlds, pytester: pytest.Pytester) 
     assert "start-up took longer than 1 s: rank 1 not ready" in worlds.stdout
 
 
-def test_a_forked_child_that_returns_from_the_test_does_not_report(run_worlds) -> None:
-    """It would tear the rank's frames apart; it is ended, and the rank's own result stands."""
-    worlds = run_worlds(
-        """
-        import os, pytest
+@pytest.mark.program(
+    """
+    import os, pytest
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            pid = os.fork()
-            if pid:
-                os.waitpid(pid, 0)
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+    """
+)
+def test_a_forked_child_that_returns_from_the_test_does_not_report(worlds) -> None:
+    """It would tear the rank's frames apart; it is ended, and the rank's own result stands."""
     worlds.run.assert_outcomes(passed=1)
     assert "a forked child of this rank returned from the test" in worlds.output("test_it", 0)
 
 
-def test_what_a_rank_leaves_behind_is_ended_and_named(run_worlds) -> None:
-    """A grandchild in a session of its own is out of reach of signals to the rank's group."""
-    worlds = run_worlds(
-        """
-        import pytest, subprocess
+@pytest.mark.program(
+    """
+    import pytest, subprocess
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            subprocess.Popen(["sleep", "611"], start_new_session=True)
-            assert world.rank != 1
-        """
-    )
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        subprocess.Popen(["sleep", "611"], start_new_session=True)
+        assert world.rank != 1
+    """
+)
+def test_what_a_rank_leaves_behind_is_ended_and_named(worlds) -> None:
+    """A grandchild in a session of its own is out of reach of signals to the rank's group."""
     assert "processes left behind by ranks, and ended: sleep 611" in worlds.stdout
 
 
@@ -318,18 +318,18 @@ def test_the_verdict_is_complete(run_worlds) -> None:
     assert rank["peak_rss_bytes"] > 1_000_000
 
 
-def test_who_left_before_a_barrier_of_the_world_is_named(run_worlds) -> None:
-    """The barrier ended with an error in the others: they were waiting in it for that rank."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank != 2:
-                world.barrier()
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank != 2:
+            world.barrier()
+    """
+)
+def test_who_left_before_a_barrier_of_the_world_is_named(worlds) -> None:
+    """The barrier ended with an error in the others: they were waiting in it for that rank."""
     worlds.run.assert_outcomes(failed=1)
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["kind"], diagnosis["culprits"]) == ("finished", [2])

@@ -26,19 +26,21 @@ def sizes(worlds) -> dict[str, int]:
     return {name: verdict["world_size"] for name, verdict in worlds.verdicts.items()}
 
 
-def test_a_bare_marker_means_two_ranks(run_worlds) -> None:
+@pytest.mark.program(SIZES)
+def test_a_bare_marker_means_two_ranks(worlds) -> None:
     """One rank would test nothing, and two are the cheapest world."""
-    assert sizes(run_worlds(SIZES)) == {"test_bare": 2, "test_fixed": 3}
+    assert sizes(worlds) == {"test_bare": 2, "test_fixed": 3}
 
 
-def test_ranks_on_the_command_line_fill_in(run_worlds) -> None:
+@pytest.mark.program(SIZES, "--ranks", "4")
+def test_ranks_on_the_command_line_fill_in(worlds) -> None:
     """The command line decides for tests that do not fix their own number."""
-    assert sizes(run_worlds(SIZES, "--ranks", "4")) == {"test_bare": 4, "test_fixed": 3}
+    assert sizes(worlds) == {"test_bare": 4, "test_fixed": 3}
 
 
-def test_several_ranks_on_the_command_line_parametrize(run_worlds) -> None:
+@pytest.mark.program(SIZES, "--ranks", "1,2,4")
+def test_several_ranks_on_the_command_line_parametrize(worlds) -> None:
     """Each size is a test of its own, with the size at the end of its id."""
-    worlds = run_worlds(SIZES, "--ranks", "1,2,4")
     assert sizes(worlds) == {
         "test_bare[1]": 1,
         "test_bare[2]": 2,
@@ -92,18 +94,18 @@ def test_a_list_in_pyproject_is_a_usage_error_that_says_what_to_write(
     assert 'write "1,4"' in worlds.run.stderr.str()
 
 
-def test_axes_with_several_values_come_last_in_the_id(run_worlds) -> None:
-    """The test's own parameters keep their place; an axis with one value has no part."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.parametrize("mode", ["a", "b"])
-        @pytest.mark.multihost(ranks=[1, 2], backend=["none"])
-        def test_it(world, mode):
-            assert mode in "ab"
-        """
-    )
+    @pytest.mark.parametrize("mode", ["a", "b"])
+    @pytest.mark.multihost(ranks=[1, 2], backend=["none"])
+    def test_it(world, mode):
+        assert mode in "ab"
+    """
+)
+def test_axes_with_several_values_come_last_in_the_id(worlds) -> None:
+    """The test's own parameters keep their place; an axis with one value has no part."""
     assert list(worlds.verdicts) == [
         "test_it[a-1]",
         "test_it[a-2]",
@@ -112,26 +114,26 @@ def test_axes_with_several_values_come_last_in_the_id(run_worlds) -> None:
     ]
 
 
-def test_markers_merge_from_outermost_to_innermost(run_worlds) -> None:
-    """Each key is decided by the innermost marker that names it."""
-    worlds = run_worlds(
-        """
-        import pytest
-        pytestmark = pytest.mark.multihost(ranks=3, timeout=50)
+@pytest.mark.program(
+    """
+    import pytest
+    pytestmark = pytest.mark.multihost(ranks=3, timeout=50)
 
-        @pytest.mark.multihost(2)
-        class TestIt:
-            def test_class(self, world):
-                pass
-
-            @pytest.mark.multihost(ranks=1)
-            def test_function(self, world):
-                pass
-
-        def test_module(world):
+    @pytest.mark.multihost(2)
+    class TestIt:
+        def test_class(self, world):
             pass
-        """
-    )
+
+        @pytest.mark.multihost(ranks=1)
+        def test_function(self, world):
+            pass
+
+    def test_module(world):
+        pass
+    """
+)
+def test_markers_merge_from_outermost_to_innermost(worlds) -> None:
+    """Each key is decided by the innermost marker that names it."""
     assert sizes(worlds) == {"test_class": 2, "test_function": 1, "test_module": 3}
 
 
@@ -250,60 +252,60 @@ def test_it(world, n): pass
     assert run_worlds(source, *shlex.split(command)).verdicts["test_it[a]"]["world_size"] == 3
 
 
-def test_mode_auto_makes_every_function_a_world(run_worlds) -> None:
-    """Except those that say no, and doctests."""
-    worlds = run_worlds(
-        """
-        import pytest, unittest
+@pytest.mark.program(
+    """
+    import pytest, unittest
 
-        def test_function():
-            '''
-            >>> 1 + 1
-            2
-            '''
+    def test_function():
+        '''
+        >>> 1 + 1
+        2
+        '''
 
-        class TestCase(unittest.TestCase):
-            def test_method(self):
-                pass
-
-        @pytest.mark.no_multihost
-        def test_alone():
+    class TestCase(unittest.TestCase):
+        def test_method(self):
             pass
-        """,
-        "--multihost-mode=auto",
-        "--doctest-modules",
-    )
+
+    @pytest.mark.no_multihost
+    def test_alone():
+        pass
+    """,
+    "--multihost-mode=auto",
+    "--doctest-modules",
+)
+def test_mode_auto_makes_every_function_a_world(worlds) -> None:
+    """Except those that say no, and doctests."""
     worlds.run.assert_outcomes(passed=4)
     assert sizes(worlds) == {"test_function": 2, "test_method": 2}
 
 
-def test_a_test_case_method_has_its_world(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest, unittest
+    from pytest_multihost import current_world
+
+    @pytest.mark.multihost(ranks=3)
+    class TestIt(unittest.TestCase):
+        @classmethod
+        def setUpClass(cls):
+            cls.rank = current_world().rank
+
+        def setUp(self):
+            current_world().barrier("setUp")
+
+        def test_pass(self):
+            self.assertEqual(current_world().gather(self.rank), [0, 1, 2])
+
+        def test_fail(self):
+            self.assertNotEqual(current_world().rank, 2)
+
+        @unittest.skip("no")
+        def test_skip(self):
+            pass
+    """
+)
+def test_a_test_case_method_has_its_world(worlds) -> None:
     """Unittest methods take no fixtures; current_world() gives them what the fixture would."""
-    worlds = run_worlds(
-        """
-        import pytest, unittest
-        from pytest_multihost import current_world
-
-        @pytest.mark.multihost(ranks=3)
-        class TestIt(unittest.TestCase):
-            @classmethod
-            def setUpClass(cls):
-                cls.rank = current_world().rank
-
-            def setUp(self):
-                current_world().barrier("setUp")
-
-            def test_pass(self):
-                self.assertEqual(current_world().gather(self.rank), [0, 1, 2])
-
-            def test_fail(self):
-                self.assertNotEqual(current_world().rank, 2)
-
-            @unittest.skip("no")
-            def test_skip(self):
-                pass
-        """
-    )
     worlds.run.assert_outcomes(passed=1, failed=1, skipped=1)
     assert "rank 2: AssertionError: 2 == 2" in worlds.stdout
 
@@ -339,9 +341,9 @@ def test_a_marker_added_late_works(run_worlds, pytester: pytest.Pytester) -> Non
     assert sizes(run_worlds("def test_it(world): world.barrier()")) == {"test_it": 3}
 
 
-def test_outside_a_world_the_fixture_says_what_to_do(run_worlds) -> None:
+@pytest.mark.program("def test_it(world): pass")
+def test_outside_a_world_the_fixture_says_what_to_do(worlds) -> None:
     """An unmarked test that asks for the world fails with the remedy."""
-    worlds = run_worlds("def test_it(world): pass")
     worlds.run.assert_outcomes(errors=1)
     assert "Mark the test with @pytest.mark.multihost(ranks=N)." in worlds.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from runtimes import needs
 
 SOURCE = """
@@ -65,9 +66,9 @@ def test_order(world):
 """
 
 
-def test_a_deadlock_of_two_threads_shows_both_threads_and_both_locks(run_worlds) -> None:
+@pytest.mark.program(LOCKS)
+def test_a_deadlock_of_two_threads_shows_both_threads_and_both_locks(worlds) -> None:
     """Where each one waits, and where the other one took the lock."""
-    worlds = run_worlds(LOCKS)
     diagnosis = worlds.verdicts["test_order"]["diagnosis"]
     assert (diagnosis["kind"], diagnosis["culprits"], diagnosis["cycle"]) == ("deadlock", [], [0])
     assert diagnosis["where"]["line"] == 18
@@ -84,9 +85,9 @@ def test_a_deadlock_of_two_threads_shows_both_threads_and_both_locks(run_worlds)
         assert f"rank 0: {line.replace('FILE', 'test_worlds.py')}" in shown
 
 
-def test_the_default_timeout_is_named_as_the_default(run_worlds) -> None:
+@pytest.mark.program(SOURCE, "-k", "evaluates")
+def test_the_default_timeout_is_named_as_the_default(worlds) -> None:
     """A reader who has set no timeout learns that there is one."""
-    worlds = run_worlds(SOURCE, "-k", "evaluates")
     assert "the timeout is 120 s (the default)" in " ".join(worlds.stdout.split())
 
 
@@ -132,9 +133,10 @@ def test_the_two_classic_mistakes_get_a_hint_once(run_worlds) -> None:
 
 
 @needs("torch")
-def test_records_of_the_runtime_about_itself_are_omitted(run_worlds) -> None:
+@pytest.mark.program(MISTAKES, "--log-level=DEBUG")
+def test_records_of_the_runtime_about_itself_are_omitted(worlds) -> None:
     """The test's own records stay."""
-    told = run_worlds(MISTAKES, "--log-level=DEBUG").stdout
+    told = worlds.stdout
     assert "my own record" in told
     assert "c10d-NullHandler" not in told
 
@@ -154,9 +156,10 @@ def test_both(world):
 """
 
 
-def test_only_the_first_failing_rank_shows_its_whole_traceback(run_worlds) -> None:
+@pytest.mark.program(DEEP)
+def test_only_the_first_failing_rank_shows_its_whole_traceback(worlds) -> None:
     """The others show their line and their error, and the page has the rest."""
-    first, other = re.split("-+ rank [01]: .*Error -+\n", run_worlds(DEEP).stdout)
+    first, other = re.split("-+ rank [01]: .*Error -+\n", worlds.stdout)
     assert "A function whose body" in first
     assert "A function whose body" not in other
     assert "test_worlds.py:7: in deep" in other or "test_worlds.py:8:\n" in other

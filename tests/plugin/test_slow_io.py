@@ -106,11 +106,9 @@ def test_short(world, file):
 
 
 @with_shim
-def test_a_rank_that_reads_for_longer_than_the_test_may_take_is_proven_to_hang(run_worlds) -> None:
-    """Its delay is one sleep, and that it fired is known though it lives to tell nothing."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @slow(seconds=600, at=at.sync_point("x"))
 def test_hang(world, file):
     file.write_bytes(b"x")
@@ -119,7 +117,9 @@ def test_hang(world, file):
         c_read(file)
     world.barrier("end")
 """
-    )
+)
+def test_a_rank_that_reads_for_longer_than_the_test_may_take_is_proven_to_hang(worlds) -> None:
+    """Its delay is one sleep, and that it fired is known though it lives to tell nothing."""
     worlds.run.assert_outcomes(failed=1)
     verdict = worlds.verdicts["test_hang"]
     diagnosis = verdict["diagnosis"]
@@ -130,11 +130,9 @@ def test_hang(world, file):
 
 
 @pytest.mark.parametrize("launch", ["auto", "fork"])
-def test_what_only_a_forked_child_reads_counts(run_worlds, launch: str) -> None:
-    """As workers of a DataLoader do: the child tells nobody, the page does."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @slow(seconds=0.1)
 def test_child(world, file):
     if world.rank == 1:
@@ -144,8 +142,10 @@ def test_child(world, file):
             os._exit(0)
         os.waitpid(pid, 0)
 """,
-        f"--multihost-launch={launch}",
-    )
+    "--multihost-launch=$launch",
+)
+def test_what_only_a_forked_child_reads_counts(worlds, launch: str) -> None:
+    """As workers of a DataLoader do: the child tells nobody, the page does."""
     worlds.run.assert_outcomes(passed=1)
     assert set(faults_of(worlds, "test_child")["fired"]) == {"1"}
 
@@ -205,11 +205,9 @@ def test_slow(world, file):
 
 
 @with_shim
-def test_the_star_spares_what_belongs_to_nobodys_test(run_worlds) -> None:
-    """Python's own, what is installed, the kernel's and ours; what the test writes is slow."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @pytest.mark.multihost(
     ranks=2, backend="gloo", timeout=30, faults=[faults.slow_io(rank="all", seconds=0.4)])
 def test_all(world, shared_tmp_path):
@@ -220,7 +218,9 @@ def test_all(world, shared_tmp_path):
     assert took(lambda: torch.distributed.new_group()) < 0.4
     assert took(lambda: (shared_tmp_path / f"{world.rank}").write_text("x")) >= 0.8
 """
-    )
+)
+def test_the_star_spares_what_belongs_to_nobodys_test(worlds) -> None:
+    """Python's own, what is installed, the kernel's and ours; what the test writes is slow."""
     worlds.run.assert_outcomes(passed=1)
 
 

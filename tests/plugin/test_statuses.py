@@ -99,91 +99,91 @@ def test_the_status_is(statuses: dict[str, tuple[str | None, str]], name: str) -
     assert statuses[name] == (expected, SHOWN.get(expected, expected))
 
 
-def test_a_hang_under_a_plain_xfail_is_xfailed_and_still_written(run_worlds) -> None:
-    """The expected failure may be a hang; its verdict is evidence all the same."""
-    worlds = run_worlds(
-        """
-        import pytest, time
+@pytest.mark.program(
+    """
+    import pytest, time
 
-        @pytest.mark.xfail(reason="known")
-        @pytest.mark.multihost(ranks=2, timeout=1)
-        def test_it(world):
-            time.sleep(600)
-        """
-    )
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.multihost(ranks=2, timeout=1)
+    def test_it(world):
+        time.sleep(600)
+    """
+)
+def test_a_hang_under_a_plain_xfail_is_xfailed_and_still_written(worlds) -> None:
+    """The expected failure may be a hang; its verdict is evidence all the same."""
     worlds.run.assert_outcomes(xfailed=1)
     verdict = worlds.verdicts["test_it"]
     assert (verdict["status"], verdict["outcome"]) == ("xfailed", "hung")
 
 
-def test_a_lone_skip_names_rank_and_reason(run_worlds) -> None:
-    """A test that half the ranks skipped has tested nothing."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.multihost(ranks=3)
-        def test_it(world):
-            if world.rank == 2:
-                pytest.skip("no shard")
-        """
-    )
+    @pytest.mark.multihost(ranks=3)
+    def test_it(world):
+        if world.rank == 2:
+            pytest.skip("no shard")
+    """
+)
+def test_a_lone_skip_names_rank_and_reason(worlds) -> None:
+    """A test that half the ranks skipped has tested nothing."""
     assert "rank 2 skipped alone, ranks 0,1 did not; reason: no shard" in worlds.stdout
 
 
-def test_runxfail_reports_the_failure(run_worlds) -> None:
-    """--runxfail means the same in the ranks as everywhere."""
-    worlds = run_worlds(
-        """
-        import pytest
+@pytest.mark.program(
+    """
+    import pytest
 
-        @pytest.mark.xfail
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            assert False
-        """,
-        "--runxfail",
-    )
+    @pytest.mark.xfail
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        assert False
+    """,
+    "--runxfail",
+)
+def test_runxfail_reports_the_failure(worlds) -> None:
+    """--runxfail means the same in the ranks as everywhere."""
     worlds.run.assert_outcomes(failed=1)
 
 
-def test_a_fixture_that_fails_in_one_rank_is_an_error(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.fixture
+    def data(world):
+        assert world.rank != 1, "no data"
+
+    @pytest.mark.multihost(ranks=3)
+    def test_it(data):
+        pass
+    """
+)
+def test_a_fixture_that_fails_in_one_rank_is_an_error(worlds) -> None:
     """As in ordinary pytest: setup makes errors, the body makes failures."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        @pytest.fixture
-        def data(world):
-            assert world.rank != 1, "no data"
-
-        @pytest.mark.multihost(ranks=3)
-        def test_it(data):
-            pass
-        """
-    )
     worlds.run.assert_outcomes(errors=1)
     assert "rank 1: AssertionError: no data" in worlds.stdout
     verdict = worlds.verdicts["test_it"]
     assert (verdict["status"], verdict["outcome"]) == ("error", "error")
 
 
-def test_a_fixture_that_fails_in_teardown_passes_the_test_and_is_an_error(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.fixture
+    def data(world):
+        yield
+        assert world.rank != 1, "not closed"
+
+    @pytest.mark.multihost(ranks=3)
+    def test_it(data):
+        pass
+    """
+)
+def test_a_fixture_that_fails_in_teardown_passes_the_test_and_is_an_error(worlds) -> None:
     """As in ordinary pytest: the test passed, and its teardown is an error beside it."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        @pytest.fixture
-        def data(world):
-            yield
-            assert world.rank != 1, "not closed"
-
-        @pytest.mark.multihost(ranks=3)
-        def test_it(data):
-            pass
-        """
-    )
     worlds.run.assert_outcomes(passed=1, errors=1)
     assert "rank 1: AssertionError: not closed" in worlds.stdout
     assert worlds.verdicts["test_it"]["status"] == "error"
@@ -196,24 +196,24 @@ def test_a_fixture_that_fails_in_teardown_passes_the_test_and_is_an_error(run_wo
         ("pytest.xfail('known')", {"xfailed": 1, "errors": 1}),
     ],
 )
+@pytest.mark.program(
+    """
+    import pytest
+
+    @pytest.fixture
+    def saved(world):
+        yield
+        assert world.rank != 1, "disk quota exceeded"
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world, saved):
+        $leave
+    """
+)
 def test_an_error_of_the_teardown_hides_no_skip_and_no_xfail(
-    run_worlds, leave: str, outcomes: dict[str, int]
+    worlds, leave: str, outcomes: dict[str, int]
 ) -> None:
     """As in ordinary pytest: the call is what it was, and the teardown is an error beside it."""
-    worlds = run_worlds(
-        f"""
-        import pytest
-
-        @pytest.fixture
-        def saved(world):
-            yield
-            assert world.rank != 1, "disk quota exceeded"
-
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world, saved):
-            {leave}
-        """
-    )
     worlds.run.assert_outcomes(**outcomes)
     assert "disk quota exceeded" in worlds.stdout
 

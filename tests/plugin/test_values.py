@@ -29,11 +29,9 @@ def fired(worlds) -> dict[str, set[str]]:
     return {name: set(each["faults"][0]["fired"]) for name, each in worlds.verdicts.items()}
 
 
-def test_a_call_on_a_file_fails_with_the_error_that_fits_it(run_worlds) -> None:
-    """Once, or from then on; other calls, files and ranks do not fail, nor does a teardown."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 def failing(call, error=None, **point):
     fault = faults.fails(rank=1, error=error, at=at.io("*/struck/*", call=call, **point))
     return with_faults(fault)
@@ -85,18 +83,18 @@ def test_onwards(world, folder):
                 assert world.rank == 0
     assert number(os.stat, folder / "a") == 0
 """
-    )
+)
+def test_a_call_on_a_file_fails_with_the_error_that_fits_it(worlds) -> None:
+    """Once, or from then on; other calls, files and ranks do not fail, nor does a teardown."""
     worlds.run.assert_outcomes(passed=5)
     assert set(map(frozenset, fired(worlds).values())) == {frozenset("1")}
     [times] = worlds.verdicts["test_onwards"]["faults"][0]["fired"].values()
     assert len(times) == 3
 
 
-def test_data_ends_early_or_is_not_there(run_worlds) -> None:
-    """For one rank; its next epoch is complete where it was only short, and so is its teardown."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 from torch.utils.data import DataLoader
 
 def make():
@@ -125,16 +123,16 @@ def test_torch(world):
     assert found == ([[0, 1]] if world.rank else [[0, 1], [2, 3], [4, 5]])
     assert len(loader) == 3 and [*make()] == [0, 1, 2, 3]
 """
-    )
+)
+def test_data_ends_early_or_is_not_there(worlds) -> None:
+    """For one rank; its next epoch is complete where it was only short, and so is its teardown."""
     worlds.run.assert_outcomes(passed=3)
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
 
 
-def test_uneven_data_hangs_what_does_not_expect_it(run_worlds) -> None:
-    """The rank with less is found; the other waits for it in the next collective."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import torch, torch.distributed as dist
 
 def make():
@@ -147,7 +145,9 @@ def test_it(world):
     for batch in make():
         dist.all_reduce(torch.ones(2))
 """
-    )
+)
+def test_uneven_data_hangs_what_does_not_expect_it(worlds) -> None:
+    """The rank with less is found; the other waits for it in the next collective."""
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["kind"], diagnosis["culprits"], diagnosis["waiting"]) == (
         "finished",
@@ -156,11 +156,9 @@ def test_it(world):
     )
 
 
-def test_folders_are_listed_in_another_order(run_worlds) -> None:
-    """By every way of listing; what sorts is not affected, nor are other folders and ranks."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @with_faults(faults.shuffled_listing(rank=1, path="*/struck/*", at=at.sync_point("x")))
 def test_it(world, folder):
     def listings(folder):
@@ -183,16 +181,16 @@ def healed(world):
     yield
     assert not hasattr(os.listdir, "__wrapped__")
 """
-    )
+)
+def test_folders_are_listed_in_another_order(worlds) -> None:
+    """By every way of listing; what sorts is not affected, nor are other folders and ranks."""
     worlds.run.assert_outcomes(passed=1)
     assert fired(worlds) == {"test_it": {"1"}}
 
 
-def test_what_another_rank_has_made_is_not_seen_for_a_while(run_worlds) -> None:
-    """What was there before, what the rank makes itself, and what does not match is seen."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 @with_faults(faults.stale_files(rank=1, seconds=600, path="*.json", at=at.sync_point("x")))
 def test_it(world, shared_tmp_path):
     old, new, own = (shared_tmp_path / f"{name}.json" for name in ("old", "new", "own"))
@@ -241,7 +239,9 @@ def healed(world, shared_tmp_path):
     yield
     assert len([*shared_tmp_path.glob("*.json")]) in (1, 3)
 """
-    )
+)
+def test_what_another_rank_has_made_is_not_seen_for_a_while(worlds) -> None:
+    """What was there before, what the rank makes itself, and what does not match is seen."""
     worlds.run.assert_outcomes(passed=2)
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
 
@@ -277,11 +277,9 @@ def test_it(world, shared_tmp_path):
     assert fired(worlds) == {"test_it": {"1"}}
 
 
-def test_the_wall_clock_of_one_rank_is_wrong_from_a_point_on(run_worlds) -> None:
-    """For all that tells the time, by whatever name; waits and the monotonic clock are right."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 DAYS, real = 3 * 86400, time.time
 
 def times():
@@ -321,16 +319,16 @@ def healed(world):
     assert is_near(time.time(), real()) and time.time is real
     assert date is datetime.date and type(date.today()) is date
 """
-    )
+)
+def test_the_wall_clock_of_one_rank_is_wrong_from_a_point_on(worlds) -> None:
+    """For all that tells the time, by whatever name; waits and the monotonic clock are right."""
     worlds.run.assert_outcomes(passed=1)
     assert fired(worlds) == {"test_it": {"1"}}
 
 
-def test_a_call_returns_something_else(run_worlds) -> None:
-    """Instead of running, or afterwards; once, or from then on; for one rank, in the body alone."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 import asyncio, math, torch
 
 calls = []
@@ -393,17 +391,17 @@ def test_nan(world):
 def test_number(world):
     assert loss(torch.ones(3)).item() == (7 if world.rank else 6)
 """
-    )
+)
+def test_a_call_returns_something_else(worlds) -> None:
+    """Instead of running, or afterwards; once, or from then on; for one rank, in the body alone."""
     worlds.run.assert_outcomes(passed=6)
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
     assert worlds.verdicts["test_nan"]["faults"][0]["params"] == {"value": "nan"}
 
 
-def test_a_fault_happens_to_whoever_is_first_at_its_point(run_worlds) -> None:
-    """To one rank alone, and that it must have happened is said of the world."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 class Planned(Exception):
     pass
 
@@ -440,7 +438,9 @@ def test_onwards(world):
 def test_never(world):
     world.sync_point("x")
 """
-    )
+)
+def test_a_fault_happens_to_whoever_is_first_at_its_point(worlds) -> None:
+    """To one rank alone, and that it must have happened is said of the world."""
     worlds.run.assert_outcomes(passed=2, failed=1)
     assert fired(worlds) == {"test_it": {"1"}, "test_onwards": {"1"}, "test_never": set()}
     [fault] = worlds.verdicts["test_it"]["faults"]
@@ -456,11 +456,9 @@ def test_never(world):
         ("returns(rank=1, value=nan, at=at.call('test_worlds:loss'))", "nan"),
     ],
 )
-def test_these_faults_can_be_given_on_the_command_line(run_worlds, fault, words) -> None:
-    """As in a marker."""
-    worlds = run_worlds(
-        HEAD
-        + """
+@pytest.mark.program(
+    HEAD
+    + """
 def loss():
     return 1.0
 
@@ -473,10 +471,12 @@ def test_it(world, tmp_path):
     except OSError as error:
         print(errno.errorcode[error.errno])
 """,
-        "-s",
-        "--multihost-fault",
-        fault,
-    )
+    "-s",
+    "--multihost-fault",
+    "$fault",
+)
+def test_these_faults_can_be_given_on_the_command_line(worlds, fault, words) -> None:
+    """As in a marker."""
     worlds.run.assert_outcomes(passed=1)
     assert words in worlds.output("test_it", 1)
     assert words not in worlds.output("test_it", 0)

@@ -142,9 +142,10 @@ def test_files_are_seen_after_so_long_in_the_worlds_time(world, shared_tmp_path)
 
 @with_library
 @pytest.mark.claim("test what happens after gloo's 30-minute timeout")
-def test_what_ranks_see_of_a_jump(run_worlds) -> None:
+@pytest.mark.program(JUMPS)
+def test_what_ranks_see_of_a_jump(worlds) -> None:
     """Their clocks, waits and children, and faults that last for a while; files keep real times."""
-    run_worlds(JUMPS).run.assert_outcomes(passed=5)
+    worlds.run.assert_outcomes(passed=5)
 
 
 @with_library
@@ -265,9 +266,9 @@ def test_does_not_end_before(world):
 
 
 @with_library
-def test_a_timeout_of_pytest_timeout_counts_in_the_worlds_time(run_worlds) -> None:
+@pytest.mark.program(TIMEOUTS, "-p", "timeout")
+def test_a_timeout_of_pytest_timeout_counts_in_the_worlds_time(worlds) -> None:
     """As the marker's own does: it neither strikes half an hour too late, nor at once."""
-    worlds = run_worlds(TIMEOUTS, "-p", "timeout")
     worlds.run.assert_outcomes(passed=1, failed=1)
     assert worlds.verdicts["test_ends_before"]["duration_s"] > 1800
     verdict = worlds.verdicts["test_does_not_end_before"]
@@ -320,6 +321,7 @@ def test_sockets_have_timeouts_of_their_own(world):
 
 
 @with_library
-def test_alarms_and_timeouts_of_sockets_follow(run_worlds) -> None:
+@pytest.mark.program(ALARMS)
+def test_alarms_and_timeouts_of_sockets_follow(worlds) -> None:
     """What the kernel itself times: it does so in the machine's time, unless it is told."""
-    run_worlds(ALARMS).run.assert_outcomes(passed=3)
+    worlds.run.assert_outcomes(passed=3)

@@ -42,9 +42,9 @@ def test_the_examples_of_the_page_show_what_it_says(run_worlds: RunWorlds, rule:
     assert found == {rule} | ({"unwaited"} if rule == "skipped" else set())
 
 
-def test_a_hazard_fails_the_test_where_that_is_asked_for(run_worlds: RunWorlds) -> None:
+@pytest.mark.program(UNWAITED, "--multihost-hazards=fail")
+def test_a_hazard_fails_the_test_where_that_is_asked_for(worlds: Worlds) -> None:
     """The report has the line, and when it hangs."""
-    worlds = run_worlds(UNWAITED, "--multihost-hazards=fail")
     worlds.run.assert_outcomes(failed=1)
     worlds.run.stdout.fnmatch_lines(["*HAZARD  unwaited: *", "*async_op=True*", "*hangs *"])
     assert hazards(worlds)["found"][0]["rule"] == "unwaited"
@@ -58,16 +58,16 @@ def test_a_filter_of_pytest_makes_hazards_errors(run_worlds: RunWorlds) -> None:
     worlds.run.stdout.no_fnmatch_line("*warn_explicit*")
 
 
-def test_hazards_are_not_looked_for_where_they_are_switched_off(run_worlds: RunWorlds) -> None:
+@pytest.mark.program(UNWAITED, "--multihost-hazards=off")
+def test_hazards_are_not_looked_for_where_they_are_switched_off(worlds: Worlds) -> None:
     """The verdict has none, which is not the same as finding none."""
-    worlds = run_worlds(UNWAITED, "--multihost-hazards=off")
     worlds.run.assert_outcomes(passed=1)
     assert hazards(worlds) is None
 
 
-def test_only_the_rules_that_were_asked_for_are_applied(run_worlds: RunWorlds) -> None:
+@pytest.mark.program(UNWAITED, "--multihost-hazard-rules=order")
+def test_only_the_rules_that_were_asked_for_are_applied(worlds: Worlds) -> None:
     """The verdict names them."""
-    worlds = run_worlds(UNWAITED, "--multihost-hazard-rules=order")
     worlds.run.assert_outcomes(passed=1)
     assert hazards(worlds) == {"rules": ["order"], "found": [], "truncated": []}
 
@@ -179,9 +179,9 @@ def test_long(world):
     assert hazards(worlds)["truncated"] == []
 
 
-def test_a_disturbed_run_is_not_judged(run_worlds: RunWorlds) -> None:
+@pytest.mark.program(UNWAITED, "--multihost-fault", "delay(rank=0, seconds=0.01)")
+def test_a_disturbed_run_is_not_judged(worlds: Worlds) -> None:
     """What it did may be the fault's doing."""
-    worlds = run_worlds(UNWAITED, "--multihost-fault", "delay(rank=0, seconds=0.01)")
     worlds.run.assert_outcomes(passed=1)
     assert hazards(worlds) is None
 
@@ -213,10 +213,8 @@ def test_a_sweep_makes_a_hazard_hang_and_its_token_repeats_that(run_worlds: RunW
     assert (verdict["outcome"], verdict["diagnosis"]["detected_by"]) == ("hung", "proof")
 
 
-def test_what_is_launched_in_one_order_passes_in_that_order(run_worlds: RunWorlds) -> None:
-    """Also works that are waited for later, batches of transfers, and groups for the CPU."""
-    worlds = run_worlds(
-        """
+@pytest.mark.program(
+    """
 import pytest, torch, torch.distributed as dist
 from pytest_multihost import faults
 
@@ -236,14 +234,14 @@ def test_step(world):
         for work in works:
             work.wait()
 """
-    )
+)
+def test_what_is_launched_in_one_order_passes_in_that_order(worlds: Worlds) -> None:
+    """Also works that are waited for later, batches of transfers, and groups for the CPU."""
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_programs_of_jax_that_start_in_one_order_pass_in_that_order(run_worlds: RunWorlds) -> None:
-    """On devices of all processes or of one, however late a process is, and between barriers."""
-    worlds = run_worlds(
-        """
+@pytest.mark.program(
+    """
 import time
 import jax, jax.numpy as jnp, numpy as np, pytest
 from jax.experimental.multihost_utils import sync_global_devices
@@ -263,5 +261,7 @@ def test_step(world):
     sync_global_devices("between")
     assert float(jax.jit(jnp.mean)(x)) == 1.0
 """
-    )
+)
+def test_programs_of_jax_that_start_in_one_order_pass_in_that_order(worlds: Worlds) -> None:
+    """On devices of all processes or of one, however late a process is, and between barriers."""
     worlds.run.assert_outcomes(passed=1)

@@ -80,9 +80,9 @@ def line_of(source: str, text: str) -> int:
 
 
 @pytest.mark.claim("find hangs that my passing tests hide")
-def test_a_file_that_is_not_waited_for_is_found(run_worlds) -> None:
+@pytest.mark.program(RACE, "--multihost-sweep=late,differs")
+def test_a_file_that_is_not_waited_for_is_found(worlds) -> None:
     """The test passes, because rank 1 is slow enough; a sweep shows where it hangs if it is not."""
-    worlds = run_worlds(RACE, "--multihost-sweep=late,differs")
     worlds.run.assert_outcomes(failed=1)
     assert worlds.verdicts["test_race"]["status"] == "passed"
     result = swept(worlds, "test_race")
@@ -149,9 +149,9 @@ def test_a_primary_that_cannot_write_leaves_the_others_waiting(run_worlds) -> No
     assert len(worlds.all_verdicts) == 1, "disturbed runs have no verdict of their own"
 
 
-def test_a_test_that_agrees_on_failures_passes(run_worlds) -> None:
+@pytest.mark.program(ROBUST, "--multihost-sweep=fails")
+def test_a_test_that_agrees_on_failures_passes(worlds) -> None:
     """All ranks raise when one cannot write; that is no weakness."""
-    worlds = run_worlds(ROBUST, "--multihost-sweep=fails")
     worlds.run.assert_outcomes(passed=1)
     result = swept(worlds, "test_robust")
     assert result.status == "passed"
@@ -159,29 +159,29 @@ def test_a_test_that_agrees_on_failures_passes(run_worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * disturbance* (0 weaknesses)*"])
 
 
-def test_what_does_not_pass_is_not_swept(run_worlds) -> None:
+@pytest.mark.program(
+    """
+    import pytest
+    pytestmark = pytest.mark.multihost(ranks=2)
+
+    def test_fails(world):
+        assert world.rank == 0
+
+    def test_is_skipped(world):
+        pytest.skip("not here")
+
+    @pytest.mark.multihost_expect("straggler")
+    @pytest.mark.multihost(timeout=2)
+    def test_hangs(world):
+        if world.rank == 0:
+            import time
+            time.sleep(60)
+        world.barrier()
+    """,
+    "--multihost-sweep",
+)
+def test_what_does_not_pass_is_not_swept(worlds) -> None:
     """It is reported as without a sweep, and why it was not swept is said."""
-    worlds = run_worlds(
-        """
-        import pytest
-        pytestmark = pytest.mark.multihost(ranks=2)
-
-        def test_fails(world):
-            assert world.rank == 0
-
-        def test_is_skipped(world):
-            pytest.skip("not here")
-
-        @pytest.mark.multihost_expect("straggler")
-        @pytest.mark.multihost(timeout=2)
-        def test_hangs(world):
-            if world.rank == 0:
-                import time
-                time.sleep(60)
-            world.barrier()
-        """,
-        "--multihost-sweep",
-    )
     worlds.run.assert_outcomes(failed=1, skipped=1, passed=1)
     assert swept(worlds, "test_fails").reason == "it does not pass undisturbed: failed"
     worlds.run.stdout.fnmatch_lines(
@@ -284,16 +284,16 @@ def test_the_marker_on_a_test_without_a_world_is_an_error(run_worlds) -> None:
     assert "test_plain: @pytest.mark.multihost_sweep is on a test that is not a multihost" in text
 
 
-def test_the_marker_of_a_module_is_for_its_multihost_tests(run_worlds) -> None:
-    """Others in it run as ever."""
-    worlds = run_worlds(
-        """
-        import pytest
-        pytestmark = pytest.mark.multihost_sweep("late")
+@pytest.mark.program(
+    """
+    import pytest
+    pytestmark = pytest.mark.multihost_sweep("late")
 
-        def test_plain(): pass
-        """
-    )
+    def test_plain(): pass
+    """
+)
+def test_the_marker_of_a_module_is_for_its_multihost_tests(worlds) -> None:
+    """Others in it run as ever."""
     worlds.run.assert_outcomes(passed=1)
 
 

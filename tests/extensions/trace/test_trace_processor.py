@@ -96,9 +96,9 @@ _ASK = """async (query) => {
 }"""
 
 
-def test_perfetto_reads_all_of_a_trace(run_worlds, in_perfetto) -> None:
+@pytest.mark.program(HANGS)
+def test_perfetto_reads_all_of_a_trace(worlds, in_perfetto) -> None:
     """Nothing is left out, and the arrows lead from who waits to whom they wait for."""
-    worlds = run_worlds(HANGS)
     worlds.run.assert_outcomes(passed=1, failed=1)
     assert not (worlds.directory("test_that_passes") / "trace.json").exists()
     trace = worlds.directory("test_it") / "trace.json"
