@@ -197,6 +197,7 @@ CASES = {
         cause("straggler", [1], waiting=(2,), operation=KEY),
     ),
     "ranks 0,2 wait for a lock that rank 1 holds": (cause("straggler", [1], waiting=(0, 2)),),
+    "rank 2 waits for a lock that rank 1 holds": (cause("straggler", [1], waiting=(2,)),),
     "rank 1 never reached all_reduce #3 (world group): it is busy, or waits again and again": (
         cause("livelock", [1], waiting=(0, 2), operation=REDUCE),
     ),

@@ -107,7 +107,8 @@ _SENTENCES: Mapping[Kind, tuple[str, str]] = {
 def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     who, operation = _ranks(cause.culprits, cause), cause.operation
     if operation is None:
-        return sentence(f"{rank_set(cause.waiting)} wait for a lock that ", who, " holds")
+        waiting = f"{rank_set(cause.waiting)} {_wait(cause)} for a lock that "
+        return sentence(waiting, who, " holds")
     words = _words(operation, result.spec.size)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
     if cause.is_silent:
