@@ -210,3 +210,33 @@ def test_the_polling_of_ones_own_store_has_a_limit(moved: int, *, is_said: bool)
     now = rank(0, descriptors={3: replace(one, bytes_moved=moved), 4: two})
     found = found_in([was], [now], (Operations(0, (waits,)),))
     assert bool(found[0]) == is_said
+
+
+def test_a_descriptor_that_cannot_be_read_may_end_a_wait() -> None:
+    """Nothing is known of its other end."""
+    waits = thread(100, "recvfrom", fds=(9,))
+    assert still(rank(0, main=waits)) == {
+        0: ("rank 0: main thread waits for a descriptor that cannot be read",)
+    }
+
+
+def test_ranks_that_would_give_up_are_found_behind_children_and_orphans() -> None:
+    """Only ranks themselves are asked: a child waits in no operation."""
+    waits = Operation(
+        name="barrier", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0,
+        thread=100, fails_test=True,
+    )  # fmt: skip
+    orphan = Process(pid=8, rank=None, threads=(thread(8, ends_s=110.0),))
+    child = Process(pid=9, rank=0, is_rank=False, threads=(thread(100, ends_s=110.0),))
+    endless = rank(1)
+    limited = rank(0, thread(101, ends_s=105.0), main=thread(100, ends_s=130.4))
+    pages = (Operations(0, (waits,), {waits.group_key: 1}), Operations(1))
+    kernel = KernelSnapshot(at_s=100.0, processes=(orphan, child, endless, limited), is_deep=True)
+    [found] = Snapshot(kernel, pages).give_ups()
+    assert found == (
+        "rank 0 would have given up barrier after 30 s more,"
+        " with an error that the test does not handle"
+    )
+    assert list(Snapshot(replace(kernel, is_deep=False), pages).give_ups()) == []
+    handled = (Operations(0, (replace(waits, fails_test=False),), {waits.group_key: 1}), pages[1])
+    assert list(Snapshot(kernel, handled).give_ups()) == []
