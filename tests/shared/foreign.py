@@ -331,7 +331,7 @@ class DumpTarget(_Foreign):
         if draw.randrange(2):
             data = _json(value)
         else:
-            data = pickle.dumps(value, protocol=draw.choice((1, 2, 4, 5)))
+            data = pickle.dumps(value, protocol=draw.choice((2, 4, 5)))
         if draw.randrange(8) == 0:
             at = draw.randrange(len(data) + 1)
             data = draw.choice((data[:at], data[:at] + draw.randbytes(3) + data[at + 3 :]))

@@ -21,4 +21,7 @@ Input of a world: `spec`, `fault`. The token that replays it: `replay`. Observat
 `recorded_point`. The judgement: `verdict`. Weaknesses that a project accepts: `acceptance`.
 Messages between the harness's processes: `messages`. Exceptions: `errors`. Collectives known by
 name: `collectives`. Where to find third-party plugins without pytest: `plugin_source`.
+
+What somebody else has made: `regular_file` opens files that it names, `source` reads source lines
+of its frames, `printable` makes its texts fit to be printed.
 """

@@ -6,6 +6,7 @@ a file of /proc whose reading waits or consumes, or to a file of any size.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import BinaryIO
@@ -31,13 +32,13 @@ def open_regular(path: str | os.PathLike[str], *, follows: bool = True) -> Binar
     """
     try:
         # Asked first, because it can do harm to open a device: a watchdog, a tape.
-        _check(os.stat(path, follow_symlinks=follows).st_mode)  # noqa: PTH116 - need not be a Path
+        _check(path, os.stat(path, follow_symlinks=follows).st_mode)  # noqa: PTH116 - need not be a Path
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags if follows else flags | os.O_NOFOLLOW)
     except ValueError as error:  # no file can have this name
-        raise OSError(f"no file can have this name: {error}") from error
+        raise OSError(errno.EINVAL, f"no file can have this name: {error}") from error
     try:
-        _check(os.fstat(descriptor).st_mode)  # another file may have its name by now
+        _check(path, os.fstat(descriptor).st_mode)  # another file may have its name by now
         return open(descriptor, "rb")  # noqa: PTH123 - a descriptor
     except OSError:
         os.close(descriptor)
@@ -60,10 +61,12 @@ def read_regular(path: str | os.PathLike[str], *, max_bytes: int, follows: bool 
     with open_regular(path, follows=follows) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
-            raise OSError(f"it has {size} bytes, and {max_bytes} are read at most")
+            why = f"it has {size} bytes, and {max_bytes} are read at most"
+            raise OSError(errno.EFBIG, why, os.fspath(path))
         return file.read(size)
 
 
-def _check(mode: int) -> None:
+def _check(path: str | os.PathLike[str], mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(mode), 'special')}, not a regular file")
+        why = f"it is {_KINDS.get(stat.S_IFMT(mode), 'special')}, not a regular file"
+        raise OSError(errno.EINVAL, why, os.fspath(path))

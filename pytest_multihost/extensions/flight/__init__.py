@@ -1,6 +1,6 @@
 """Judges a world after the fact, from the dumps of torch's flight recorders.
 
-`recording` finds and reads a folder of dumps. `launched` joins them to the operations that each
+`recording` finds and reads a folder of dumps, with `plain_pickle`. `launched` joins them to the operations that each
 rank has launched in each group. `progress` derives how far each rank has come. `told_world` builds
 the world from that and judges it, with the offsets of the hosts' clocks. `command` is the part of
 ``multihost explain``.

@@ -413,7 +413,8 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
             data = _content(path)
             found.append(recording(rank, data, dumped_s=path.stat().st_mtime, last=last))
         except (JsonError, OSError) as error:
-            why = printable(str(error)[:_MAX_WHY])
+            told = error.strerror if isinstance(error, OSError) else None
+            why = printable((told or str(error))[:_MAX_WHY])
             problems.append(f"{printable(path.name)} cannot be used: {why}")
     if any(len(each.entries) == last for each in found):
         problems.append(f"of each rank the last {last} operations were read, for want of memory")
