@@ -131,7 +131,8 @@ def test_a_printed_command_does_what_its_page_says(command: Command, tmp_path: P
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     if " tests/" in command.text:
         (tmp_path / "tests").mkdir()
-        for name, text in files_of(HIDDEN.read_text(encoding="utf-8")).items():
+        first_part = HIDDEN.read_text(encoding="utf-8").partition("## 2.")[0]
+        for name, text in files_of(first_part).items():
             (tmp_path / "tests" / name).write_text(text)
     if command.text.startswith(OF_LAST_RUN):
         (tmp_path / "test_hangs.py").write_text(HANGS)

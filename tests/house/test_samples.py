@@ -55,7 +55,7 @@ def test_a_sample_shows_the_lines_of_the_files_on_its_page(page: Path, found: re
 
 @pytest.mark.parametrize(("page", "found"), SAMPLES)
 def test_the_command_of_a_sample_stands_above_it(page: Path, found: re.Match) -> None:
-    """Unless it is made from the files of another section."""
+    """Unless it is made from the files of another section or page."""
     sample = Sample.parse(found["parts"])
     above = page.read_text(encoding="utf-8")[: found.start()]
-    assert sample.section or f"$ {sample.command}\n" in above
+    assert sample.section or sample.page or f"$ {sample.command}\n" in above
