@@ -474,3 +474,28 @@ def test_of_several_partings_the_hardest_evidence_is_told() -> None:
     for expected in (("operations", 5.0), ("lines", 2.0), ("lines", 3.0), ("counts", 1.0)):
         assert first_divergence([*made.values()], cause, states) is made.pop(expected)
     assert first_divergence([], cause, states) is None
+
+
+def test_a_rank_that_waits_elsewhere_has_parted_if_all_wait_for_each_other() -> None:
+    """It has made no loop shorter; where it has finished, that says no more than the cause."""
+    inside = (Side((0,), collective(57)), Side((1,), None))
+    group = collective(57).group_key
+    parting = Parting(group, 56, "counts", 1.0, inside)
+    other = collective(1, ordinal=1)
+    states = {0: state(0, collective(57)), 1: state(1, other)}
+    cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
+    assert first_divergence([parting], cause, states) is parting
+    gone = {**states, 1: state(1, condition="finished", since_s=1.0)}
+    left = Cause(kind="finished", confidence="certain", culprits=(1,), waiting=(0,))
+    assert first_divergence([parting], left, gone) is None
+
+
+def test_the_flight_recorder_counts_no_collectives_of_the_harness() -> None:
+    """Its groups have the same members, and other collectives."""
+    group = ((0, 1), 0, HARNESS_SCOPE)
+    recorded = [
+        History(rank, group, 1, (CallSite("world.barrier", None, "a"),), (0,), (1.0,))
+        for rank in range(2)
+    ]
+    flight = [_flight(0, "step*10 save"), _flight(1, "step*10 gather")]
+    assert find_partings(recorded, flight) == ()

@@ -1,0 +1,102 @@
+"""When a cause is told as unknown, because too little was seen to be sure of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_multihost.core.blame.judge_world import diagnose
+from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.stack import Dump, SourceContext
+from pytest_multihost.core.model.verdict import Diagnosis
+from pytest_multihost.core.outcome import Symptoms, judge
+from pytest_multihost.testing import exited, make_dump, make_event, make_spec, well_behaved
+
+
+def diagnosed(
+    *seen: RankSnapshot,
+    dumps: tuple[Dump, ...] = (),
+    unseen: frozenset[int] = frozenset(),
+) -> Diagnosis:
+    """Return the diagnosis of a world that hung, and whose ranks were seen so at the end."""
+    size = len(seen)
+    history = [
+        make_event(0.0, rank, step.kind, step.detail)
+        for rank in range(size)
+        for step in well_behaved(rank, stays_in="call")
+    ]
+    ended = {**exited(signal=15), "by_harness": True}
+    history += [make_event(19.0, rank, "exited", ended) for rank in range(size)]
+    result = WorldResult(
+        spec=make_spec(size),
+        launch="scripted",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=0.0,
+        ended_s=19.0,
+        history=tuple(history),
+        ending="proof",
+        detected_s=18.0,
+        snapshots=(WorldSnapshot(at_s=18.0, reason="end", ranks=seen),),
+        operations=tuple(
+            Operations(each.rank, each.operations, dict(each.entered)) for each in seen
+        ),
+        dumps=dumps,
+    )
+    context = SourceContext("/t", lambda *_: "")
+    found = diagnose(result, judge(result, Symptoms()), context, unseen=unseen)
+    assert found is not None
+    return found
+
+
+def waits(rank: int, group: tuple[int, ...] = (0, 1, 2)) -> RankSnapshot:
+    """Return a rank in the first collective of a group."""
+    given: dict[str, Any] = {"since_s": 1.0, "waited_s": 1.0}
+    inside = Operation(name="all_reduce", kind="collective", group=group, sequence=1, **given)
+    entered = ((inside.group_key, 1),)
+    return RankSnapshot(rank=rank, label="BLOCKED", operations=(inside,), entered=entered)
+
+
+IDLE = RankSnapshot(rank=2)
+
+
+def test_an_operation_of_a_rank_that_was_not_seen_may_lack_it() -> None:
+    """All others have entered it; that one may be late."""
+    seen = (waits(0), waits(1), IDLE)
+    assert diagnosed(*seen, unseen=frozenset({2})).kind == "unknown"
+    assert diagnosed(*seen).kind == "straggler"
+
+
+def test_an_operation_without_that_rank_lacks_nobody() -> None:
+    """Nothing moves in it."""
+    seen = (waits(0, (0, 1)), waits(1, (0, 1)), IDLE)
+    found = diagnosed(*seen, unseen=frozenset({2}))
+    assert (found.kind, found.waiting) == ("transport", (0, 1))
+
+
+def blocked(rank: int, activity: str, label: str = "BLOCKED") -> RankSnapshot:
+    """Return a rank without an operation, in this system call."""
+    return RankSnapshot(rank=rank, label=label, activity=Activity(activity))  # type: ignore[arg-type]
+
+
+LINE, OTHER = "/t/train.py:5 step", "/t/train.py:9 other"
+
+
+@pytest.mark.parametrize("activity", ["sleep", "futex", "futex_wait", "futex_waitv"])
+def test_ranks_that_all_wait_for_themselves_at_one_line_are_stuck(activity: str) -> None:
+    """At two lines they may wait for each other in a way that nobody has seen."""
+    seen = (blocked(0, activity), blocked(1, activity))
+    found = diagnosed(*seen, dumps=(make_dump(0, LINE), make_dump(1, LINE)))
+    assert (found.kind, found.culprits) == ("stuck", (0, 1))
+    apart = diagnosed(*seen, dumps=(make_dump(0, LINE), make_dump(1, OTHER)))
+    assert (apart.kind, apart.culprits) == ("unknown", ())
+
+
+def test_ranks_that_may_wait_for_each_other_are_not_stuck_each() -> None:
+    """One of them reads from something."""
+    dumps = (make_dump(0, LINE), make_dump(1, LINE))
+    found = diagnosed(blocked(0, "futex"), blocked(1, "recvfrom"), dumps=dumps)
+    assert (found.kind, found.culprits) == ("unknown", ())
+    none = diagnosed(blocked(0, "futex"), RankSnapshot(rank=1, label="BLOCKED"), dumps=dumps)
+    assert none.kind == "unknown"
