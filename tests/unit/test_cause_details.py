@@ -285,3 +285,14 @@ def test_a_receive_lacks_its_peer_if_another_receive_has_taken_its_message(
     waits = operation("recv", kind="transfer", peer=1, sequence=2)
     states = [stands(0, *before, waits), sent(1, from_1), sent(2, from_2)]
     assert waits_of(0, *states) == [Wait(0, waits, frozenset(missing))]
+
+
+def test_a_function_that_computes_is_not_kept_by_one_that_calls_back() -> None:
+    """Both run for rank 0; what the other thread had waited for is over."""
+    over = replace(operation("all_reduce", thread=8), ended_s=2.0)
+    second = replace(RUNS, thread=8, detail="g")
+    back = call(1, 0, thread=7)
+    one = [stands(0, call(0, 1)), stands(1, RUNS, back)]
+    assert waits_of(1, *one) == [Wait(1, back, frozenset({0}))]
+    two = [stands(0, call(0, 1)), stands(1, RUNS, second, back, over)]
+    assert waits_of(1, *two) == []

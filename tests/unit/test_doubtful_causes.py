@@ -9,7 +9,7 @@ import pytest
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import Dump, SourceContext
+from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import exited, make_dump, make_event, make_spec, well_behaved
@@ -100,3 +100,27 @@ def test_ranks_that_may_wait_for_each_other_are_not_stuck_each() -> None:
     assert (found.kind, found.culprits) == ("unknown", ())
     none = diagnosed(blocked(0, "futex"), RankSnapshot(rank=1, label="BLOCKED"), dumps=dumps)
     assert none.kind == "unknown"
+
+
+def test_a_minority_at_another_line_of_a_jitted_program_is_in_another_program() -> None:
+    """All are in a collective that has no number, and nothing moves."""
+    at = [Frame("/t/step.py", line, "step") for line in (9, 9, 31)]
+    inside = [
+        Operation(
+            name="all_reduce",
+            kind="collective",
+            group=(0, 1, 2),
+            sequence=0,
+            since_s=1.0,
+            waited_s=1.0,
+            frame=frame,
+            source="native-frames",
+        )
+        for frame in at
+    ]
+    seen = [
+        RankSnapshot(rank=rank, label="BLOCKED", operations=(each,))
+        for rank, each in enumerate(inside)
+    ]
+    found = diagnosed(*seen)
+    assert (found.kind, found.culprits, found.waiting) == ("mismatch", (2,), (0, 1))
