@@ -8,19 +8,26 @@ import pytest
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.core.model.result import (
+    Activity,
+    Ending,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+)
 from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import exited, make_dump, make_event, make_spec, well_behaved
 
 
-def diagnosed(
+def judged(
     *seen: RankSnapshot,
     dumps: tuple[Dump, ...] = (),
     unseen: frozenset[int] = frozenset(),
-) -> Diagnosis:
-    """Return the diagnosis of a world that hung, and whose ranks were seen so at the end."""
+    ending: Ending = "proof",
+) -> Diagnosis | None:
+    """Return the diagnosis of a world that ended so, and whose ranks were seen so at the end."""
     size = len(seen)
     history = [
         make_event(0.0, rank, step.kind, step.detail)
@@ -36,7 +43,7 @@ def diagnosed(
         started_s=0.0,
         ended_s=19.0,
         history=tuple(history),
-        ending="proof",
+        ending=ending,
         detected_s=18.0,
         snapshots=(WorldSnapshot(at_s=18.0, reason="end", ranks=seen),),
         operations=tuple(
@@ -45,7 +52,12 @@ def diagnosed(
         dumps=dumps,
     )
     context = SourceContext("/t", lambda *_: "")
-    found = diagnose(result, judge(result, Symptoms()), context, unseen=unseen)
+    return diagnose(result, judge(result, Symptoms()), context, unseen=unseen)
+
+
+def diagnosed(*seen: RankSnapshot, **more: Any) -> Diagnosis:  # noqa: ANN401
+    """Return the diagnosis of a world that hung."""
+    found = judged(*seen, **more)
     assert found is not None
     return found
 
@@ -124,3 +136,10 @@ def test_a_minority_at_another_line_of_a_jitted_program_is_in_another_program() 
     ]
     found = diagnosed(*seen)
     assert (found.kind, found.culprits, found.waiting) == ("mismatch", (2,), (0, 1))
+
+
+@pytest.mark.parametrize("ending", ["lost", "interrupted"])
+def test_a_world_that_the_harness_gave_up_has_no_diagnosis(ending: Ending) -> None:
+    """Its ranks did not end it."""
+    assert judged(waits(0), waits(1), IDLE, ending=ending) is None
+    assert judged(waits(0), waits(1), IDLE, ending="overrun") is not None
