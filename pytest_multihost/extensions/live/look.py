@@ -133,6 +133,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     }
     limited = {rank: _gives_up([rank], name) for rank, name in hidden.items()}
     alike = {name: [r for r, each in hidden.items() if each == name] for name in hidden.values()}
+    served = tuple(_served_by_launcher(now, waits))
     return Look(
         at_s=now.at_s,
         ranks=ranks,
@@ -144,13 +145,27 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         unobserved=stacks.unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
         left=moved_ranks(now, operations, resting_threads(before, now)),
-        blockers=(*state.blockers, *(_gives_up(ranks, name) for name, ranks in alike.items())),
-        is_proven=state.is_proof and not limited,
+        blockers=(
+            *state.blockers,
+            *(_gives_up(ranks, name) for name, ranks in alike.items()),
+            *served,
+        ),
+        is_proven=state.is_proof and not limited and not served,
     )
 
 
 def _gives_up(ranks: Sequence[int], name: str) -> str:
     return f"{rank_set(ranks)} may give up {name}, whose limit cannot be seen"
+
+
+def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> Iterator[str]:
+    """Yield which ranks wait for a key of their launcher's store: another process may set it."""
+    for rank, each in waits.items():
+        process, found = now.ranks.get(rank), each.operation
+        if process is None or found is None or found.kind != "wait":
+            continue
+        if any(fd.where == "harness" for fd in process.descriptors.values()):
+            yield f"rank {rank} waits in {found.name} for what its launcher's store may get"
 
 
 def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSnapshot]:

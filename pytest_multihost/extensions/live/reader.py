@@ -126,7 +126,9 @@ class LocalReader:
     def __post_init__(self) -> None:
         for pid in self.job.pids.values():
             check_rights(pid)
-        agents = frozenset(filter(is_agent, _parents(self.job.pids.values())))
+        # Ranks on other machines may act through an agent's store.
+        pids = self.job.pids if len(self.job.pids) == self.job.size else {}
+        agents = frozenset(filter(is_agent, _parents(pids.values())))
         harness = HarnessProcesses(controllers=agents, title="torchrun")
         self._proc = ProcReader(self.job.pids, harness)
         self._quiescence = Quiescence(self.job.pids, harness)
