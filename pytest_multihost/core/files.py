@@ -13,6 +13,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import SettingError
@@ -50,7 +51,8 @@ def claim(directory: Path) -> None:
         )
     others, ignore = [path.name for path in directory.iterdir()], directory / ".gitignore"
     if not others or (ignore.is_file() and ignore.read_bytes() == _IGNORE.encode()):
-        with contextlib.suppress(FileExistsError), (directory / MARKER).open("x") as file:
+        marker = directory / MARKER
+        with contextlib.suppress(FileExistsError), naming(marker), marker.open("x") as file:
             file.write(_MARK)
     elif not (directory / MARKER).exists():  # checked last: every process writes this file first
         raise SettingError(
@@ -60,6 +62,21 @@ def claim(directory: Path) -> None:
         )
     if not os.path.lexists(ignore):
         write(ignore, _IGNORE)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add a file's path to the errors of system calls that only know its descriptor.
+
+    Raises:
+        OSError: As in the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write(path: Path, text: str, *, mode: int = 0o666) -> None:
@@ -76,7 +93,7 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+        with naming(path), open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(text.encode("utf-8", "replace"))
         new.replace(path)
     finally:
@@ -93,13 +110,13 @@ def append(path: Path, text: str) -> None:
 
     data = text.encode("utf-8", "replace")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o666), "ab", buffering=0) as file:  # noqa: PTH123 - a descriptor
+    with naming(path), open(os.open(path, flags, 0o666), "ab", buffering=0) as file:  # noqa: PTH123
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file.fileno()).st_size
         if file.write(data) < len(data):
             file.truncate(size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def link(path: Path, target: str) -> None:

@@ -61,14 +61,17 @@ class ControllerLink:
 def start_rank(spec: RankSpec, channel: Channel, *, keeps_input: bool = False) -> None:
     """Make this process a rank, whose stacks the harness can request from now on.
 
+    If that fails, for example because its disk is full, send the error and leave.
+
     Args:
         keeps_input: Whether it keeps the standard input that it has; else it reads nothing.
     """
-    join_services(spec)  # first, because all times that this rank reports are the world's
-    reset_after_fork(spec, keeps_input=keeps_input)
-    start_recording(spec)
-    stop_tqdm_monitor()
-    ControllerLink(channel).send(Hello(getpid()))
+    with sending_errors(channel, root=str(Path.cwd())):
+        join_services(spec)  # first, because all times that this rank reports are the world's
+        reset_after_fork(spec, keeps_input=keeps_input)
+        start_recording(spec)
+        stop_tqdm_monitor()
+        ControllerLink(channel).send(Hello(getpid()))
 
 
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:

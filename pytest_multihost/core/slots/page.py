@@ -42,6 +42,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import get_args
 
+from pytest_multihost.core.files import naming
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     RUNTIME_SCOPE,
@@ -438,10 +439,11 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray] = ()) -> 
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        if begin and os.writev(descriptor, begin) != sum(map(len, begin)):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        os.ftruncate(descriptor, size)
-        return mmap.mmap(descriptor, size)
+        with naming(path):
+            if begin and os.writev(descriptor, begin) != sum(map(len, begin)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(descriptor, size)
+            return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
 
