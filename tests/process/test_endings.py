@@ -158,3 +158,28 @@ def test_next(world):
     assert "1 passed, 1 error" in run.stdout
     assert "the server that starts the ranks is gone" in run.stdout
     await_that(lambda: living(tmp_path) == [])
+
+
+STOPS_SERVER = """
+import os, pathlib, pytest, signal, time
+
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_it(world):
+    if world.rank == 0:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        pathlib.Path("stopped").touch()
+    time.sleep(60)
+"""
+
+
+def test_a_stopped_server_does_not_outlive_a_killed_controller(tmp_path: Path) -> None:
+    """A rank has stopped it, so it sees nothing end until the kernel continues it."""
+    with start_pytest(tmp_path, STOPS_SERVER) as run:
+        await_that((tmp_path / "stopped").exists)
+        run.kill()
+        run.wait()
+        try:
+            await_that(lambda: living(tmp_path) == [])
+        finally:
+            for each in living(tmp_path):
+                each.kill()

@@ -99,8 +99,11 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def outlive_parent() -> None:
-    """Undo `die_with_parent`, in a process that can end properly when its parent is gone."""
-    _call("prctl", _SET_PARENT_DEATH_SIGNAL, 0, 0, 0, 0)
+    """Undo `die_with_parent`, in a process that can end properly when its parent is gone.
+
+    The kernel continues it then, because a rank may have stopped it (SIGSTOP).
+    """
+    _call("prctl", _SET_PARENT_DEATH_SIGNAL, signal.SIGCONT, 0, 0, 0)
 
 
 def rename_thread(name: str) -> str:
