@@ -144,8 +144,8 @@ def test_two_containers_with_the_same_address_have_two_jobs(
         shell = START.format(python=sys.executable, program=program, folder=folder)
         launchers.append(contained(shell, folder, started, "--net"))
     listed = subprocess.run(ATTACH, capture_output=True, text=True, check=False, timeout=120).stdout
-    ours = [each for each in listed.splitlines() if str(program) in each]
-    assert len(ours) == 2, listed
+    shells = [psutil.Process(each).children()[0].pid for each in launchers]
+    assert all(f"multihost attach --children-of {each}\n" in listed for each in shells), listed
 
 
 # Ids of threads
