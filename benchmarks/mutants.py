@@ -5,7 +5,7 @@
 mutmut makes mutants of the functions in core/proof and core/blame: in each, one expression or
 statement is another. A mutant is killed if a test fails with it. The sample is drawn at random, and
 the same seed draws the same mutants as long as the two packages stay as they are. The killers are
-the tests that name one of the packages and need no process of their own.
+the fast tests of hand-made values (marker `unit`) in files that name one of the packages.
 
 Prints the score of each module, and each survivor with its line; also those that a timeout has
 killed, which on a busy machine may only have been slow. Exits with 1 if fewer than 85 % of
@@ -49,6 +49,9 @@ track_dependencies = false
 use_git_change_detection = false
 timeout_constant = 10
 timeout_multiplier = 6
+pytest_add_cli_args =
+    -m
+    unit
 pytest_add_cli_args_test_selection =
 {tests}
 """

@@ -64,6 +64,7 @@ def test_our_workflow_runs_targets_that_exist() -> None:
         "test",
         "test-all",
         "corpus",
+        "mutants",
         "test-pytest8",
         "demo",
         "wheel-check",
