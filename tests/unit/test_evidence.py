@@ -111,7 +111,7 @@ def test_a_culprit_that_raised_has_its_exception() -> None:
 
 def test_a_culprit_that_has_finished_left_the_test() -> None:
     """When it did."""
-    expected = Evidence(1, "left the test", "pytest", at_s=6.0)
+    expected = Evidence(1, "returned from the test", "pytest", at_s=6.0)
     assert told(cause("finished", (1,)), stands(1, condition="finished")) == [expected]
     assert told(cause("finished", (0,)), stands(0, condition="finished")) == []
 
@@ -120,7 +120,7 @@ def test_in_an_attached_run_the_harness_has_seen_it() -> None:
     """There is no pytest, and no test."""
     result = world(spec=replace(make_spec(SIZE), subject="program"))
     found = told(cause("finished", (1,)), stands(1, condition="finished"), result=result)
-    assert found == [Evidence(1, "left the program", "harness", at_s=6.0)]
+    assert found == [Evidence(1, "returned from the program", "harness", at_s=6.0)]
     found = told(cause("raised", (1,)), stands(1, condition="raised"), result=result)
     assert found == [Evidence(1, "raised ValueError: no such step", "harness", at_s=5.5)]
 
@@ -135,7 +135,7 @@ def test_the_last_operation_of_a_late_rank_in_the_group_is_named() -> None:
         operation("all_gather", sequence=9, group=(0, 1)),
         operation("store.get", kind="wait", sequence=8),
     )
-    last = "its last operation in this group was barrier #4 (world group)"
+    last = "last operation in this group was barrier #4 (world group)"
     [found] = told(late, stands(1, *known))
     assert found == Evidence(1, f"{last}, which it left by OSError", "recorder")
     [found] = told(late, stands(1, replace(known[1], error="")))
@@ -157,9 +157,9 @@ def test_what_the_main_thread_of_a_culprit_does_is_told_in_words() -> None:
     sleeps = {"label": "SLEEPING", "activity": Activity("sleep", ends_in_s=600.0)}
     reads = {"label": "IO", "activity": Activity("read", "/data/ckpt")}
     for seen, words in (
-        (sleeps, "its main thread is sleeping for another 600.0 s"),
-        (reads, "its main thread is io: read(/data/ckpt)"),
-        ({"label": "RUNNING"}, "its main thread is running"),
+        (sleeps, "main thread is sleeping for another 600.0 s"),
+        (reads, "main thread is io (read(/data/ckpt))"),
+        ({"label": "RUNNING"}, "main thread is running"),
     ):
         found = told(cause("straggler", (1,)), stands(1, **seen))
         assert found == [Evidence(1, words, "proc")]

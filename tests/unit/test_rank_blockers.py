@@ -119,7 +119,7 @@ def test_a_runtimes_own_thread_counts_only_while_it_runs_or_gives_up() -> None:
     assert found_in([rank(0, polling)], [rank(0, busy)]) == {0: ("rank 0: thread pool runs",)}
     gives_up = thread(101, ends_s=131.0, code=GLOO)
     assert still(rank(0, dead, gives_up)) == {
-        0: ("rank 0: thread pool gives up what it does for a rank after another 30.0 s",)
+        0: ("rank 0: thread pool gives up its work for a rank after another 30.0 s",)
     }
     assert still(rank(0, replace(gives_up, ends_s=161.0))) == {0: ()}
 
@@ -176,15 +176,17 @@ def test_data_that_move_on_a_socket_of_a_rank_count(kind: str) -> None:
     assert found_in([rank(0)], [with_socket(after)]) == {0: ()}  # it is new: nothing to compare
 
 
-def test_a_peer_without_a_name_is_somebody() -> None:
+def test_a_peer_without_a_name_is_an_unknown_one() -> None:
     """The sentence needs one."""
     before = socket(peer="")
     after = replace(before, queues=(0, 9))
     assert found_in([with_socket(before)], [with_socket(after)]) == {
-        0: ("rank 0: moves data on the tcp socket to somebody",)
+        0: ("rank 0: moves data on the tcp socket to an unknown peer",)
     }
     lost = replace(before, queues=(0, 9), is_resent=True)
-    assert still(with_socket(lost)) == {0: ("rank 0: has sent to somebody what may still arrive",)}
+    assert still(with_socket(lost)) == {
+        0: ("rank 0: has sent data to an unknown peer that may still arrive",)
+    }
 
 
 def test_traffic_that_is_no_socket_does_not_count() -> None:
