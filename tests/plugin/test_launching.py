@@ -343,23 +343,23 @@ def test_env_is_in_place_before_the_interpreter_starts(run_worlds) -> None:
     assert worlds.output("test_it", 0) == worlds.output("test_it", 1)
 
 
-@pytest.mark.program(
-    """
-    import os, pytest
-
-    @pytest.mark.parametrize("x", [os.getpid()])
-    @pytest.mark.multihost(ranks=2)
-    def test_it(world, x):
-        pass
-
-    @pytest.mark.multihost(ranks=2)
-    def test_next(world):
-        pass
-    """,
-    "--multihost-launch=server",
-)
-def test_a_test_that_a_rank_collects_differently_is_an_error_that_says_so(worlds) -> None:
+def test_a_test_that_a_rank_collects_differently_is_an_error_that_says_so(run_worlds) -> None:
     """A random value in an id: the server's collection has no such test."""
+    worlds = run_worlds(
+        """
+        import os, pytest
+
+        @pytest.mark.parametrize("x", [os.getpid()])
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, x):
+            pass
+
+        @pytest.mark.multihost(ranks=2)
+        def test_next(world):
+            pass
+        """,
+        "--multihost-launch=server",
+    )
     worlds.run.assert_outcomes(errors=1, passed=1)
     assert "the rank did not collect the test that the controller has collected" in worlds.stdout
     assert "Make collection depend on nothing that differs between processes" in worlds.stdout

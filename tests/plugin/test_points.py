@@ -624,8 +624,12 @@ def test_it(world, tmp_path):
     assert line.split("  ")[2:] == ["at.io('*/test_it0/a', call='stat')"]
 
 
-@pytest.mark.program(
-    """
+def test_calls_that_are_asked_for_and_loaders_that_are_imported_late_are_recorded(
+    run_worlds,
+) -> None:
+    """Each call of a function that a sweep is to change, and each batch."""
+    worlds = run_worlds(
+        """
 import pytest
 
 def should_stop(step):
@@ -645,13 +649,9 @@ def test_it(world):
         if should_stop(step):
             break
 """,
-    "--multihost-points",
-    "--multihost-sweep",
-)
-def test_calls_that_are_asked_for_and_loaders_that_are_imported_late_are_recorded(
-    worlds,
-) -> None:
-    """Each call of a function that a sweep is to change, and each batch."""
+        "--multihost-points",
+        "--multihost-sweep",
+    )
     stop = "at.call('test_worlds:should_stop')"
     batch = "at.batch('torch.utils.data:DataLoader')"
     assert ", ".join([batch, stop] * 3) in worlds.stdout

@@ -456,9 +456,11 @@ def test_a_fault_happens_to_whoever_is_first_at_its_point(worlds) -> None:
         ("returns(rank=1, value=nan, at=at.call('test_worlds:loss'))", "nan"),
     ],
 )
-@pytest.mark.program(
-    HEAD
-    + """
+def test_these_faults_can_be_given_on_the_command_line(run_worlds, fault, words) -> None:
+    """As in a marker."""
+    worlds = run_worlds(
+        HEAD
+        + """
 def loss():
     return 1.0
 
@@ -471,12 +473,10 @@ def test_it(world, tmp_path):
     except OSError as error:
         print(errno.errorcode[error.errno])
 """,
-    "-s",
-    "--multihost-fault",
-    "$fault",
-)
-def test_these_faults_can_be_given_on_the_command_line(worlds, fault, words) -> None:
-    """As in a marker."""
+        "-s",
+        "--multihost-fault",
+        fault,
+    )
     worlds.run.assert_outcomes(passed=1)
     assert words in worlds.output("test_it", 1)
     assert words not in worlds.output("test_it", 0)

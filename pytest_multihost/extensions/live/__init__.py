@@ -3,6 +3,7 @@
 * `machine` finds the worlds on this machine by the environment of their processes, and selects the
   one that the user means.
 * `processes` maps processes to ranks, and explains which right is missing to read a process.
+  `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started.
 * `reader` reads a job's ranks on this machine, `joined` those on several machines.
 * `waits` derives the operation that a thread is in from its frames.
 * `look` compares two snapshots of a job, and explains why a rank may still move.

@@ -43,7 +43,7 @@ def test_no_ranks_at_all_are_an_error() -> None:
 )
 def test_two_jobs_are_an_error(other: Machine) -> None:
     """A rank that is on two machines, and another number of ranks, are not of one job."""
-    with pytest.raises(MultihostError, match="not one job"):
+    with pytest.raises(MultihostError, match="not those of one job"):
         joined_job([machine("alpha", {0: 10, 1: 11}), other])
 
 
