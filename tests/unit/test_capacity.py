@@ -32,6 +32,14 @@ def test_the_scarcest_resource_is_named_with_the_most_ranks_that_fit(room: Room,
     assert "at most 100 ranks fit" in refused.value.seen
 
 
+def test_a_crowd_that_fits_is_warned_of_with_the_most_ranks_that_fit() -> None:
+    """Before the first rank starts; up to some ranks per core there is no warning."""
+    assert AMPLE.warning(128, cores=2) == ""
+    warning = AMPLE.warning(129, cores=2)
+    assert "129 ranks share 2 cores" in warning
+    assert "at most 1000 ranks fit" in warning
+
+
 def test_this_machine_has_room_for_the_ranks_of_a_test() -> None:
     """The limits of its control group count, if it has any."""
     assert not look().problem(4)

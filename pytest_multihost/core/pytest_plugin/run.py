@@ -7,6 +7,7 @@ run without worlds never loads them.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.files import REMEDY
+from pytest_multihost.core.launch.capacity import look
 from pytest_multihost.core.launch.ending_signals import (
     ignore_further_signals,
     interrupt_on_signals,
@@ -81,6 +83,9 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     for item in chosen:
         convert(item, run.run_item)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    largest = max(plan.world.size for plan in plans.values())
+    if reporter is not None and (warning := look().warning(largest, os.cpu_count() or 1)):
+        reporter.write_line(f"multihost: {warning}")
     if reporter is not None and reporter.verbosity >= 0:
         counts = f"{len(chosen)} {'test runs' if len(chosen) == 1 else 'tests run'}"
         launch = run.launchers.describe()
