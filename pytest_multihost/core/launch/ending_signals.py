@@ -25,7 +25,7 @@ where Python only prints it."""
 
 @dataclass
 class _State:
-    """What the handlers know; there is one state per process, like the handlers.
+    """State of the signal handlers; like them, it exists once per process.
 
     Attributes:
         owner: Id of the process that installed the handlers: in its forked children they do not

@@ -211,7 +211,7 @@ _CODES = _codes()
 def unpickled(data: bytes) -> Json:
     """Return the value of a pickle that holds only plain values; an array may be a tuple.
 
-    An object that occurs several times is one object in the result, too.
+    An object that occurs several times is one object in the result as well.
 
     Raises:
         JsonError: The pickle is cut off, holds or does anything else, or is too large.

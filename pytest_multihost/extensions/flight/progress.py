@@ -77,7 +77,7 @@ def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Pr
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What all dumps show together. Groups are numbers.
+    """The progress of all ranks, as their dumps show it. Groups are numbers.
 
     Attributes:
         groups_of: By rank, the groups of which it is a member.

@@ -88,7 +88,7 @@ class HarnessProcesses:
             behind.
         reaper: The process that adopts the ranks' orphans. Its children, except servers and
             companions, are not part of the harness.
-        title: What the controllers are called.
+        title: Name of the controllers in messages.
     """
 
     servers: frozenset[int] = frozenset()
