@@ -26,6 +26,9 @@ _FILES, _LINES = 8, 4096
 _ENCODINGS = frozenset({"utf-8", "utf-8-sig", "iso-8859-1"})
 """Encodings that are used as a file names them: any other may take long, or is no encoding."""
 
+_OWN = os.path.realpath(os.path.join(__file__, *[".."] * 3))  # noqa: PTH118
+"""This package's folder: an editable install leaves it outside of the installed packages."""
+
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -76,7 +79,7 @@ def files_below(folders: Iterable[str | os.PathLike[str]] | None, suffix: str = 
 
 def _installed() -> set[str]:
     found = {sysconfig.get_path(each) for each in _INSTALLED}
-    return found | {*site.getsitepackages(), site.getusersitepackages()}
+    return found | {*site.getsitepackages(), site.getusersitepackages(), _OWN}
 
 
 @lru_cache(maxsize=_LINES)
