@@ -244,9 +244,11 @@ def test_fixed(world): pass
 @pytest.mark.parametrize("n", ["a"])
 def test_it(world, n): pass
 """
-    for wrong in ("test_plain[4]", "test_fixed[4]", "test_ti[4]", "test_ti"):
+    for wrong in ("test_plain[4]", "test_ti[4]", "test_ti"):
         refused = run_worlds(source, f"test_worlds.py::{wrong}").run
         assert "number of ranks" not in refused.stderr.str()
+    refused = run_worlds(source, "test_worlds.py::test_fixed[4]").run
+    assert "This test runs only with ranks 2." in refused.stderr.str()
     refused = run_worlds(source, "test_worlds.py::test_it[a-3]").run
     [command] = re.findall(r"with 3 ranks: pytest (.*)", refused.stderr.str())
     assert run_worlds(source, *shlex.split(command)).verdicts["test_it[a]"]["world_size"] == 3

@@ -10,6 +10,7 @@ those of an interpreter that a controller has started (`server_process`). Inside
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from pytest_multihost import hookspecs
 from pytest_multihost.core import built_in
 from pytest_multihost.core.host_kind import offered_host_kinds
 from pytest_multihost.core.pytest_plugin.fixtures import shared_tmp_path, world
-from pytest_multihost.core.pytest_plugin.id_hints import hint_of_id
 from pytest_multihost.core.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
@@ -39,7 +39,6 @@ from pytest_multihost.core.pytest_plugin.options import (
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 from pytest_multihost.core.registry import register_extensions
-from pytest_multihost.core.standard_streams import open_closed_streams
 
 if TYPE_CHECKING:
     from pytest_multihost.core.launch import Launcher
@@ -53,7 +52,10 @@ __all__ = ["shared_tmp_path", "world"]
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare options and ini values, including those of plugins that are registered later."""
-    open_closed_streams()  # before the first socket, which would get such a stream's descriptor
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from pytest_multihost.core.standard_streams import open_closed_streams
+
+        open_closed_streams()  # before the first socket, which would get such a stream's descriptor
     _check_package()
     offered = OfferedOptions(parser)
     pluginmanager.register(offered, OFFERED)
@@ -110,6 +112,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     except pytest.UsageError as error:
         from pytest_multihost.core.backends import offered_backends
+        from pytest_multihost.core.pytest_plugin.id_hints import hint_of_id
 
         config = session.config
         names = {each.name for each in offered_backends(config.hook)}

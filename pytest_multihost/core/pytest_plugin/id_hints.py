@@ -9,25 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from pytest_multihost.core.pytest_plugin.marks import Axes
 
 _ID = re.compile(r"(?P<test>.*::[^\[]*)\[(?P<params>.*)\]")
 _RULE = "An id ends in a number of ranks or a backend only if the test runs with several of them."
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """The sizes and backends of a collected test.
-
-    Attributes:
-        is_of_any_size: Whether its markers give no size, so that --ranks does.
-        is_of_any_backend: The same for backends and --multihost-backend.
-    """
-
-    ranks: tuple[int, ...]
-    backends: tuple[str, ...]
-    is_of_any_size: bool
-    is_of_any_backend: bool
 
 
 def hint_of_id(args: Iterable[str], tests: Mapping[str, Axes], backends: Collection[str]) -> str:

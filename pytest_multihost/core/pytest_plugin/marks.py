@@ -14,7 +14,6 @@ import pytest
 
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.option import Check, Option, Settings, T
-from pytest_multihost.core.pytest_plugin.id_hints import Axes
 from pytest_multihost.core.pytest_plugin.marker_values import (
     are_faults,
     as_tuple,
@@ -38,6 +37,21 @@ EXPECT_SIGNATURE = (
 
 RANKS_PARAM = "_multihost_ranks"
 BACKEND_PARAM = "_multihost_backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The sizes and backends of a collected test.
+
+    Attributes:
+        is_of_any_size: Whether its markers give no size, so that --ranks does.
+        is_of_any_backend: The same for backends and --multihost-backend.
+    """
+
+    ranks: tuple[int, ...]
+    backends: tuple[str, ...]
+    is_of_any_size: bool
+    is_of_any_backend: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.option import Settings
-from pytest_multihost.core.pytest_plugin.id_hints import Axes
+
+# Every run of pytest imports this module.
+if TYPE_CHECKING:
+    from pytest_multihost.core.pytest_plugin.marks import Axes
 
 
 class PytestMultihostWarning(pytest.PytestWarning):
@@ -109,6 +111,8 @@ def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write the final lines, which artifacts are missing, and why a run without failures fails."""
+    from pytest_multihost.core.model.printable import printable
+
     if tally.ran and getattr(reporter.config.option, "numprocesses", None):
         # With xdist only the workers collect, so the header has no line about worlds.
         runs = "1 test ran" if tally.ran == 1 else f"{tally.ran} tests ran"
