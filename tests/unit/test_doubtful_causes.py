@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import history_of_a_hang
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.model.operation import Operation, Operations
@@ -18,7 +19,7 @@ from pytest_multihost.core.model.result import (
 from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_dump, make_event, make_spec, well_behaved
+from pytest_multihost.testing import make_dump, make_spec
 
 
 def judged(
@@ -29,13 +30,7 @@ def judged(
 ) -> Diagnosis | None:
     """Return the diagnosis of a world that ended so, and whose ranks were seen so at the end."""
     size = len(seen)
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in range(size)
-        for step in well_behaved(rank, stays_in="call")
-    ]
-    ended = {**exited(signal=15), "by_harness": True}
-    history += [make_event(19.0, rank, "exited", ended) for rank in range(size)]
+    history = history_of_a_hang(size)
     result = WorldResult(
         spec=make_spec(size),
         launch="scripted",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from builders import history_of_a_hang
+
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
+from pytest_multihost.testing import make_spec
 
 
 def collective(name: str, sequence: int, *, size: int, root: int | None = None) -> Operation:
@@ -34,13 +36,7 @@ def diagnosed(*waits: Operation) -> Diagnosis:
         for rank, wait in enumerate(waits)
         if wait.sequence > min(each.sequence for each in waits)
     }
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in range(size)
-        for step in well_behaved(rank, stays_in="call")
-    ]
-    ended = {**exited(signal=15), "by_harness": True}
-    history += [make_event(19.0, rank, "exited", ended) for rank in range(size)]
+    history = history_of_a_hang(size)
     ranks = tuple(
         RankSnapshot(
             rank=rank,
