@@ -2,7 +2,7 @@
 
 `torch.multiprocessing.spawn` passes each process its number, and so do most programs that start
 `multiprocessing.Process` themselves: it is the first argument of the function that runs there. The
-stacks show it. What they do not show is a guess: the order in which the processes were started.
+stacks show it. The other numbers are guessed from the order in which the processes were started.
 """
 
 from __future__ import annotations

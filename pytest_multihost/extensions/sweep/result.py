@@ -232,7 +232,7 @@ class SweepResult:
         started_at: The start of the sweep, in UTC; empty if unknown.
         environment: Versions by package name; None for packages that are not installed.
         unmet_acceptances: Accepted weaknesses that were not found, as texts.
-        made_with: What the runs depend on; None if it is unknown.
+        made_with: Files, versions and settings of the runs; None if they are unknown.
         earlier: The runs of the sweep that this one continues; None if it does not continue one.
     """
 
