@@ -23,6 +23,9 @@ READY := .venv/ready
 # Beside the pinned one: the tests of the fixes run with both.
 ORBAX_NEWEST := orbax-checkpoint==0.12.8
 
+# The suite starts hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
