@@ -118,6 +118,15 @@ def test_the_processes_of_xdist_have_one_page_for_the_run(worlds) -> None:
     assert "1 hung, 1 passed" in _index(worlds).read_text()
 
 
+def test_a_run_that_passed_gets_its_page_when_it_is_opened(run_worlds) -> None:
+    """A page takes longer to make than many a run takes to pass."""
+    worlds = run_worlds(WORLDS, "-k", "test_passes")
+    assert not _index(worlds).exists()
+    said = command("open", "--path", worlds.path / ".pytest_multihost")
+    assert said.stdout.strip() == str(_index(worlds))
+    assert "1 passed" in _index(worlds).read_text()
+
+
 def test_a_run_that_was_killed_gets_its_page_when_it_is_opened(tmp_path: Path) -> None:
     """Only verdicts.jsonl is there."""
     run = tmp_path / "2026-11-21T00-00-00Z-1"

@@ -13,6 +13,10 @@ from pytest_multihost.core.option import Settings
 
 # Every run of pytest imports this module.
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pluggy
+
     from pytest_multihost.core.pytest_plugin.marks import Axes
 
 
@@ -69,12 +73,11 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
         return
     if tally.ran and tally.run_id is not None:
         from pytest_multihost.core.pytest_plugin.options import artifacts_directory
-        from pytest_multihost.core.registry import offered_renderers
-        from pytest_multihost.core.report.html import write_index
 
-        with tally.noting("the run's page"):
-            folder = artifacts_directory(config, tally.settings) / tally.run_id
-            write_index(folder, offered_renderers(config.hook))
+        folder = artifacts_directory(config, tally.settings) / tally.run_id
+        # `multihost open` writes the page of a run that has nothing to show but passed tests.
+        if next(folder.glob("*/*.html"), None) is not None:
+            _write_index(tally, folder, config.hook)
     is_required = bool(config.getini("multihost_require"))
     message = _missing(
         tally, is_required=is_required, has_ranks=config.getoption("multihost_ranks") is not None
@@ -93,6 +96,14 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
             tally.fatal = message
     if tally.fatal and session.exitstatus in ended:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _write_index(tally: Tally, folder: Path, hook: pluggy.HookRelay) -> None:
+    from pytest_multihost.core.registry import offered_renderers
+    from pytest_multihost.core.report.html import write_index
+
+    with tally.noting("the run's page"):
+        write_index(folder, offered_renderers(hook))
 
 
 def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
