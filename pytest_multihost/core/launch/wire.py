@@ -74,6 +74,8 @@ class FrameStream(Generic[M]):
 
     def flush(self) -> None:
         """Send buffered bytes, as far as possible without blocking."""
+        if not self.has_more_to_send:
+            return
         with signals_deferred():
             try:
                 while self.has_more_to_send:

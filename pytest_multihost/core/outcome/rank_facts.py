@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_multihost.core.model.event import (
     Done,
@@ -138,73 +139,83 @@ class RankFacts:
 
 def advance(facts: RankFacts, event: Event) -> RankFacts:
     """Return `facts` after `event` of the same rank."""
+    changes = _changes(facts, event)
     if isinstance(event.body, RankEventBody):
-        facts = replace(facts, last_event_s=event.at_s)
+        changes["last_event_s"] = event.at_s
+    # Once for all changes: a copy of so many fields is most of what an event costs.
+    return replace(facts, **changes) if changes else facts
+
+
+_Changes = dict[str, Any]
+"""New values of fields of `RankFacts`, by name."""
+
+
+def _changes(facts: RankFacts, event: Event) -> _Changes:
     match event.body:
         case Forked(pid):
-            return replace(facts, pid=pid)
+            return {"pid": pid}
         case Released(gate):
-            return replace(facts, released=facts.released | {gate})
+            return {"released": facts.released | {gate}}
         case Exited(by_harness=ended) as status:
-            return replace(facts, exited_s=event.at_s, exit=status, was_ended=ended)
+            return {"exited_s": event.at_s, "exit": status, "was_ended": ended}
         case ReportMade() | Interrupted() | SubtestEnded() as result:
-            return _with_result(facts, result, event.at_s)
+            return _result_changes(facts, result, event.at_s)
         case FaultChanged() as change:
-            return _with_fault(facts, event, change)
-    return _with_progress(facts, event)
+            return _fault_changes(facts, event, change)
+    return _progress_changes(event)
 
 
-def _with_progress(facts: RankFacts, event: Event) -> RankFacts:
+def _progress_changes(event: Event) -> _Changes:
     match event.body:
         case Hello():
-            return replace(facts, can_dump=True)
+            return {"can_dump": True}
         case Ready():
-            return replace(facts, ready_s=event.at_s)
+            return {"ready_s": event.at_s}
         case PhaseEntered(phase):
-            return replace(facts, phase=phase)
+            return {"phase": phase}
         case Parked():
-            return replace(facts, parked_s=event.at_s)
+            return {"parked_s": event.at_s}
         case Done():
-            return replace(facts, done_s=event.at_s, phase="shutdown")
+            return {"done_s": event.at_s, "phase": "shutdown"}
         case TerminalWanted():
-            return replace(facts, in_debugger=True)
+            return {"in_debugger": True}
         case TerminalReturned():
-            return replace(facts, in_debugger=False)
-    return facts
+            return {"in_debugger": False}
+    return {}
 
 
-def _with_result(
+def _result_changes(
     facts: RankFacts, result: ReportMade | Interrupted | SubtestEnded, at_s: float
-) -> RankFacts:
+) -> _Changes:
+    changes: _Changes
     match result:
         case SubtestEnded("failed"):
-            return replace(facts, failed_subtests_s=(*facts.failed_subtests_s, at_s))
+            return {"failed_subtests_s": (*facts.failed_subtests_s, at_s)}
         case Interrupted():
-            facts = replace(facts, interrupted=result)
+            changes = {"interrupted": result}
             is_failure = facts.failure is None
         case ReportMade(outcome=outcome, error=error):
-            facts = replace(facts, reports=(*facts.reports, result))
+            changes = {"reports": (*facts.reports, result)}
             is_failure = outcome == "failed" or error is not None
             if isinstance(facts.failure, ReportMade):  # later ones only in place of an expected one
                 is_failure = outcome == "failed" != facts.failure.outcome
         case _:
-            return facts
-    return replace(facts, failure=result, failed_s=at_s) if is_failure else facts
+            return {}
+    return {**changes, "failure": result, "failed_s": at_s} if is_failure else changes
 
 
-def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFacts:
+def _fault_changes(facts: RankFacts, event: Event, change: FaultChanged) -> _Changes:
     others = tuple(
         each
         for each in facts.active_faults
         if not (isinstance(each.body, FaultChanged) and each.body.index == change.index)
     )
     if change.phase != "begun":
-        return replace(facts, active_faults=others)
-    return replace(
-        facts,
-        is_being_killed=facts.is_being_killed or change.kills,
-        active_faults=(*others, event),
-    )
+        return {"active_faults": others}
+    return {
+        "is_being_killed": facts.is_being_killed or change.kills,
+        "active_faults": (*others, event),
+    }
 
 
 def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:

@@ -65,8 +65,10 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
         return None
     since_ns = since_s * 1e9
     used = [each for each in _used(data[RECORDS_AT:SINK_AT]) if each[0] >= since_ns]
+    if not used:
+        return ()
     calls = {(each[2] > 0, each[5] == each[15], each[15], each[11]) for each in used}
-    if len(calls) == 0 or len(used) == RECORDS or len({each[2] for each in calls}) > 1:
+    if len(used) == RECORDS or len({each[2] for each in calls}) > 1:
         return None
     is_plain = all(
         is_waited and is_same_thread and KINDS[kind % FOR_CPU] == "collective"
@@ -78,7 +80,9 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
 
 
 def _used(data: bytes) -> Iterator[Record]:
-    whole = data[: len(data) // STRIDE * STRIDE]
+    # Most of a page has never been written, and unpacking it would be most of the time.
+    written = len(data.rstrip(b"\0"))
+    whole = data[: min(-(-written // STRIDE), len(data) // STRIDE) * STRIDE]
     return (record for record in RECORD.iter_unpack(whole) if record[0])
 
 

@@ -84,6 +84,6 @@ def test_calls_that_a_rule_may_tell_are_not_plain(recorder: Recorder) -> None:
     assert plain_calls(other.page.path, since_s=0) is None
 
 
-def test_no_calls_are_not_plain(recorder: Recorder) -> None:
-    """There may be what is no collective."""
-    assert plain_calls(recorder.page.path, since_s=0) is None
+def test_no_calls_are_plain(recorder: Recorder) -> None:
+    """No rule can find anything in them."""
+    assert plain_calls(recorder.page.path, since_s=0) == ()
