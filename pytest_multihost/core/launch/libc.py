@@ -22,6 +22,7 @@ _CAPABILITIES_3 = 0x20080522
 _REMOVE_ID = 0
 _SET_PARENT_DEATH_SIGNAL, _SET_NAME, _GET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 16, 36
 _NAME_BYTES = 16
+_COLLAPSE = 25
 
 _libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
 
@@ -112,6 +113,11 @@ def rename_thread(name: str) -> str:
     _call("prctl", _GET_NAME, old, 0, 0, 0)
     _call("prctl", _SET_NAME, os.fsencode(name), 0, 0, 0)
     return os.fsdecode(old.value)
+
+
+def collapse(start: int, size: int) -> None:
+    """Move memory of this process into huge pages (madvise(2), MADV_COLLAPSE)."""
+    _call("madvise", ctypes.c_void_p(start), ctypes.c_size_t(size), _COLLAPSE)
 
 
 def remove_shared_memory(segment: int) -> None:

@@ -169,6 +169,14 @@ def from_json(shape: object, value: object) -> object:
     return _reader(shape)(value)
 
 
+def build_converters(*unions: object) -> None:
+    """Build what reads and writes the classes of unions now, so that forked processes share it."""
+    for union in unions:
+        _reader(union)
+        for cls in get_args(union):
+            _writer(cls)
+
+
 # Writing depends on the values' types.
 
 

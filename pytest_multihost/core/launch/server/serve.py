@@ -37,11 +37,13 @@ from pytest_multihost.core.launch.packets import Packet, receive_packet, send_pa
 from pytest_multihost.core.launch.ports import reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.refusals import refused, remedy_against
+from pytest_multihost.core.launch.server.huge_pages import use_huge_pages
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import BROKEN, Event, FaultAnswered
+from pytest_multihost.core.model.event import BROKEN, Event, FaultAnswered, RankEventBody
+from pytest_multihost.core.model.json_values import build_converters
 from pytest_multihost.core.model.messages import (
     CloneServer,
     EndWorld,
@@ -57,6 +59,7 @@ from pytest_multihost.core.model.messages import (
     RequestDumps,
     ServerCloned,
     Serving,
+    ToRank,
     ToServer,
     UndoFaults,
     WorldEnded,
@@ -66,6 +69,9 @@ from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
+_FEW_FORKS = 16
+"""Forks that cost less than moving the memory into huge pages, which then makes them cheap."""
+
 _GONE_S = 5.0
 """How long a killed controller may take to end after its connections have been closed."""
 
@@ -80,6 +86,8 @@ class _Server:
         ports: Sockets that hold the world's ports.
         parts: The parts of the world's services in this process, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
+        forks: How many ranks it has forked.
+        has_huge_pages: Whether its memory has been moved into huge pages.
         has_quit: Whether the controller has asked the server to end.
     """
 
@@ -92,6 +100,8 @@ class _Server:
     ports: tuple[socket.socket, ...] = ()
     parts: dict[str, ServerPart] = field(default_factory=dict)
     clones: dict[int, int] = field(default_factory=dict)
+    forks: int = 0
+    has_huge_pages: bool = False
     has_quit: bool = False
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
@@ -137,6 +147,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
         # The controller reacts to these signals, and its ranks need the server until it does. They
         # get a handler because programs started from here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
+    build_converters(RankEventBody, ToRank)
     # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()
@@ -299,6 +310,10 @@ def _fork_ranks(
         RankSpec(world=request.spec, rank=rank, ports=ports, **directories)
         for rank in request.ranks
     ]
+    server.forks += len(specs)
+    if server.forks > _FEW_FORKS and not server.has_huge_pages:
+        server.has_huge_pages = True
+        use_huge_pages()
     parent = os.getpid()
     pids: list[int] = []
     try:
