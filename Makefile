@@ -14,6 +14,8 @@ FOUND_ARGS ?=
 HAZARDS_ARGS ?=
 FLIGHT_ARGS ?=
 BENCH_ARGS ?=
+REV ?=
+SINCE_ARGS ?=
 FUZZ_INPUTS ?= 100000
 MUTANTS ?= 400
 MUTANTS_SEED ?= 1
@@ -29,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check clean
+.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-since bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +42,7 @@ help: ## List these targets
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test, test-all and test-python."
 	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
 	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
+	@echo "  SINCE_ARGS='--quick --only none gloo' picks what make bench-since compares."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 	@echo "  CORPUS_ARGS='--only innocent_ --jobs 4 --rounds 20' looks for false accusations again and again."
 	@echo
@@ -136,6 +139,12 @@ bench: .venv/ready-bench ## Measure it beside what people use today: twenty minu
 
 bench-quick: .venv/ready-bench ## The shortest of it that says something: two minutes
 	$(BIN)/python benchmarks/bench.py --quick $(BENCH_ARGS)
+
+# The requirements of REV are not installed: both run with the libraries of .venv.
+bench-since: $(READY) ## What costs more than at REV=v0.2.0? Half an hour on two quiet cores
+	@[ -n "$(REV)" ] || { \
+	  echo "error: name the revision to compare with: make bench-since REV=v0.2.0" >&2; exit 1; }
+	$(BIN)/python benchmarks/since.py "$(REV)" $(SINCE_ARGS)
 
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py

@@ -165,26 +165,22 @@ def _run(name: str, expected: Mapping[str, Any], *, native: bool, verbose: bool)
                 return row  # they have given up by a limit of theirs, and ended
             before = _measured(processes)
             time.sleep(COMPARED_S if row.is_hang else 0.0)
-            idle, since_s = _difference(before, _measured(processes)), time.monotonic()
-            before, own_s = _measured(processes), children_s()
-            command = [*ATTACH, *(["--native"] if native else []), str(alive[0].pid)]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE, check=False)
-            took_s, own_s = time.monotonic() - since_s, children_s() - own_s
+            idle = _difference(before, _measured(processes))
+            before = _measured(processes)
+            seen = look([*(["--native"] if native else []), str(alive[0].pid)])
             used = _difference(before, _measured(processes))
-    scale = took_s / COMPARED_S
+    scale = seen.took_s / COMPARED_S
     measured = {
-        "took_s": round(took_s, 2),
-        "own_s": round(own_s, 2),
+        "took_s": round(seen.took_s, 2),
+        "own_s": round(seen.own_s, 2),
         "used_s": (round(used[0], 3), round(idle[0] * scale, 3)),
         "switches": (used[1], round(idle[1] * scale)),
     }
-    try:
-        verdict = json.loads(done.stdout)
-    except ValueError:
-        return Row(**{**asdict(row), **measured, "word": "WRONG", "reason": done.stderr[-300:]})
-    scored = _scored(verdict, expected, file)
+    if seen.verdict is None:
+        return Row(**{**asdict(row), **measured, "word": "WRONG", "reason": seen.complaint})
+    scored = _scored(seen.verdict, expected, file)
     if verbose and scored["word"] not in ("ok", "ended"):
-        print(json.dumps(verdict["diagnosis"], indent=1))
+        print(json.dumps(seen.verdict["diagnosis"], indent=1))
     return Row(**{**asdict(row), **measured, **scored})
 
 
@@ -308,7 +304,51 @@ for pid in pids:
 """
 
 
-def _attach_to_many(size: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One run of `multihost attach`.
+
+    Attributes:
+        verdict: What it has printed; None if that was no JSON.
+        took_s: Time of the whole command.
+        own_s: Its processor time.
+        complaint: The end of what it has written to stderr.
+    """
+
+    verdict: Any
+    took_s: float
+    own_s: float
+    complaint: str
+
+
+def look(selection: Sequence[str], command: Sequence[str] = ATTACH, tree: Path = PACKAGE) -> Look:
+    """Attach to a job.
+
+    Args:
+        selection: Which one, as arguments.
+        command: How to attach; prints JSON.
+        tree: Where the package lies that attaches.
+    """
+    began_s, own_s = time.monotonic(), children_s()
+    done = subprocess.run(
+        [*command, *selection],
+        capture_output=True,
+        text=True,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        check=False,
+    )
+    took_s, own_s = time.monotonic() - began_s, children_s() - own_s
+    complaint = done.stderr[-300:].strip()
+    try:
+        return Look(json.loads(done.stdout), took_s, own_s, complaint)
+    except ValueError:
+        return Look(None, took_s, own_s, complaint)
+
+
+@contextlib.contextmanager
+def job_of_many(size: int) -> Iterator[Sequence[str]]:
+    """Start ranks of which the last is late for ever; yield what `multihost attach` takes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -324,18 +364,21 @@ def _attach_to_many(size: int) -> int:
         lines = [parent.stdout.readline().decode() for _ in range(size + 1)]
         pids = next(line for line in lines if line != "up\n").split()
         time.sleep(3.0)
-        named = [f"{rank}={pid}" for rank, pid in enumerate(pids)]
-        for _ in range(3):
-            began_s, own_s = time.monotonic(), children_s()
-            command = [*ATTACH, *named]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE, check=False)
-            took_s, own_s = time.monotonic() - began_s, children_s() - own_s
-            found = json.loads(done.stdout)
-            told = (found["diagnosis"] or {}).get("culprits")
-            print(f"{size} ranks: {took_s:.2f} s, processor time {own_s:.2f} s; culprits {told}")
+        yield [f"{rank}={pid}" for rank, pid in enumerate(pids)]
     finally:
         os.killpg(parent.pid, 9)
         parent.communicate()
+
+
+def _attach_to_many(size: int) -> int:
+    with job_of_many(size) as ranks:
+        for _ in range(3):
+            seen = look(ranks)
+            told = (seen.verdict["diagnosis"] or {}).get("culprits")
+            print(
+                f"{size} ranks: {seen.took_s:.2f} s, processor time {seen.own_s:.2f} s;"
+                f" culprits {told}"
+            )
     return 0
 
 

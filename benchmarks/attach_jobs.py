@@ -37,8 +37,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import psutil
-from attach_corpus import ATTACH, LIMIT_S, PACKAGE
-from figures import children_s
+from attach_corpus import LIMIT_S, PACKAGE, look
 
 JOBS = Path(__file__).resolve().parent / "worlds" / "live_jobs.py"
 UP_S, SETTLED_S, SETTLE_S, IDLE_S, BATCH = 180.0, 60.0, 1.0, 0.03, 5
@@ -387,15 +386,9 @@ def _end(launcher: int) -> None:
 
 
 def _look(case: Case, job: Running) -> Row:
-    began_s, own_s = time.monotonic(), children_s()
-    done = subprocess.run(
-        [*ATTACH, *job.selection()], capture_output=True, text=True, cwd=PACKAGE, check=False
-    )
-    took_s, own_s = time.monotonic() - began_s, children_s() - own_s
-    try:
-        verdict = json.loads(done.stdout)
-    except ValueError:
-        return Row(case.name, case.how, "WRONG", done.stderr[-300:].strip())
+    seen = look(job.selection())
+    if (verdict := seen.verdict) is None:
+        return Row(case.name, case.how, "WRONG", seen.complaint)
     found, is_hung = verdict["diagnosis"], verdict["outcome"] == "hung"
     kind, culprits = (found["kind"], found["culprits"]) if found else ("-", [])
     where = _lines(found, culprits) if found else {}
@@ -406,7 +399,7 @@ def _look(case: Case, job: Running) -> Row:
         word = "MISSED"
     else:
         word = "ok" if culprits == case.culprits and _is_marked(case, where) else "WRONG"
-    return Row(case.name, case.how, word, got, is_hung, round(took_s, 2), round(own_s, 2))
+    return Row(case.name, case.how, word, got, is_hung, round(seen.took_s, 2), round(seen.own_s, 2))
 
 
 def _lines(found: Mapping[str, Any], culprits: Sequence[int]) -> dict[int, int]:

@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
+BUSY = 0.5
+"""Processes that compute, for each core, above which a machine is busy."""
+
 
 class FailedError(Exception):
     """A way could not be measured; the text says why."""
@@ -61,9 +64,13 @@ class Section:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table. A cell of several lines becomes one line."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |\n" for line in lines)
+    """Return a Markdown table."""
+    return lines([head, ["---"] * len(head), *rows])
+
+
+def lines(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines of a Markdown table. A cell of several lines becomes one line."""
+    return "".join(f"| {' | '.join(' '.join(cell.split()) for cell in row)} |\n" for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,17 @@ def load() -> dict[str, float]:
     return {"load_1min": os.getloadavg()[0], "fixed_loop_s": round(loop_s, 4)}
 
 
+def busy(load: Mapping[str, float]) -> str:
+    """Return what to warn of where others use the machine, given its load; else nothing."""
+    cores = len(os.sched_getaffinity(0))
+    if load["load_1min"] <= BUSY * cores:
+        return ""
+    return f"the load is {load['load_1min']:.1f} on {cores} cores: seconds say little here"
+
+
 def _line(path: str, start: str) -> str:
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    found = next((line for line in lines if line.startswith(start)), ":unknown")
+    every = Path(path).read_text(encoding="utf-8").splitlines()
+    found = next((line for line in every if line.startswith(start)), ":unknown")
     return found.partition(":")[2].strip()
 
 

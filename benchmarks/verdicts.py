@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import figures
 import projects
 from figures import FailedError, Section, Turns, spread_text
+from projects import Ended
 
+from pytest_multihost.core.model.source import ANY_SOURCE
 from pytest_multihost.core.report.artifacts import rejudge
 from pytest_multihost.core.report.layout import merge_stacks
 
@@ -46,19 +49,34 @@ class Telling:
     is_right: bool
 
 
+@contextlib.contextmanager
+def late(
+    backend: str, ranks: int, *options: str, variables: Mapping[str, str]
+) -> Iterator[tuple[Ended, Mapping[str, Any]]]:
+    """Have rank 0 be late for ever; the run and its verdict can be read within the block.
+
+    Args:
+        options: Of pytest, beside its usual ones.
+        variables: Of the run, beside its usual ones.
+
+    Raises:
+        FailedError: There was no verdict.
+    """
+    usual = {"BACKEND": backend, "RANKS": str(ranks)}
+    with projects.ran([*_PYTEST, *options, "test_late.py"], {**usual, **variables}) as ended:
+        verdicts = ended.required(1).verdicts()
+        if not verdicts or verdicts[-1]["diagnosis"] is None:
+            raise FailedError(f"no diagnosis: {ended.output[-500:]}")
+        yield ended, verdicts[-1]
+
+
 def tell(backend: str, ranks: int) -> Telling:
     """Have rank 0 be late for ever and see what is made of it.
 
     Raises:
         FailedError: There was no verdict.
     """
-    variables = {"BACKEND": backend, "RANKS": str(ranks)}
-    command = [*_PYTEST, "-p", "timed_dump", "test_late.py"]
-    with projects.ran(command, variables) as ended:
-        verdicts = ended.required(1).verdicts()
-        if not verdicts or verdicts[-1]["diagnosis"] is None:
-            raise FailedError(f"no diagnosis: {ended.output[-500:]}")
-        verdict = verdicts[-1]
+    with late(backend, ranks, "-p", "timed_dump", variables={}) as (ended, verdict):
         folder = ended.place / ".pytest_multihost" / verdict["run_id"] / verdict["dir"]
         merge_s, judge_s = judging_s(folder)
         return Telling(
@@ -73,7 +91,7 @@ def tell(backend: str, ranks: int) -> Telling:
 def judging_s(folder: Path) -> tuple[float, float]:
     """Return the seconds to merge the stacks of an attempt, and to judge it again."""
     began = time.perf_counter()
-    again = rejudge(folder)
+    again = rejudge(folder, ANY_SOURCE)
     judge_s = time.perf_counter() - began
     began = time.perf_counter()
     merge_stacks(again.judged.result.dumps)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import loaded_together
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -16,12 +15,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 @pytest.fixture(scope="module")
 def mutants() -> Iterator[ModuleType]:
     """The program, which imports mutmut only when it mutates."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield importlib.import_module("mutants")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-        sys.modules.pop("mutants", None)
+    with loaded_together(BENCHMARKS, ("mutants",)) as found:
+        yield found["mutants"]
 
 
 def test_a_seed_draws_the_same_sample_again(mutants: ModuleType) -> None:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import psutil
 import pytest
+from programs import loaded_together
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 OURS = ("bench", "cost", "figures", "floor", "overhead", "peers", "projects", "suite", "truth")
 
 
 @pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
+def modules() -> Iterator[Mapping[str, ModuleType]]:
     """The benchmarks' modules, which are programs beside each other and no package."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield {name: importlib.import_module(name) for name in OURS}
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-        for name in set(sys.modules) - before:
-            if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-                del sys.modules[name]
+    with loaded_together(BENCHMARKS, OURS) as found:
+        yield found
 
 
 # Taking turns

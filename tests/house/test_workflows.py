@@ -65,6 +65,7 @@ def test_our_workflow_runs_targets_that_exist() -> None:
         "test-all",
         "corpus",
         "mutants",
+        "bench-since",
         "test-pytest8",
         "demo",
         "wheel-check",
@@ -134,6 +135,17 @@ def test_a_release_is_published_by_one_job_that_runs_no_code_of_the_project() ->
     assert actions == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
     assert publish["steps"][-1]["with"] == {"attestations": True}
     assert any(step.get("run") == "make wheel-check" for step in jobs["build"]["steps"])
+
+
+def test_the_nightly_run_compares_with_the_last_release() -> None:
+    """The table is shown and kept also when something is worse, and without a release skipped."""
+    steps = read(NIGHTLY)["jobs"]["since"]["steps"]
+    assert steps[0]["with"] == {"fetch-depth": 0}  # a shallow clone has no tags
+    [found] = [number for number, step in enumerate(steps) if step.get("id") == "release"]
+    assert all("steps.release.outputs.tag != ''" in step["if"] for step in steps[found + 1 :])
+    assert [step["if"].startswith("always()") for step in steps[-2:]] == [True, True]
+    assert "build/since.md" in steps[-2]["run"]
+    assert "build/since.md" in steps[-1]["with"]["path"]
 
 
 def test_the_changelog_knows_the_version() -> None:
