@@ -86,8 +86,12 @@ class Compared:
 
     @property
     def ratios(self) -> Sequence[float]:
-        """Now to then, for each round that has both."""
-        return [ratio(*pair) for pair in zip(self.then, self.now, strict=False)]
+        """Now to then, for each round that has both.
+
+        The difference of two runs can be below zero on a busy machine. Such a round says nothing.
+        """
+        pairs = zip(self.then, self.now, strict=False)
+        return [ratio(*pair) for pair in pairs if min(pair) >= 0]
 
     @property
     def verdict(self) -> str:

@@ -276,6 +276,8 @@ def main() -> int:
     except (trees.UnknownRevisionError, FailedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     about["took_s"] = round(time.monotonic() - began)
     _write(options.markdown, markdown(about, rows))
     _write(options.json, f"{json.dumps({**about, 'rows': [e.told() for e in rows]}, indent=1)}\n")

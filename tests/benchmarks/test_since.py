@@ -50,6 +50,12 @@ def test_a_round_that_only_one_has_makes_no_ratio(paired) -> None:
     assert paired.Compared(paired.Measure("x"), then=(1.0, 2.0), now=(1.5,)).ratios == [1.5]
 
 
+def test_a_difference_below_zero_makes_no_ratio(paired) -> None:
+    """The longer run met a quieter machine than the shorter: that is no gain."""
+    found = paired.Compared(paired.Measure("x"), then=(1.0, -0.1, 1.0), now=(-0.1, 1.0, 1.0))
+    assert found.ratios == [1.0]
+
+
 def test_what_there_was_nothing_of_is_the_same_or_endlessly_more(paired) -> None:
     """No file was removed for a test: a first one must show."""
     assert paired.ratio(0, 0) == 1
