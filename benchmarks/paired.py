@@ -4,14 +4,14 @@ Both are measured once a round, one right after the other, and the two of a roun
 slows the machine for a while slows both. Beside the median of the ratios stands the range in which
 the true median lies with a certainty of 95 %: the most ratios are left out at both ends for which
 this still holds. Up to 8 rounds none can be left out, so the range is from the lowest to the
-highest, and below 6 rounds it is less certain than that.
+highest; that of 5 rounds is certain to 94 %.
 
-* worse: the median is above 1.1, and the whole range above 1. Nothing else fails a comparison.
+* worse: the median is above 1.1, and the whole range above 1. This fails the comparison.
 * ok: the whole range is at most 1.1.
 * better: the median is below 1 / 1.1, and the whole range below 1.
 * unclear: neither; noise hides what is so, and more rounds or a quieter machine tell. With less
-  than three rounds everything is unclear.
-* FAILED: this revision could not be measured, and the other could. This fails a comparison, too.
+  than 5 rounds everything is unclear: chance alone would too often put all of them above 1.
+* FAILED: this revision could not be measured. This fails the comparison, too.
 * -: one of the two does not have it, or the other revision could not be measured.
 """
 
@@ -26,8 +26,8 @@ from typing import Any
 from figures import Spread
 
 LIMIT = 1.1
-FEWEST = 3
-DOUBT = 0.05
+FEWEST = 5
+CERTAIN = 0.95
 _REASON = 200
 
 WORSE, UNCLEAR, OK, BETTER, FAILED, NONE = "worse", "unclear", "ok", "better", "FAILED", "-"
@@ -142,19 +142,24 @@ def ratio(then: float, now: float) -> float:
     return math.inf if now > 0 else 1.0
 
 
-def left_out(rounds: int) -> int:
-    """Return how many ratios can be left out at each end.
+def certainty(rounds: int, cut: int | None = None) -> float:
+    """Return how certainly the true median lies between the lowest and the highest ratio.
 
-    The true median lies above the highest of those that are left out with the chance that so many
-    throws of a coin, or fewer, come up tails.
+    It lies below the lowest with the chance that no throw of a coin, one for each round, comes up
+    heads, and in the same way above the highest.
+
+    Args:
+        cut: How many ratios have been left out at each end; None: `left_out`.
     """
-    most, chance = 0, 2 * 0.5**rounds
-    for number in range(1, rounds // 2):
-        chance += 2 * math.comb(rounds, number) * 0.5**rounds
-        if chance > DOUBT:
-            break
-        most = number
-    return most
+    number = left_out(rounds) if cut is None else cut
+    outside = sum(math.comb(rounds, each) for each in range(number + 1))
+    return 1 - 2 * outside / 2**rounds
+
+
+def left_out(rounds: int) -> int:
+    """Return how many ratios can be left out at each end."""
+    numbers = range(1, (rounds + 1) // 2)
+    return max((each for each in numbers if certainty(rounds, each) >= CERTAIN), default=0)
 
 
 def middle(ratios: Sequence[float]) -> Spread:

@@ -72,6 +72,12 @@ def test_so_many_are_left_out_that_the_range_stays_certain(
     assert paired.left_out(rounds) == number
 
 
+@pytest.mark.parametrize(("rounds", "per_cent"), [(1, 0), (3, 75), (5, 94), (7, 98), (9, 96)])
+def test_the_certainty_of_a_range_is_known(paired, rounds: int, per_cent: int) -> None:
+    """Three rounds are above 1 by chance alone in one of eight comparisons."""
+    assert round(100 * paired.certainty(rounds)) == per_cent
+
+
 def test_a_round_that_went_wrong_does_not_widen_the_range_of_many(paired) -> None:
     """With more rounds a comparison becomes surer, not vaguer."""
     found = paired.middle([0.1, *[1.2] * 8, 9.0])
@@ -84,18 +90,18 @@ def test_a_round_that_went_wrong_does_not_widen_the_range_of_many(paired) -> Non
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
     [
-        ([1.12, 1.2, 1.3], "worse"),
-        ([1.01, 1.2, 1.3], "worse"),
-        ([0.99, 1.2, 1.3], "unclear"),
-        ([1.05, 1.06, 1.3], "unclear"),
-        ([0.8, 1.0, 1.2], "unclear"),
-        ([1.02, 1.05, 1.1], "ok"),
-        ([0.95, 1.0, 1.05], "ok"),
-        ([0.7, 0.8, 0.99], "better"),
-        ([0.7, 0.8, 1.05], "ok"),
-        ([1.5, 1.5], "unclear"),
+        ([1.12, 1.15, 1.2, 1.25, 1.3], "worse"),
+        ([1.01, 1.02, 1.2, 1.25, 1.3], "worse"),
+        ([0.99, 1.15, 1.2, 1.25, 1.3], "unclear"),
+        ([1.05, 1.06, 1.07, 1.08, 1.3], "unclear"),
+        ([0.8, 0.9, 1.0, 1.1, 1.2], "unclear"),
+        ([1.02, 1.03, 1.05, 1.07, 1.1], "ok"),
+        ([0.95, 0.98, 1.0, 1.02, 1.05], "ok"),
+        ([0.7, 0.75, 0.8, 0.9, 0.99], "better"),
+        ([0.7, 0.75, 0.8, 0.9, 1.05], "ok"),
+        ([1.5] * 4, "unclear"),
         ([1.0], "unclear"),
-        ([math.inf] * 3, "worse"),
+        ([math.inf] * 5, "worse"),
     ],
 )
 def test_the_verdict_follows_the_rule(paired, ratios: list[float], verdict: str) -> None:
@@ -162,7 +168,7 @@ def test_a_long_reason_is_told_by_its_beginning_and_its_end(paired) -> None:
 
 def test_all_values_can_be_read_as_json(paired) -> None:
     """JSON knows no infinity."""
-    found = paired.Compared(paired.Measure("x"), (0, 0, 0), (1, 1, 1)).told()
+    found = paired.Compared(paired.Measure("x"), (0,) * 5, (1,) * 5).told()
     assert json.loads(json.dumps(found, allow_nan=False))["verdict"] == "worse"
 
 
