@@ -16,6 +16,10 @@ from typing import Any
 import pytest
 from runs import start_together
 
+from pytest_multihost.core.command.main import main
+from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.extensions.live.reader import LocalReader
+
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 Start = Callable[..., list[subprocess.Popen[bytes]]]
 
@@ -371,15 +375,21 @@ def test_a_rank_that_is_waited_for_too_long_hangs_whatever_it_does(start: Start)
     assert printed.startswith("HUNG?  ranks 0,2 wait for a lock that rank 1 holds; it has been so")
 
 
-def test_a_job_that_ends_while_it_is_followed_is_told(start: Start) -> None:
-    """There is nothing to judge."""
-    ranks = start(LOCK + "time.sleep(3)\n")
-    done = subprocess.run(
-        [*ATTACH, "--follow", str(ranks[0].pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert "the job has ended" in done.stderr
-    assert done.returncode == 1
+def test_a_job_that_ends_while_it_is_followed_is_told(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is nothing to judge. It ends after the first snapshot, however long that takes."""
+    ranks, snapshots = start(LOCK + "time.sleep(600)\n"), list[KernelSnapshot]()
+    take = LocalReader.shallow_snapshot
+
+    def snapshot(reader: LocalReader) -> KernelSnapshot:
+        snapshots.append(take(reader))
+        for each in ranks:
+            os.killpg(each.pid, signal.SIGKILL)
+        return snapshots[-1]
+
+    monkeypatch.setattr(LocalReader, "shallow_snapshot", snapshot)
+    monkeypatch.setattr("sys.argv", ["multihost", "attach", "--follow", str(ranks[0].pid)])
+    assert main() == 1
+    assert not any(each.is_dead for each in snapshots[0].processes)
+    assert "the job has ended" in capsys.readouterr().err
