@@ -11,6 +11,7 @@ import pwd
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,23 +242,27 @@ def find_job(names: Sequence[str]) -> Job:
         names: One per process: its id, or its rank and its id (``4711``, ``0=4711``).
 
     Raises:
-        MultihostError: A process cannot be read, or it is not clear which rank it is.
+        MultihostError: A process cannot be read or is named twice, or it is not clear which rank it
+            is.
     """
     pairs = [_rank_and_pid(each) for each in names]
-    told = {pid: rank for rank, pid in pairs if rank is not None}
-    places = {pid: membership_of(pid) for _, pid in pairs if pid not in told}
-    sources = {each.source for each in places.values()} | ({"you"} if told else set())
+    counts = Counter(pid for _, pid in pairs)
+    if twice := [pid for pid, count in counts.items() if count > 1]:
+        raise MultihostError(f"process {twice[0]} is named twice, and a process is one rank")
+    given = {pid: rank for rank, pid in pairs if rank is not None}
+    places = {pid: membership_of(pid) for _, pid in pairs if pid not in given}
+    sources = {each.source for each in places.values()} | ({"you"} if given else set())
     sizes = {each.size for each in places.values()}
-    ranks = [*told.values(), *(each.rank for each in places.values())]
+    ranks = [*given.values(), *(each.rank for each in places.values())]
     if len(sizes) > 1 or len(sources) > 1 or len({*ranks}) < len(ranks):
         seen = [f"{pid}: rank {e.rank} of {e.size}, by {e.source}" for pid, e in places.items()]
-        seen += [f"{pid}: rank {rank}, as you say" for pid, rank in told.items()]
+        seen += [f"{pid}: rank {rank}, as you say" for pid, rank in given.items()]
         raise MultihostError(
             "these processes are not the ranks of one job",
             seen="\n".join(seen),
             remedy=f"Name one process for each rank of one job. {NUMBERED}",
         )
-    pids = {**{rank: pid for pid, rank in told.items()}, **{e.rank: i for i, e in places.items()}}
+    pids = {**{rank: pid for pid, rank in given.items()}, **{e.rank: i for i, e in places.items()}}
     size = max([*sizes, *(rank + 1 for rank in pids)])
     return Job(dict(sorted(pids.items())), size, ", ".join(sources), is_size_known=bool(sizes))
 

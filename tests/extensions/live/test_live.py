@@ -99,6 +99,16 @@ def test_two_processes_of_one_rank_are_refused(sleepers: list[subprocess.Popen[b
         find_job(pids)
 
 
+@pytest.mark.parametrize("form", ["0={0} 5={0}", "{0} {0}", "0={0} {0}"])
+def test_a_process_that_is_named_twice_is_refused(
+    form: str, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    """One process cannot be two ranks, whoever says which."""
+    pid = sleeper(sleepers)
+    with pytest.raises(MultihostError, match=f"process {pid} is named twice"):
+        find_job(form.format(pid).split())
+
+
 def test_a_process_that_is_gone_is_told() -> None:
     """Process ids are typed by hand."""
     with pytest.raises(MultihostError, match="no process"):
