@@ -184,8 +184,8 @@ def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSna
 
 
 def _with_wait(seen: RankSnapshot, found: Operation | None) -> RankSnapshot:
-    is_told = bool(seen.lock_holders) or seen.holds_gil
-    return seen if found is None or is_told else replace(seen, operations=(found,))
+    is_known = bool(seen.lock_holders) or seen.holds_gil
+    return seen if found is None or is_known else replace(seen, operations=(found,))
 
 
 def _proof(

@@ -24,7 +24,7 @@ _MAX_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GivenNumber:
     """The number of a process, as its stack shows it.
 
     Attributes:
@@ -46,37 +46,42 @@ def numbered(pids: Sequence[int], launcher: int) -> Job | None:
     if not order:
         return None
     threads, _ = spied_threads({_LAUNCHER: launcher, **{pid: pid for pid in order}})
-    told = {pid: found for pid in order if (found := told_by(threads.get(pid, ())))}
-    spawned = {pid: each for pid, each in told.items() if each.is_by_spawn}
+    given = {pid: found for pid in order if (found := given_number(threads.get(pid, ())))}
+    spawned = {pid: each for pid, each in given.items() if each.is_by_spawn}
     size = spawned_size(threads.get(_LAUNCHER, ())) if spawned else None
     if spawned:  # others, such as those of a data loader of the launcher, are no ranks
-        told = spawned
+        given = spawned
         order = [pid for pid in order if pid in spawned or not threads.get(pid)]
-    ranks = {pid: each.rank for pid, each in told.items()}
+    ranks = {pid: each.rank for pid, each in given.items()}
     return job_of(order, ranks, size, f"process {launcher}", how="" if spawned else _BY_ARGUMENT)
 
 
 def job_of(
-    order: Sequence[int], told: Mapping[int, int], size: int | None, launcher: str, *, how: str = ""
+    order: Sequence[int],
+    given: Mapping[int, int],
+    size: int | None,
+    launcher: str,
+    *,
+    how: str = "",
 ) -> Job:
     """Return the job of processes of which some say their number.
 
     Args:
         order: The processes in the order of their start.
-        told: The numbers of those that say one; if two say the same, none is believed.
+        given: The numbers of those that say one; if two say the same, none is believed.
         size: Number of ranks; None if it is unknown.
         how: How the processes say their number, for the report.
     """
     least = max(size or 0, len(order))
-    ranks = {*told.values()}
-    if len(ranks) < len(told) or (size is None and ranks and max(ranks) >= least):
-        told, ranks = {}, set()
+    ranks = {*given.values()}
+    if len(ranks) < len(given) or (size is None and ranks and max(ranks) >= least):
+        given, ranks = {}, set()
     size_now = max(least, *(rank + 1 for rank in ranks), 1)
     free = iter(rank for rank in range(size_now) if rank not in ranks)
-    silent = [pid for pid in order if pid not in told]
-    pids = {**{rank: pid for pid, rank in told.items()}, **{next(free): pid for pid in silent}}
+    silent = [pid for pid in order if pid not in given]
+    pids = {**{rank: pid for pid, rank in given.items()}, **{next(free): pid for pid in silent}}
     is_guess = bool(silent) and size_now - len(ranks) > 1
-    notes = (how if told else "", _guessed(silent, told) if is_guess else "")
+    notes = (how if given else "", _guessed(silent, given) if is_guess else "")
     absent = frozenset(range(size_now)) - pids.keys()
     return Job(
         dict(sorted(pids.items())),
@@ -89,15 +94,15 @@ def job_of(
     )
 
 
-def _guessed(silent: Sequence[int], told: Mapping[int, int]) -> str:
+def _guessed(silent: Sequence[int], given: Mapping[int, int]) -> str:
     """Return a note about processes that do not say their number."""
-    if not told:
+    if not given:
         return _GUESSED
     who = f"process {silent[0]} does" if len(silent) == 1 else f"{len(silent)} processes do"
     return _SOME_GUESSED.format(who)
 
 
-def told_by(threads: Sequence[SpiedThread]) -> Told | None:
+def given_number(threads: Sequence[SpiedThread]) -> GivenNumber | None:
     """Return the number that the main thread's stack shows; None if it shows none."""
     main = next((each for each in threads if each.is_main), None)
     if main is None or not main.values:
@@ -106,12 +111,12 @@ def told_by(threads: Sequence[SpiedThread]) -> Told | None:
         frame = main.frames[index]
         if frame.file.endswith(SPAWN) and frame.function == SPAWNED:
             rank = _number(main.values[index].get("i"))
-            return None if rank is None else Told(rank, is_by_spawn=True)
+            return None if rank is None else GivenNumber(rank, is_by_spawn=True)
     for index in range(len(main.frames) - 1, 0, -1):
         frame = main.frames[index]
         if frame.file.endswith(_PROCESS) and frame.function in _RUN:
             rank = _number(next(iter(main.values[index - 1].values()), None))
-            return None if rank is None else Told(rank, is_by_spawn=False)
+            return None if rank is None else GivenNumber(rank, is_by_spawn=False)
     return None
 
 

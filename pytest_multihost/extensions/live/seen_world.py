@@ -259,7 +259,7 @@ def follow(
         patience_s: A rank that others wait for this long counts as hung even if it still moves.
         interval_s: Time between two shallow snapshots.
     """
-    waits, told = _Waits(), tuple[int, ...]()
+    waits, said = _Waits(), tuple[int, ...]()
     judged_s, finding = float("-inf"), _Finding()
     while True:
         now = reader.shallow_snapshot()
@@ -276,9 +276,9 @@ def follow(
                 return _hung(judged, now.at_s - finding.since_s)
             has_lasted = finding.has_lasted(still, now.at_s, _BETWEEN_S)
             known = finding.culprits if has_lasted else ()
-            if known != told:
+            if known != said:
                 say(str(judged.finding.reason) if known else _GOES_ON)
-                told = known
+                said = known
         time.sleep(interval_s)
 
 

@@ -17,7 +17,12 @@ from runs import await_that
 
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread
-from pytest_multihost.extensions.live.numbering import Told, job_of, spawned_size, told_by
+from pytest_multihost.extensions.live.numbering import (
+    GivenNumber,
+    given_number,
+    job_of,
+    spawned_size,
+)
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 SPAWN = "/venv/lib/python3.12/site-packages/torch/multiprocessing/spawn.py"
@@ -41,26 +46,26 @@ def test_spawn_passes_a_process_its_number() -> None:
         (TRAIN, {"rank": "7"}),
         (Frame(SPAWN, 96, "_wrap"), {"fn": "<function>", "i": "2", "args": "(3)"}),
     )
-    assert told_by(threads) == Told(2, is_by_spawn=True)
+    assert given_number(threads) == GivenNumber(2, is_by_spawn=True)
 
 
 def test_the_first_argument_of_a_process_is_its_number() -> None:
     """Of the function that multiprocessing calls, not of those that it calls."""
     run = (Frame(PROCESS, 108, "BaseProcess.run"), {"self": "<Process>"})
-    found = told_by(main_thread((STEP, {"n": "5"}), (TRAIN, {"rank": "1", "n": "4"}), run))
-    assert found == Told(1, is_by_spawn=False)
-    assert told_by(main_thread((STEP, {"n": "5"}), (TRAIN, {"self": "<Job>"}), run)) is None
+    found = given_number(main_thread((STEP, {"n": "5"}), (TRAIN, {"rank": "1", "n": "4"}), run))
+    assert found == GivenNumber(1, is_by_spawn=False)
+    assert given_number(main_thread((STEP, {"n": "5"}), (TRAIN, {"self": "<Job>"}), run)) is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "99999999999", "3.0", "²"])
 def test_what_is_no_small_number_is_none(text: str) -> None:
     """It was read while the process went on, and may be anything."""
-    assert told_by(main_thread((Frame(SPAWN, 96, "_wrap"), {"i": text}))) is None
+    assert given_number(main_thread((Frame(SPAWN, 96, "_wrap"), {"i": text}))) is None
 
 
 def test_a_users_function_with_the_name_of_spawns_tells_nothing() -> None:
     """Only torch's file has torch's function."""
-    assert told_by(main_thread((Frame("/job/spawn.py", 1, "_wrap"), {"i": "2"}))) is None
+    assert given_number(main_thread((Frame("/job/spawn.py", 1, "_wrap"), {"i": "2"}))) is None
 
 
 def test_the_launchers_stack_shows_how_many_were_started() -> None:
