@@ -38,7 +38,7 @@ def test_a_sleep_is_compared_with_the_timeout_and_a_lock_is_called_a_lock(run_wo
     assert "ranks 0,1 sleep for another 80 s, and the timeout is 30 s (its marker)" in lines
     assert "ranks 0,1 sleep in the test, and no other rank waits for them" in lines
     assert "no rank can make progress before the timeout of 40 s (its marker)" in lines
-    assert "rank 1 blocked a lock" in lines
+    assert "rank 1 blocked on a lock" in lines
     assert "futex" not in lines
 
 
@@ -77,7 +77,7 @@ def test_a_deadlock_of_two_threads_shows_both_threads_and_both_locks(worlds) -> 
         " rank 1 waits for rank 0 in world.barrier 'done'"
     )
     shown = worlds.stdout
-    assert "► rank 0  blocked  a lock" in shown
+    assert "► rank 0  blocked  on a lock" in shown
     for line in (
         "saver holds b since FILE:9; MainThread waits for it at FILE:18  » with b:",
         "MainThread holds a since FILE:15; saver waits for it at FILE:11  » with a:",

@@ -126,6 +126,13 @@ class RankSnapshot:
     native: tuple[NativeThread, ...] = ()
 
     @property
+    def details(self) -> str:
+        """The activity, to append to the label: ``on a lock`` after ``BLOCKED``."""
+        if self.activity is None:
+            return ""
+        return f"on {self.activity}" if self.activity.is_lock else str(self.activity)
+
+    @property
     def sleep(self) -> Activity | None:
         """The activity of a rank that only waits for a timer; None for any other."""
         is_sleep = self.activity is not None and self.activity.name == "sleep"

@@ -268,7 +268,7 @@ def rank_activity(
         return outcome, ""
     if seen.sleep is not None:
         return "sleeping", seen.sleep.until.strip()
-    return (seen.label or "hung").lower(), str(seen.activity or "")
+    return (seen.label or "hung").lower(), seen.details
 
 
 def service_texts(result: WorldResult) -> Mapping[str, Sequence[str]]:

@@ -110,7 +110,7 @@ class _World:
         seen = self.result.last_seen.get(rank)
         if seen is None or not seen.label:
             return {}
-        return {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
+        return {"seen": " ".join(filter(None, (seen.label, seen.details)))}
 
 
 def write_trace(

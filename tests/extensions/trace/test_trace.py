@@ -296,7 +296,7 @@ def test_what_was_seen_of_a_rank_at_last_is_told_where_it_was() -> None:
     trace = trace_of(seen, straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
     told = {each["args"].get("seen"): each["cat"] for each in events(trace, "X")}
     assert told["SLEEPING sleep for another 600.0 s"] == "culprit"
-    assert told["BLOCKED a lock"] == "open operation"
+    assert told["BLOCKED on a lock"] == "open operation"
 
 
 @pytest.mark.parametrize(
