@@ -47,7 +47,7 @@ def test_a_library_is_not_the_users_code(file: str) -> None:
         "/home/u/project/test_it.py",
         "test_it.py",
         "/home/u/site-packages-of-mine/test_it.py",
-        str(Path(OURS).parent / "tests" / "unit" / "test_frames.py"),
+        str(Path(OURS).parent / "tests" / "unit" / "model" / "test_frames.py"),
     ],
 )
 def test_the_users_code_is_not_a_library(file: str) -> None:

@@ -1,6 +1,6 @@
 """The text that a user reads, compared letter by letter with tests/golden/*.txt.
 
-`python tests/unit/test_text.py` writes them anew. Then read them as a stranger would.
+`python tests/unit/report/test_text.py` writes them anew. Then read them as a stranger would.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from pytest_multihost.testing import (
     well_behaved,
 )
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 ROOT = "/home/u/project"
 FILES = (
     ".pytest_multihost/2026-11-21T00-00-00Z-4711/test_ckpt.py-test_restore-4-gloo-1f3a-1"
