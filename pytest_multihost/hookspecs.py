@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from pytest_multihost.core.option import MarkerKey, Option, Settings
     from pytest_multihost.core.pytest_plugin.analysis import Analysis, PlacedWarning
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
+    from pytest_multihost.core.pytest_plugin.marker_values import is_count, must_be
+    from pytest_multihost.core.pytest_plugin.option_texts import parse_count
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.annotation import Annotation
+    from pytest_multihost.core.report.layout import Section, Span
     from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
     from pytest_multihost.core.services import Action, Opening, Service, ServiceKind, Turn
 
@@ -73,15 +76,20 @@ __all__ = [
     "RankSpec",
     "Renderer",
     "RowPart",
+    "Section",
     "Service",
     "ServiceKind",
     "ServicePart",
     "Settings",
+    "Span",
     "Strike",
     "Turn",
     "WorldSpec",
     "hookimpl",
     "hookspec",
+    "is_count",
+    "must_be",
+    "parse_count",
 ]
 
 hookspec = pluggy.HookspecMarker("pytest")
@@ -112,13 +120,18 @@ _HOMES = {
     "RankSpec": "core.model.spec",
     "Renderer": "core.report.renderer",
     "RowPart": "core.report.renderer",
+    "Section": "core.report.layout",
     "Service": "core.services",
     "ServiceKind": "core.services",
     "ServicePart": "core.model.spec",
     "Settings": "core.option",
+    "Span": "core.report.layout",
     "Strike": "core.nemesis",
     "Turn": "core.services",
     "WorldSpec": "core.model.spec",
+    "is_count": "core.pytest_plugin.marker_values",
+    "must_be": "core.pytest_plugin.marker_values",
+    "parse_count": "core.pytest_plugin.option_texts",
 }
 """The values that hooks exchange, with the modules that define them."""
 

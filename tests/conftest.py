@@ -16,7 +16,7 @@ from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 -
 from shared_run import part_of, run_together
 from tiers import NEEDS, add_markers
 
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.testing import LaunchError
 
 pytest_plugins = ["browsers", "pytester"]
 

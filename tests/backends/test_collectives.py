@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.flight_recorder.components import types
 
-from pytest_multihost.core.model.collectives import (
+from pytest_multihost.testing import (
     BY_METHOD,
     C10D,
     COLLECTIVES,

@@ -10,9 +10,9 @@ import torch
 from torch.distributed import rpc
 
 from pytest_multihost import World
-from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.slots import read_slots
+from pytest_multihost.testing import CALLEE_SCOPE, Operation
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),

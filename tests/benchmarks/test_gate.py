@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.watch.kernel.proc import ProcReader
+from pytest_multihost.core.watch.kernel import ProcReader
 
 SIZES = (2, 8)
 

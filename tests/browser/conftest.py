@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sweeps import SWEEP
 
-from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.html import write_index, write_page
 from pytest_multihost.extensions.sweep.html import write_sweep_page
+from pytest_multihost.testing import WorldResult
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
 RENDERERS = offered_renderers(new_plugin_manager().hook)

@@ -11,10 +11,17 @@ import pytest
 
 from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.launch import RunningWorld
-from pytest_multihost.core.model.messages import Release
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.stack import Dump
-from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_dump, make_spec
+from pytest_multihost.testing import (
+    Dump,
+    ManualClock,
+    RankSnapshot,
+    Release,
+    ScriptedLauncher,
+    Step,
+    WorldResult,
+    make_dump,
+    make_spec,
+)
 
 
 @dataclass(frozen=True)

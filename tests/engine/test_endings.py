@@ -11,10 +11,11 @@ import pytest
 
 from pytest_multihost.core.engine import SIGTERM_GRACE_S
 from pytest_multihost.core.launch import Ending
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import Exited, ReportMade
 from pytest_multihost.core.outcome import RankFacts, fold_history
 from pytest_multihost.testing import (
+    Exited,
+    LaunchError,
+    ReportMade,
     ScriptedLauncher,
     Step,
     exited,

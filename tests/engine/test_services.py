@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import Event, Exited, HoldEnded, Parked, Pause
-from pytest_multihost.core.model.messages import FaultPerformed, FaultRequest, PauseRank
-from pytest_multihost.core.model.result import ServiceRecord
-from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import (
     Action,
@@ -24,7 +19,22 @@ from pytest_multihost.core.services import (
     open_services,
 )
 from pytest_multihost.core.watch import Watchdog, WorldObserver
-from pytest_multihost.testing import Step, make_spec, well_behaved
+from pytest_multihost.testing import (
+    Event,
+    Exited,
+    FaultPerformed,
+    FaultRequest,
+    HoldEnded,
+    LaunchError,
+    Parked,
+    Pause,
+    PauseRank,
+    ServicePart,
+    ServiceRecord,
+    Step,
+    make_spec,
+    well_behaved,
+)
 
 Run = Callable[..., Any]
 TWO = [*well_behaved(0), *well_behaved(1)]

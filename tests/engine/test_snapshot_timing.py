@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
-from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.watch import Observations
-from pytest_multihost.core.watch.watchdog import Ground
-from pytest_multihost.testing import ScriptedLauncher, Step, exited, make_event, well_behaved
+from pytest_multihost.core.watch import Ground, Observations
+from pytest_multihost.testing import Event, ScriptedLauncher, Step, exited, make_event, well_behaved
 
 Run = Callable[..., Any]
 HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]

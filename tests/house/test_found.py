@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from programs import load_program
 
-from pytest_multihost.core.model.replay import read_token
+from pytest_multihost.testing import read_token
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "docs" / "found"

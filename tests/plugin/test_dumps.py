@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from pytest_multihost.core.slots.stacks import dump_signal, py_spy_command
+from pytest_multihost.core.slots import dump_signal, py_spy_command
 
 HEAD = """
 import asyncio, ctypes, os, pytest, signal, sys, threading, time

@@ -7,7 +7,7 @@ import pytest
 CONFTEST = """
 import os
 from pytest_multihost.core.backends import Backend
-from pytest_multihost.core.nemesis.kind import FaultKind, seconds
+from pytest_multihost.core.nemesis import FaultKind, seconds
 
 def start(spec):
     assert spec.rank < spec.world.size
@@ -111,10 +111,7 @@ def test_ranks_that_are_interpreters_load_nothing_beforehand(
 
 
 ANALYST = """
-from pytest_multihost.core.pytest_plugin.analysis import Analysis
-from pytest_multihost.core.report.annotation import Annotation
-from pytest_multihost.core.report.layout import Section, Span
-from pytest_multihost.core.report.renderer import Renderer
+from pytest_multihost.hookspecs import Analysis, Annotation, Renderer, Section, Span
 
 def pytest_multihost_analyse(item, attempt):
     if attempt.judged.finding.status != "passed":
@@ -192,9 +189,7 @@ def test_a_renderer_writes_a_file_beside_the_page(run_worlds, pytester: pytest.P
 
 OPTION = """
 import os, dataclasses, pytest
-from pytest_multihost.core.pytest_plugin.marker_values import is_count, must_be
-from pytest_multihost.core.option import MarkerKey, Option
-from pytest_multihost.core.pytest_plugin.option_texts import parse_count
+from pytest_multihost.hookspecs import MarkerKey, Option, is_count, must_be, parse_count
 
 SEATS = Option(
     name="seats",

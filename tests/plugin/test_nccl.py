@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.backends.torch_groups import gpu_count
+from pytest_multihost.core.backends import gpu_count
 
 MORE = gpu_count() + 1
 SOURCE = f"""

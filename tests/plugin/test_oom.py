@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.nemesis.pressure import MEMORY_PRESSURE
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 
-LACKING = MEMORY_PRESSURE.lacking(faults.memory_pressure(rank=0, oom_kill=True))
+PRESSURE = kinds_by_name([BUILT_IN_KINDS])["memory_pressure"]
+LACKING = PRESSURE.lacking(faults.memory_pressure(rank=0, oom_kill=True))
 
 
 def groups() -> list[Path]:

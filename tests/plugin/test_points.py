@@ -8,10 +8,8 @@ import re
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.model.event import Event, PointsRecorded
-from pytest_multihost.core.model.fault import resolve
-from pytest_multihost.core.model.json_values import from_json
-from pytest_multihost.core.outcome.points import recorded_points
+from pytest_multihost.core.outcome import recorded_points
+from pytest_multihost.testing import Event, PointsRecorded, from_json, resolve
 
 HEAD = """
 import asyncio

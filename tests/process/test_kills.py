@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,6 @@ import psutil
 import pytest
 from runs import await_that, living, server_of, start_pytest
 from runtimes import needs
-
-from pytest_multihost.core.launch.reaper import kill_strays
 
 MOMENTS = int(os.environ.get("KILL_MOMENTS", "3"))
 
@@ -379,32 +376,3 @@ def test_daemons_of_ranks_go_before_the_next_server_serves(start: Start, tmp_pat
     output, _ = start(DAEMONS, "-k", "test_hang").communicate(timeout=100)
     assert "1 passed" in output
     await_that(lambda: living(tmp_path) == [])
-
-
-MARKED = """
-import sys, time
-from pytest_multihost.core.launch.reaper import mark_descendants
-
-mark_descendants(int(sys.argv[1]))
-print(flush=True)
-time.sleep(600)
-"""
-
-
-def test_what_descends_from_ranks_of_a_living_server_is_spared() -> None:
-    """Other runs on this machine have servers, too."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    started = []
-    try:
-        for server in (os.getpid(), ended.pid):
-            command = [sys.executable, "-c", MARKED, str(server)]
-            started.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-            started[-1].stdout.readline()
-        kill_strays()
-        assert started[1].wait(timeout=20) == -signal.SIGKILL
-        assert started[0].poll() is None
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()

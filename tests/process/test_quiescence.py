@@ -21,8 +21,7 @@ from pathlib import Path
 import pytest
 from runs import await_that
 
-from pytest_multihost.core.watch.kernel import Quiescence, Stillness
-from pytest_multihost.core.watch.kernel.sockets import inet_sockets
+from pytest_multihost.core.watch.kernel import Quiescence, Stillness, inet_sockets
 
 ASKED = 150
 PATIENCE_S = 20.0

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from runs import await_that, living
+from runtimes import needs_clock_library
 from scripts import run_script, start_script
-
-from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
 HANG = """
 import time
@@ -315,7 +314,7 @@ def test_a_fault_is_performed(tmp_path: Path) -> None:
     assert "replay    multihost run --ranks 2 --fault" in printed
 
 
-@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+@needs_clock_library()
 def test_the_clock_of_a_script_may_jump(tmp_path: Path) -> None:
     """Its ranks have a page for it, and the line that runs it again says so."""
     source = """

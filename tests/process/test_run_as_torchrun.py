@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from runtimes import needs_clock_library
 from scripts import run_script, start_script
-
-from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 
 SHOW = "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], sys.argv[1:])\n"
 READ = "import os, sys\nprint(os.environ['RANK'], repr(sys.stdin.read()))\n"
@@ -265,7 +264,7 @@ def test_a_rank_that_arrives_within_the_patience_does_not_hang(tmp_path: Path, s
     assert code == 0, printed
 
 
-@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+@needs_clock_library()
 def test_patience_is_measured_in_the_machines_time(tmp_path: Path) -> None:
     """A rank that sleeps for an hour is late by a clock that jumps, and waited for no longer."""
     steps = "if world.rank == 1:\n    time.sleep(3600)\nworld.barrier('step')"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.testing import SourceContext
 
 START_S = 1_795_000_000.0
 WORLD = "0"

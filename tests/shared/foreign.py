@@ -26,17 +26,14 @@ import pytest
 from hypothesis import strategies as st
 from sweeps import SOUND, SWEEP, UNSURE
 
-from pytest_multihost.core.command.world_page import page_of
-from pytest_multihost.core.launch.launcher_env import read_membership
-from pytest_multihost.core.model.errors import MultihostError, SettingError
-from pytest_multihost.core.model.source import files_below
-from pytest_multihost.core.model.stack import context_of
+from pytest_multihost.core.command import page_of
+from pytest_multihost.core.launch import read_membership
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME
-from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.core.report import Attempt, build_verdict
 from pytest_multihost.core.report.html import PageModel, write_page
-from pytest_multihost.core.watch.probes.py_spy import parse_dump
+from pytest_multihost.core.watch.probes import parse_dump
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
 from pytest_multihost.extensions.github.annotations import Checkout, annotation_commands
@@ -46,6 +43,7 @@ from pytest_multihost.extensions.sweep.html import sweep_page
 from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.summary import sweep_summary
+from pytest_multihost.testing import MultihostError, SettingError, context_of, files_below
 
 START_NS = 1_795_000_000_000_000_000
 SECRET_LINE = "root:$6$the-line-of-another-users-file"  # noqa: S105 - no password

@@ -20,21 +20,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from pytest_multihost.core.launch.frames import Decoder, Frame
-from pytest_multihost.core.launch.launcher_env import Membership
-from pytest_multihost.core.launch.wire import FrameStream
-from pytest_multihost.core.model.errors import GarbledError, LaunchError
-from pytest_multihost.core.model.messages import (
-    DumpsWritten,
-    FromPeer,
-    Ping,
-    Pong,
-    RanksLost,
-    ToPeer,
-    ToRank,
-    ToServer,
-    Welcome,
-)
+from pytest_multihost.core.launch import Decoder, Frame, FrameStream, Membership
 from pytest_multihost.extensions.engines.attach import Connector, Listener, Rendezvous
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
@@ -45,6 +31,19 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     RefusedError,
     Role,
     new_nonce,
+)
+from pytest_multihost.testing import (
+    DumpsWritten,
+    FromPeer,
+    GarbledError,
+    LaunchError,
+    Ping,
+    Pong,
+    RanksLost,
+    ToPeer,
+    ToRank,
+    ToServer,
+    Welcome,
 )
 
 SECRET = b"correct horse battery staple"

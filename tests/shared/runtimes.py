@@ -36,6 +36,15 @@ def needs(runtime: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(runtime in MISSING, reason=f"{runtime} is not installed")
 
 
+def needs_clock_library() -> pytest.MarkDecorator:
+    """Return the mark of a test whose clock jumps: the library for it may have to be compiled."""
+    from pytest_multihost.extensions import clock
+
+    [kind] = clock.pytest_multihost_services()
+    why = kind.preload.library.why_missing() if kind.preload else ""
+    return pytest.mark.skipif(bool(why), reason=why)
+
+
 def skip_if_missing(output: str) -> None:
     """Skip the test if a run of pytest has failed for want of a runtime."""
     found = _ERROR.search(output) if MISSING else None

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -17,6 +14,7 @@ from pytest_multihost.extensions.sweep.result import (
     UnsteadyRun,
     Weakness,
 )
+from pytest_multihost.testing import Fault, OperationName, Place, Point, RecordedPoint
 
 PRIMARY, OTHERS = (0,), (1, 2, 3)
 RENAMES = Place("ckpt.py", 31, "commit", "os.rename(tmp, final)")

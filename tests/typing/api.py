@@ -18,10 +18,10 @@ from pytest_multihost import (
 )
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.launch import Launcher, RunningWorld
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.testing import (
+    Event,
     ManualClock,
+    RankSpec,
     ScriptedLauncher,
     Step,
     make_dump,

@@ -14,8 +14,11 @@ from stacks (`program_members`). `rpc_functions` are functions that ranks run fo
 `running_world`: the blocking ranks of a world that still runs.
 """
 
+from pytest_multihost.core.blame.causes import Cause, find_causes
+from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.blame.judge_world import Judgement, judge_world
-from pytest_multihost.core.blame.partition_blame import severed
+from pytest_multihost.core.blame.partition_blame import as_cut, severed
+from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.running_world import (
     Blocked,
     BlockingRanks,
@@ -29,12 +32,17 @@ from pytest_multihost.core.blame.running_world import (
 __all__ = [
     "Blocked",
     "BlockingRanks",
+    "Cause",
     "Judgement",
+    "RankState",
+    "as_cut",
     "blocked_ranks",
     "find_blocking_ranks",
+    "find_causes",
     "has_timeout_before",
     "judge_world",
     "mismatched_ranks",
+    "operation_of",
     "severed",
     "waiting_ranks",
 ]

@@ -16,17 +16,36 @@
 * `kernel_identity`: whether two processes see the same processes and the same clock.
 """
 
-from pytest_multihost.core.launch.harness_collectives import HarnessCollectives
+from pytest_multihost.core.launch.frames import Decoder, Frame, encode
+from pytest_multihost.core.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.core.launch.interface import Ending, Launcher, RunningWorld, WorldProcesses
+from pytest_multihost.core.launch.launcher_env import (
+    LAUNCHERS,
+    Membership,
+    first_node,
+    parse_address,
+    read_membership,
+)
 from pytest_multihost.core.launch.permits import hold_permits
 from pytest_multihost.core.launch.remote_ranks import RemoteRanks
+from pytest_multihost.core.launch.wire import FrameStream
 
 __all__ = [
+    "LAUNCHERS",
+    "Answers",
+    "Decoder",
     "Ending",
+    "Frame",
+    "FrameStream",
     "HarnessCollectives",
     "Launcher",
+    "Membership",
     "RemoteRanks",
     "RunningWorld",
     "WorldProcesses",
+    "encode",
+    "first_node",
     "hold_permits",
+    "parse_address",
+    "read_membership",
 ]

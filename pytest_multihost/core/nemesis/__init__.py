@@ -11,17 +11,35 @@ functions that points name.
 
 from pytest_multihost.core.nemesis.clean_up import clean_up_faults, heal_files
 from pytest_multihost.core.nemesis.fault_text import parse_fault
-from pytest_multihost.core.nemesis.kind import FaultKind, Strike
+from pytest_multihost.core.nemesis.interpose import matcher
+from pytest_multihost.core.nemesis.kind import (
+    FaultKind,
+    Strike,
+    positive,
+    seconds,
+    text,
+    truth,
+    whole,
+)
 from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.core.nemesis.validation import resolve_faults
+from pytest_multihost.core.nemesis.targets import load_target
+from pytest_multihost.core.nemesis.validation import fault_problems, resolve_faults
 
 __all__ = [
     "BUILT_IN_KINDS",
     "FaultKind",
     "Strike",
     "clean_up_faults",
+    "fault_problems",
     "heal_files",
     "kinds_by_name",
+    "load_target",
+    "matcher",
     "parse_fault",
+    "positive",
     "resolve_faults",
+    "seconds",
+    "text",
+    "truth",
+    "whole",
 ]

@@ -7,7 +7,14 @@
 * `fault_progress`: which faults have happened. `active_faults`: which will still act.
 """
 
+from pytest_multihost.core.outcome.active_faults import (
+    continued_by_plan,
+    frozen_for_good,
+    has_pending_actions,
+)
+from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.finding import Finding, RankFinding, judge
+from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.outcome.rank_facts import RankFacts, advance, describe_exit, fold_history
 from pytest_multihost.core.outcome.symptoms import Symptoms
 
@@ -17,7 +24,13 @@ __all__ = [
     "RankFinding",
     "Symptoms",
     "advance",
+    "continued_by_plan",
     "describe_exit",
+    "firings",
     "fold_history",
+    "frozen_for_good",
+    "has_pending_actions",
     "judge",
+    "recorded_points",
+    "unrecorded_points",
 ]

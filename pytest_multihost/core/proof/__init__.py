@@ -6,23 +6,32 @@
   whether it is a runtime's own.
 """
 
+from pytest_multihost.core.proof.blockers import blockers
 from pytest_multihost.core.proof.proof_state import (
     SHORT_S,
     SLACK_S,
+    AskTurns,
     ProofSearch,
     ProofState,
     is_still,
     pollers,
 )
+from pytest_multihost.core.proof.runtime_threads import is_interpreter
 from pytest_multihost.core.proof.snapshot import Snapshot, has_left_wait
+from pytest_multihost.core.proof.threads import lock_holders, main_labels
 
 __all__ = [
     "SHORT_S",
     "SLACK_S",
+    "AskTurns",
     "ProofSearch",
     "ProofState",
     "Snapshot",
+    "blockers",
     "has_left_wait",
+    "is_interpreter",
     "is_still",
+    "lock_holders",
+    "main_labels",
     "pollers",
 ]

@@ -15,7 +15,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 * `recorder`: records operations.
 """
 
-from pytest_multihost.core.rank.environment import own_variables, thread_variables
+from pytest_multihost.core.rank.environment import own_variables, rank_variables, thread_variables
 from pytest_multihost.core.rank.recorder import operation, prepare_recording
 from pytest_multihost.core.rank.world import World, current_world
 
@@ -25,5 +25,6 @@ __all__ = [
     "operation",
     "own_variables",
     "prepare_recording",
+    "rank_variables",
     "thread_variables",
 ]

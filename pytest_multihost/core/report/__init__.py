@@ -15,6 +15,30 @@
 * `logs` reads the ranks' logs: excerpts for pages, and new lines as they come.
 """
 
+from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report.artifacts import (
+    Attempt,
+    RunFolder,
+    build_verdict,
+    last_attempts,
+    new_run_id,
+    write_attempt,
+    write_facts,
+)
 from pytest_multihost.core.report.logs import LiveOutput, read_log, without_lines
+from pytest_multihost.core.report.renderer import Renderer
 
-__all__ = ["LiveOutput", "read_log", "without_lines"]
+__all__ = [
+    "Annotation",
+    "Attempt",
+    "LiveOutput",
+    "Renderer",
+    "RunFolder",
+    "build_verdict",
+    "last_attempts",
+    "new_run_id",
+    "read_log",
+    "without_lines",
+    "write_attempt",
+    "write_facts",
+]

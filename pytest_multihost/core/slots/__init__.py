@@ -10,21 +10,34 @@
 """
 
 from pytest_multihost.core.slots.flight_mailbox import FlightMailbox
+from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.slots.page import (
+    ARCHIVED,
     NO_RECORD,
+    RECORDS,
     Call,
     SlotPage,
+    history_path,
+    parse_group,
     read_open_operations,
     read_slots,
     shift_times,
     slots_path,
 )
+from pytest_multihost.core.slots.stacks import dump_signal, py_spy_command
 
 __all__ = [
+    "ARCHIVED",
     "NO_RECORD",
+    "RECORDS",
     "Call",
     "FlightMailbox",
     "SlotPage",
+    "dump_signal",
+    "history_path",
+    "parse_group",
+    "py_spy_command",
+    "read_histories",
     "read_open_operations",
     "read_slots",
     "shift_times",

@@ -5,14 +5,16 @@
 * `kernel`: reads /proc. `probes`: collects stacks.
 """
 
-from pytest_multihost.core.watch.comparison import rank_snapshots
+from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.observer import WorldObserver
-from pytest_multihost.core.watch.watchdog import NoWatch, Observations, Watchdog
+from pytest_multihost.core.watch.watchdog import Ground, NoWatch, Observations, Watchdog
 
 __all__ = [
+    "Ground",
     "NoWatch",
     "Observations",
     "Watchdog",
     "WorldObserver",
     "rank_snapshots",
+    "unmoved_ranks",
 ]

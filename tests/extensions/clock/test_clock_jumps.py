@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.event import Event, FaultChanged, Pause
-from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
@@ -23,6 +21,15 @@ from pytest_multihost.extensions.clock.jumps import (
 )
 from pytest_multihost.extensions.clock.open_ends import open_ends
 from pytest_multihost.extensions.clock.page import ClockWait
+from pytest_multihost.testing import (
+    Descriptor,
+    Event,
+    FaultChanged,
+    KernelSnapshot,
+    Pause,
+    Process,
+    Thread,
+)
 
 pytestmark = pytest.mark.unit
 

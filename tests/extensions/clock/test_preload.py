@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.nemesis.io_shim import find_library, why_missing
-from pytest_multihost.core.nemesis.slow_io import SLOW_IO
 from pytest_multihost.core.preload import PreloadedLibrary
-from pytest_multihost.core.pytest_plugin.launchers import launch_requirements
 from pytest_multihost.core.services import Preload
-from pytest_multihost.extensions.clock.page import LIBRARY, find_clock_library
+from pytest_multihost.extensions.clock.page import LIBRARY
+from pytest_multihost.testing import LaunchError
 
 pytestmark = pytest.mark.unit
 
@@ -28,17 +25,6 @@ def test_a_machine_without_the_library_of_the_clock_is_told_what_to_do(
     assert "clock='real'" in found.value.remedy
     monkeypatch.setattr(PreloadedLibrary, "why_missing", lambda _: "")
     PRELOAD.require()
-
-
-@pytest.mark.skipif(find_library() is None, reason=why_missing())
-def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
-    """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
-    need = launch_requirements({}, {SLOW_IO.name: SLOW_IO.facts}, "auto", preloads=(PRELOAD,))
-    libraries = need.variables["LD_PRELOAD"].split(":")
-    assert libraries[:2] == [str(find_library()), str(find_clock_library())]
-    assert need.reasons == ["slow_io", "clock=jump"]
-    assert launch_requirements({}, {}, "auto", preloads=(PRELOAD,)).reasons == ["clock=jump"]
-    assert launch_requirements({}, {}, "auto").variables == {}
 
 
 def test_what_cannot_have_a_clock_that_jumps_is_refused() -> None:

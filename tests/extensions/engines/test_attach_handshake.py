@@ -20,18 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch.frames import Frame, encode
-from pytest_multihost.core.launch.launcher_env import Membership
-from pytest_multihost.core.launch.wire import FrameStream
-from pytest_multihost.core.model.errors import LaunchError, SettingError
-from pytest_multihost.core.model.messages import (
-    PeerHello,
-    Ping,
-    Pong,
-    ProbeRead,
-    RanksLost,
-    ReadProbe,
-)
+from pytest_multihost.core.launch import Frame, FrameStream, Membership, encode
 from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
@@ -43,6 +32,16 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     new_nonce,
 )
 from pytest_multihost.extensions.engines.attach.world import assign_ranks, pack, write_files
+from pytest_multihost.testing import (
+    LaunchError,
+    PeerHello,
+    Ping,
+    Pong,
+    ProbeRead,
+    RanksLost,
+    ReadProbe,
+    SettingError,
+)
 
 pytestmark = pytest.mark.processes
 

@@ -8,22 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.process import (
+from pytest_multihost.core.proof import Snapshot, blockers
+from pytest_multihost.core.slots import (
+    SlotPage,
+    history_path,
+    read_histories,
+    read_slots,
+    shift_times,
+)
+from pytest_multihost.core.watch.kernel import RemoteSnapshot, merge_snapshots
+from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
+from pytest_multihost.testing import (
     NEVER,
     Descriptor,
     Endpoint,
     KernelSnapshot,
     Process,
     Thread,
+    from_json,
+    to_json,
 )
-from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.blockers import blockers
-from pytest_multihost.core.slots import SlotPage, read_slots, shift_times
-from pytest_multihost.core.slots.history import read_histories
-from pytest_multihost.core.slots.page import history_path
-from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
-from pytest_multihost.extensions.engines.pytest_plugin.controller import first_difference
 
 pytestmark = pytest.mark.unit
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.launch.frames import Frame
-from pytest_multihost.core.launch.wire import FrameStream
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.messages import (
+from pytest_multihost.core.launch import Frame, FrameStream
+from pytest_multihost.extensions.engines.attach import Peer
+from pytest_multihost.extensions.engines.peer_server import PeerServer, _LocalRanks
+from pytest_multihost.testing import (
     DumpsWritten,
     FromPeer,
+    LaunchError,
     PauseRank,
     PeerHello,
     Quit,
@@ -27,8 +28,6 @@ from pytest_multihost.core.model.messages import (
     ToPeer,
     WorldEnded,
 )
-from pytest_multihost.extensions.engines.attach import Peer
-from pytest_multihost.extensions.engines.peer_server import PeerServer, _LocalRanks
 
 pytestmark = pytest.mark.processes
 

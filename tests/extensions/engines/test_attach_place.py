@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.launch.launcher_env import first_node, parse_address, read_membership
-from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.launch import first_node, parse_address, read_membership
+from pytest_multihost.testing import SettingError
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 from machines import OWN_CLOCK, two_networks
+from runtimes import needs_clock_library
 
-from pytest_multihost.extensions.clock.page import find_clock_library, why_clock_missing
 from pytest_multihost.extensions.engines.attach import Rendezvous
 
 pytestmark = pytest.mark.launchers
@@ -420,7 +420,7 @@ def test_a_process_that_nobody_has_told_its_rank_is_a_usage_error(processes: Pro
     assert processes.codes == [4, 4]
 
 
-@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+@needs_clock_library()
 def test_the_ranks_of_all_processes_share_a_clock(processes: Processes) -> None:
     """On one machine they see the same page."""
     source = """
@@ -696,7 +696,7 @@ def machines() -> Iterator[tuple[str, str]]:
         yield names
 
 
-@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+@needs_clock_library()
 def test_a_clock_that_jumps_is_refused_on_several_machines(
     tmp_path: Path, machines: tuple[str, str]
 ) -> None:

@@ -15,10 +15,9 @@ from flight_dumps import WORLD, dump, ended, judged, op, p2p
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.main import main
-from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.extensions.flight.recording import is_dump_folder, read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.testing import MultihostError, SourceContext
 
 pytestmark = pytest.mark.unit
 

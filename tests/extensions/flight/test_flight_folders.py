@@ -8,10 +8,10 @@ import pytest
 from flight_folders import Folder, guilty, innocents, write
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.command.world_page import page_of
-from pytest_multihost.core.model.stack import SourceContext
+from pytest_multihost.core.command import page_of
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.testing import SourceContext
 
 
 def judged(folder: Folder, directory: Path) -> Judgement:

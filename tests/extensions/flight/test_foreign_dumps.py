@@ -13,11 +13,10 @@ import pytest
 from foreign import CONTROL, HOSTILE_PICKLES, SECRET_LINE, job_dumps, require_printable
 
 from pytest_multihost.core.command.main import main
-from pytest_multihost.core.model.json_values import JsonError
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.extensions.flight.plain_pickle import unpickled
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
+from pytest_multihost.testing import JsonError, SourceContext
 
 
 def explained(

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 from elements import HOSTILE
+from foreign import CONTROL, TEXTS
 from markdown_it import MarkdownIt
 
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report.annotation import Annotation
-from pytest_multihost.core.report.artifacts import last_attempts
-from pytest_multihost.core.report.renderer import Renderer
+from pytest_multihost.core.report import Annotation, Renderer, last_attempts
 from pytest_multihost.extensions.github.annotations import (
     MAX_ERRORS,
     Checkout,
     all_commands,
     annotation_commands,
     error_commands,
+    workflow_command,
 )
 from pytest_multihost.extensions.github.facts import headline
 from pytest_multihost.extensions.github.summary import MAX_SUMMARY, append_summaries, summary
+from pytest_multihost.testing import Place
 
 pytestmark = pytest.mark.unit
 
@@ -368,3 +368,13 @@ def test_renderers_add_annotations_and_a_part_of_the_summary(tmp_path: Path) -> 
     file = tmp_path / "summary.md"
     append_summaries(file, tmp_path, [verdict()], [said])
     assert file.read_text().endswith(f"### Sums of {tmp_path.name}\n")
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, *map(chr, range(32)), *map(chr, range(127, 160))], ids=ascii
+)
+def test_hostile_text_in_a_command_is_one_line_and_does_nothing(text: str) -> None:
+    """Neither the file, nor the title, nor the message begins a command of its own."""
+    command = workflow_command("error", text, 1, text, text)
+    assert not CONTROL.search(command)
+    assert "\n" not in command

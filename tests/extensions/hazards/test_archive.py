@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.rank.recorder import Recorder
-from pytest_multihost.core.slots import SlotPage, slots_path
-from pytest_multihost.core.slots.page import ARCHIVED, RECORDS, parse_group
+from pytest_multihost.core.slots import ARCHIVED, RECORDS, SlotPage, parse_group, slots_path
 from pytest_multihost.extensions.hazards.read_record import plain_calls, read_record
 
 pytestmark = pytest.mark.unit

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from elements import Elements
 
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.hazards.model import Hazard, Hazards, HazardSide, HazardStep
 from pytest_multihost.extensions.hazards.report import hazard_annotations, page_section, row_part
+from pytest_multihost.testing import Place, to_json
 
 pytestmark = pytest.mark.unit
 

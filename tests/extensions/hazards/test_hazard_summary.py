@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.extensions.hazards.model import Hazard, Hazards
 from pytest_multihost.extensions.hazards.report import hazard_summary
+from pytest_multihost.testing import JsonVerdict, to_json
 
 pytestmark = pytest.mark.unit
 

@@ -7,16 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_multihost.core.model.acceptance import Acceptance
-from pytest_multihost.core.model.fault import START, Fault
-from pytest_multihost.core.model.operation import Operation, Scope
-from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.extensions.hazards.accept import accept_hazards
 from pytest_multihost.extensions.hazards.disturb import suspected_faults
 from pytest_multihost.extensions.hazards.find import find_hazards
 from pytest_multihost.extensions.hazards.model import Hazards, Launch, RankRecord
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule
 from pytest_multihost.extensions.hazards.rules import BUILT_IN_RULES, chosen_rules
+from pytest_multihost.testing import (
+    START,
+    Acceptance,
+    Fault,
+    Frame,
+    Operation,
+    Scope,
+    SourceContext,
+)
 
 pytestmark = pytest.mark.unit
 

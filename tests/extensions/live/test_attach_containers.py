@@ -18,9 +18,8 @@ import psutil
 import pytest
 from runs import await_that
 
-from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
-from pytest_multihost.core.watch.probes.py_spy import threads_of
-from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
+from pytest_multihost.core.watch.kernel import path_below, root_of
+from pytest_multihost.core.watch.probes import ids_by_handle, ids_by_own_id, threads_of
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of processes")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.live.joined import Machine, joined_job
 from pytest_multihost.extensions.live.processes import Job
+from pytest_multihost.testing import MultihostError
 
 pytestmark = pytest.mark.unit
 

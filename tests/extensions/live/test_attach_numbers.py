@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from runs import await_that
 
-from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.watch.probes.py_spy import SpiedThread
+from pytest_multihost.core.watch.probes import SpiedThread
 from pytest_multihost.extensions.live.numbering import (
     GivenNumber,
     given_number,
     job_of,
     spawned_size,
 )
+from pytest_multihost.testing import Frame
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 SPAWN = "/venv/lib/python3.12/site-packages/torch/multiprocessing/spawn.py"

@@ -10,12 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.blame.causes import Cause, find_causes
-from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.result import RankSnapshot
-from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.core.blame import Cause, RankState, find_causes
 from pytest_multihost.extensions.live.processes import find_job, is_torchrun
 from pytest_multihost.extensions.live.waits import (
     SeenWait,
@@ -24,6 +19,7 @@ from pytest_multihost.extensions.live.waits import (
     seen_operation,
     seen_wait,
 )
+from pytest_multihost.testing import Frame, MultihostError, Operation, RankSnapshot
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 SITE = "/venv/lib/python3.12/site-packages"

@@ -11,15 +11,17 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.process import Endpoint
-from pytest_multihost.core.model.spec import RankSpec, WorldSpec
-from pytest_multihost.core.rank.environment import rank_variables
-from pytest_multihost.core.watch.kernel.sockets import Inet, _endpoint
+from pytest_multihost.core.rank import rank_variables
 from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETNS, NETWORK, hosts_of
 from pytest_multihost.extensions.netns.network import ChildFailed, refusal, remedy
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import (
+    RankSpec,
+    SettingError,
+    WorldSpec,
+    from_json,
+    make_spec,
+    to_json,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -171,37 +173,3 @@ def test_a_maker_that_failed_otherwise_is_quoted() -> None:
     """A bug of ours is no refusal, and has no remedy."""
     error = refusal(ChildFailed("KeyError: 'x'"))
     assert ("KeyError: 'x'" in error.seen, error.remedy) == (True, "")
-
-
-# What is told apart
-
-
-def bound(host: str, port: int, space: str) -> Endpoint:
-    """Return an address as it is read in a network namespace."""
-    return _endpoint(ipaddress.ip_address(host).packed, port, space)
-
-
-def connection(local: str, remote: str, space: str) -> Inet:
-    """Return one end of a connection."""
-    ends = bound(local, 5000, space), bound(remote, 6000, space)
-    return Inet(1, 1, ends, (0, 0), space=space)
-
-
-def other(end: Inet, space: str) -> Inet:
-    """Return the other end of a connection."""
-    ends = (bound(each.host, each.port, space) for each in end.endpoints[::-1])
-    return Inet(2, 1, tuple(ends), (0, 0), space=space)
-
-
-def test_ends_of_a_connection_between_hosts_find_each_other() -> None:
-    """Each is in the table of its own host."""
-    near = connection("10.77.0.1", "10.77.0.2", "net:[1]")
-    assert near.endpoints[::-1] == other(near, "net:[2]").endpoints
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
-def test_loopbacks_of_two_hosts_are_two(address: str) -> None:
-    """Equal addresses and ports on two hosts: this looks like the other end, and is not."""
-    near = connection(address, address, "net:[1]")
-    assert near.endpoints[::-1] == other(near, "net:[1]").endpoints
-    assert near.endpoints[::-1] != other(near, "net:[2]").endpoints

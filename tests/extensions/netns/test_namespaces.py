@@ -18,14 +18,12 @@ from typing import TypeVar
 import pytest
 
 from pytest_multihost.core.launch import libc
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.process import Endpoint
+from pytest_multihost.core.watch.kernel import HarnessProcesses, inet_sockets, link, unix_sockets
 from pytest_multihost.core.watch.kernel.descriptors import Tables
-from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
-from pytest_multihost.core.watch.kernel.proc_files import entries, link
-from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.core.watch.kernel.proc_files import entries
 from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, hosts_of
 from pytest_multihost.extensions.netns.network import HostNetwork, make_network
+from pytest_multihost.testing import Endpoint, LaunchError
 
 HOSTS = hosts_of(3, 1)
 TCP = 6

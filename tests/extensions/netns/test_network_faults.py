@@ -11,31 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.blame import severed
-from pytest_multihost.core.blame.causes import Cause, find_causes
-from pytest_multihost.core.blame.partition_blame import as_cut
-from pytest_multihost.core.blame.rank_states import RankState
+from pytest_multihost.core.blame import Cause, RankState, as_cut, find_causes, severed
 from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.model.event import FaultChanged
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.messages import FaultPerformed
-from pytest_multihost.core.model.operation import Operation, Scope
-from pytest_multihost.core.model.process import (
-    Descriptor,
-    Endpoint,
-    KernelSnapshot,
-    Process,
-    Thread,
-)
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Host, WorldSpec
-from pytest_multihost.core.nemesis.fault_text import parse_fault
-from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.core.nemesis.validation import fault_problems
-from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.blockers import blockers
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, fault_problems, kinds_by_name, parse_fault
+from pytest_multihost.core.proof import Snapshot, blockers
 from pytest_multihost.core.services import Opening, open_services
 from pytest_multihost.core.watch import Watchdog, WorldObserver
 from pytest_multihost.extensions.netns.effects import (
@@ -53,11 +33,28 @@ from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS, network_prob
 from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
 from pytest_multihost.testing import (
+    Activity,
+    Descriptor,
+    Endpoint,
+    Fault,
+    FaultChanged,
+    FaultPerformed,
+    Host,
+    KernelSnapshot,
     ManualClock,
+    Operation,
+    Process,
+    RankSnapshot,
+    Scope,
     ScriptedLauncher,
     Step,
+    Thread,
+    WorldResult,
+    WorldSpec,
+    from_json,
     make_event,
     make_spec,
+    to_json,
     well_behaved,
 )
 

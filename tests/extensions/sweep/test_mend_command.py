@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost.core.command.main import make_parser
-from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.extensions.sweep.mend_command import section
 from pytest_multihost.extensions.sweep.mendings import MENDINGS
+from pytest_multihost.testing import MultihostError
 
 
 def ran(*args: str) -> int:

@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
@@ -17,6 +15,7 @@ from pytest_multihost.extensions.sweep.result import (
     UnsteadyRun,
 )
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
+from pytest_multihost.testing import Place, RecordedPoint
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.model.fault import ErrorPath, Fault, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun, Weight
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES, FamilyEntry
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
@@ -21,6 +18,7 @@ from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses
 from pytest_multihost.extensions.sweep.words import disturbance_text, mending
+from pytest_multihost.testing import ErrorPath, Fault, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
 

@@ -12,12 +12,12 @@ from elements import HOSTILE
 from markdown_it import MarkdownIt
 from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
 
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.core.report import Annotation
 from pytest_multihost.extensions.sweep.annotations import sweep_annotations
 from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import SweepResult
 from pytest_multihost.extensions.sweep.summary import sweep_summary
+from pytest_multihost.testing import Place
 
 pytestmark = pytest.mark.unit
 

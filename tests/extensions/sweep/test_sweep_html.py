@@ -12,10 +12,7 @@ import pytest
 from elements import HOSTILE, Elements
 from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP, UNSURE
 
-from pytest_multihost.core.command.rejudged import rebuild
-from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.command import rebuild
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.report.html import write_index
 from pytest_multihost.extensions.sweep.html import (
@@ -27,6 +24,7 @@ from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.renderer import RENDERER
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepResult
 from pytest_multihost.extensions.sweep.words import MEANINGS
+from pytest_multihost.testing import Fault, MultihostError, Place, Point
 
 pytestmark = pytest.mark.unit
 

@@ -9,17 +9,24 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.blame import judge_world
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Ending,
+    Event,
+    Fault,
+    Frame,
+    Operation,
+    Operations,
+    Place,
+    Point,
+    RankSnapshot,
+    RecordedPoint,
+    SourceContext,
+    WorldResult,
+    WorldSnapshot,
     exited,
     make_dump,
     make_event,

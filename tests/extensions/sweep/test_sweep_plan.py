@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.fault import ErrorPath, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
@@ -19,6 +16,7 @@ from pytest_multihost.extensions.sweep.result import (
     RunOutcome,
     SweepPlan,
 )
+from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
 
@@ -665,3 +663,25 @@ def test_what_goes_through_a_library_is_run_if_the_first_was_survived(
     first, *rest = through_a_library()
     assert len(rest) == 1
     assert (order_rest(rest, [ran(first, outcome)]) == tuple(rest)) == is_run
+
+
+def held_alone(name: str) -> list[bool]:
+    """Return for each hold at a collective that two ranks pass twice whether it lasts seconds."""
+    points = {
+        rank: tuple(
+            RecordedPoint(rank, Point("collective", name, nth), nth, where=Place("t.py", nth, "t"))
+            for nth in (1, 2)
+        )
+        for rank in range(2)
+    }
+    found = (each.fault for each in plan_sweep(points, size=2).disturbances)
+    return [
+        "min_s" in each.params for each in found if each.kind == "hold" and each.at.name == name
+    ]
+
+
+def test_a_sweep_holds_a_rank_for_seconds_before_a_monitored_barrier() -> None:
+    """Programs call it so that it fails if a rank is late by more than its timeout."""
+    assert any(held_alone("monitored_barrier"))
+    assert held_alone("barrier")
+    assert not any(held_alone("barrier"))

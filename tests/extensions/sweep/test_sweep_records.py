@@ -12,9 +12,9 @@ import pytest
 from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record, write_sweep
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
+from pytest_multihost.testing import MultihostError
 
 pytestmark = pytest.mark.unit
 

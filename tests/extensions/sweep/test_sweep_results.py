@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.acceptance import Acceptance
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, UnsteadyRun
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
+from pytest_multihost.testing import Acceptance, Fault, OperationName, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
 

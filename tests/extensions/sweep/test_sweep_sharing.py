@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.fault import ErrorPath, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.sharing import order_of, sharing_of
+from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
 

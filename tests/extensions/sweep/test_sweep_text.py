@@ -25,8 +25,6 @@ from sweeps import (
 )
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep import mendings
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import DisturbedRun
@@ -39,6 +37,7 @@ from pytest_multihost.extensions.sweep.words import (
     survives_text,
     waits_text,
 )
+from pytest_multihost.testing import Fault, Place
 
 pytestmark = pytest.mark.unit
 

@@ -12,21 +12,25 @@ import jsonschema
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.verdict import (
+from pytest_multihost.extensions.trace.trace import trace_of, write_trace
+from pytest_multihost.testing import (
+    Activity,
     Diagnosis,
+    Event,
+    Fault,
+    Frame,
+    Operation,
     OperationName,
+    Operations,
     RankPlace,
+    RankSnapshot,
     WaitsFor,
+    WorldResult,
+    WorldSnapshot,
+    WorldSpec,
+    make_event,
     sentence,
 )
-from pytest_multihost.extensions.trace.trace import trace_of, write_trace
-from pytest_multihost.testing import make_event
 
 pytestmark = pytest.mark.unit
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
 from pytest_multihost.core.backends.jax import runtime_timeout_s, xla_flags
 from pytest_multihost.core.backends.torch_groups import group_timeout_s
-from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.spec import BackendFacts, ServicePart, WorldSpec
-from pytest_multihost.core.nemesis.call_results import error_class
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import (
+    BackendFacts,
+    ServicePart,
+    SettingError,
+    WorldSpec,
+    from_json,
+    make_spec,
+    to_json,
+)
 
 
 def backend(name: str, *, package: str | None = None, offered_by: str = "somebody") -> Backend:
@@ -144,24 +146,3 @@ def test_a_script_sees_proxies_unless_its_ranks_would_be_connected_by_them(name:
     script = replace(make_spec(2), backend=name, backend_facts=facts, command="multihost run")
     assert script.keeps_proxies is (name != "jax")
     assert not replace(script, command="").keeps_proxies
-
-
-@pytest.mark.parametrize(
-    ("operation", "error", "name"),
-    [
-        ("all_reduce", "", "RuntimeError"),
-        ("all_reduce", "mesh_errors:GroupError", "GroupError"),
-        ("all_reduce", "mesh_errors:Missing", "RuntimeError"),
-        ("world.barrier", "mesh_errors:GroupError", "RuntimeError"),
-        ("sync_global_devices", "mesh_errors:GroupError", "RuntimeError"),  # jax is not imported
-    ],
-)
-def test_an_operation_fails_with_the_error_of_its_backend(
-    operation: str, error: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If that is a class of exceptions; the harness's own operations are no backend's."""
-    module = ModuleType("mesh_errors")
-    monkeypatch.setattr(module, "GroupError", type("GroupError", (OSError,), {}), raising=False)
-    monkeypatch.setitem(sys.modules, "mesh_errors", module)
-    monkeypatch.delitem(sys.modules, "jax.errors", raising=False)
-    assert error_class(operation, error).__name__ == name

@@ -11,13 +11,18 @@ import pytest
 from pytest_multihost.core.backends import NONE, Backend
 from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO
-from pytest_multihost.core.blame.rank_states import left_by_own_error
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import RankOutcome
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    Event,
+    RankOutcome,
+    WorldResult,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 
 def outcome(backend: Backend, *events: Event, last_words: str = "") -> RankOutcome:
@@ -135,27 +140,6 @@ def test_jax_a_rank_that_lost_another_is_not_accused(text: str) -> None:
 def test_gloo_a_rank_that_went_wrong_itself_is_accused(text: str) -> None:
     """Words like those of a lost connection acquit nobody: it takes gloo's own path with them."""
     assert raises(GLOO, text) == "failed"
-
-
-def test_gloo_only_who_left_an_operation_by_an_error_of_its_own_is_held_to_have_broken_it() -> None:
-    """Whoever gave up for want of another rank has not, caught or not."""
-    own = "DistStoreError: Too many open files"
-    errors = (own, f"RuntimeError: {TCP}/pair.cc:553] Connection closed by peer [127.0.0.1]", "")
-    left = tuple(
-        Operation(
-            name="all_reduce",
-            kind="collective",
-            group=(0, 1),
-            sequence=sequence,
-            since_s=1.0,
-            ended_s=2.0,
-            failed=True,
-            error=error,
-        )
-        for sequence, error in enumerate(errors, start=1)
-    )
-    broken = left_by_own_error(Operations(0, left), Symptoms(GLOO.symptoms))
-    assert [each.error for each in broken] == [own]
 
 
 @pytest.mark.parametrize(

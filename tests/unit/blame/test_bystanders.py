@@ -9,12 +9,23 @@ import pytest
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Event,
+    Operation,
+    Operations,
+    RankSnapshot,
+    SourceContext,
+    WorldResult,
+    WorldSnapshot,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 GROUP = ((0, 1, 2), 0, RUNTIME_SCOPE)
 HELD = {"label": "SLEEPING", "holds_gil": True}

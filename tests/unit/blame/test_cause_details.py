@@ -10,8 +10,7 @@ import pytest
 from pytest_multihost.core.blame.causes import UNKNOWN, Cause, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait, find_waits, possible_waits
-from pytest_multihost.core.model.operation import HARNESS_SCOPE, SOCKET_SCOPE, Operation, Scope
-from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.testing import HARNESS_SCOPE, SOCKET_SCOPE, Operation, RankSnapshot, Scope
 
 TRIO = (0, 1, 2)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.process import (
+from pytest_multihost.testing import (
     Descriptor,
     Endpoint,
     KernelSnapshot,
+    Operation,
     Process,
     Thread,
 )

@@ -11,13 +11,20 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.partition_blame import as_cut, effect_evidence, severed
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.core.model.event import Effect, Event
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Host, WorldSpec
-from pytest_multihost.core.model.verdict import Evidence
-from pytest_multihost.testing import make_event, make_spec
+from pytest_multihost.testing import (
+    Activity,
+    Effect,
+    Event,
+    Evidence,
+    Host,
+    Operation,
+    RankSnapshot,
+    WorldResult,
+    WorldSpec,
+    make_event,
+    make_spec,
+    to_json,
+)
 
 CUT = Effect("the network is cut between rank 0 and ranks 1,2", ((0, 1), (1, 0)))
 

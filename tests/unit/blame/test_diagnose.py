@@ -11,8 +11,7 @@ import pytest
 from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
-from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, Scope
-from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.testing import CALLEE_SCOPE, Operation, RankSnapshot, Scope
 
 ALL = (0, 1, 2, 3)
 

@@ -11,16 +11,22 @@ from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
-from pytest_multihost.core.model.history import CallSite, History, Parting, Side
-from pytest_multihost.core.model.operation import (
+from pytest_multihost.testing import (
     FLIGHT_SCOPE,
     HARNESS_SCOPE,
     RUNTIME_SCOPE,
+    CallSite,
+    Frame,
+    History,
     Operation,
+    Parting,
+    RankSnapshot,
+    Side,
+    SourceContext,
+    WorldResult,
+    make_dump,
+    make_spec,
 )
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.testing import make_dump, make_spec
 
 CALLS = {
     "step": ("all_reduce", "f32[5]", 61),

@@ -8,12 +8,21 @@ import pytest
 
 from pytest_multihost.core.blame.divergence import described
 from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.core.model.verdict import Divergence, DivergenceSide, OperationName, Place
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Divergence,
+    DivergenceSide,
+    Frame,
+    Operation,
+    OperationName,
+    Parting,
+    Place,
+    RankSnapshot,
+    Side,
+    SourceContext,
+    WorldResult,
+    make_spec,
+)
 
 LINE, OTHER = Frame("/t/train.py", 7, "save"), Frame("/t/step.py", 9, "step")
 CONTEXT = SourceContext("/t", lambda file, line: f"{file}@{line}")

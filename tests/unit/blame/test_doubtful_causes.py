@@ -8,18 +8,22 @@ import pytest
 from builders import history_of_a_hang
 
 from pytest_multihost.core.blame.judge_world import diagnose
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import (
+from pytest_multihost.core.outcome import Symptoms, judge
+from pytest_multihost.testing import (
     Activity,
+    Diagnosis,
+    Dump,
     Ending,
+    Frame,
+    Operation,
+    Operations,
     RankSnapshot,
+    SourceContext,
     WorldResult,
     WorldSnapshot,
+    make_dump,
+    make_spec,
 )
-from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
-from pytest_multihost.core.model.verdict import Diagnosis
-from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import make_dump, make_spec
 
 
 def judged(

@@ -9,12 +9,23 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.evidence import evidence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, Scope
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.verdict import Evidence
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    CALLEE_SCOPE,
+    Activity,
+    Evidence,
+    Frame,
+    Operation,
+    RankSnapshot,
+    Scope,
+    WorldResult,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 SIZE = 3
 

@@ -12,13 +12,25 @@ from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline, waiting_line
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.core.model.event import Effect
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import Dump, Frame, LockHolder, LockWait
-from pytest_multihost.core.model.verdict import RankPlace
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    Dump,
+    Effect,
+    Frame,
+    LockHolder,
+    LockWait,
+    Operation,
+    RankPlace,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 SIZE = 4
 LINE = Frame("/t/train.py", 7, "save")

@@ -7,12 +7,17 @@ from dataclasses import replace
 from builders import history_of_a_hang
 
 from pytest_multihost.core.blame import judge_world
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import (
+    Diagnosis,
+    Operation,
+    Operations,
+    RankSnapshot,
+    SourceContext,
+    WorldResult,
+    WorldSnapshot,
+    make_spec,
+)
 
 
 def collective(name: str, sequence: int, *, size: int, root: int | None = None) -> Operation:

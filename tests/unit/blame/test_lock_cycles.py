@@ -8,9 +8,7 @@ import pytest
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle, lock_cycle
-from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.stack import Dump, Frame, LockHolder, LockWait
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import Dump, Frame, LockHolder, LockWait, WorldResult, make_spec
 
 AT = Frame("t.py", 7, "save")
 LATE = Cause(kind="straggler", confidence="certain", culprits=(0,), waiting=(1, 2))

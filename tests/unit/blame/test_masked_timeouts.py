@@ -7,10 +7,21 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Operation,
+    Operations,
+    RankSnapshot,
+    WorldResult,
+    WorldSnapshot,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 LIMIT = "RuntimeError: timed out"
 SYMPTOMS = Symptoms((r"^RuntimeError: timed out$",))

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.blame.inferred import operation_of, plain_name
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.stack import NativeThread
+from pytest_multihost.testing import NativeThread, Operation
 
 _RECORDED = json.loads(Path(__file__).with_name("frames").joinpath("native.json").read_text())
 

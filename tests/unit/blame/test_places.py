@@ -11,12 +11,21 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.stack import Frame, SourceContext
-from pytest_multihost.core.model.verdict import RankPlace
 from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    Frame,
+    Operation,
+    RankPlace,
+    RankSnapshot,
+    SourceContext,
+    WorldResult,
+    make_dump,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 CONTEXT = SourceContext("/t", lambda file, line: f"{file}@{line}")
 LIBRARY = "/v/site-packages/torch/dist.py:99 all_reduce"

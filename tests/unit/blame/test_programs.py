@@ -10,9 +10,7 @@ from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause, as_other_program
 from pytest_multihost.core.blame.program_members import with_members
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.core.model.operation import Operation, program_scope
-from pytest_multihost.core.model.result import RankSnapshot
-from pytest_multihost.core.model.stack import Frame
+from pytest_multihost.testing import Frame, Operation, RankSnapshot, program_scope
 
 ALL = (0, 1, 2)
 TEST = "/home/me/test_it.py"

@@ -8,12 +8,30 @@ from typing import Any
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.blame.rank_states import RankState, rank_states_of, states_from_slots
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.core.backends import BUILT_IN_BACKENDS, find_backend
+from pytest_multihost.core.blame.rank_states import (
+    RankState,
+    left_by_own_error,
+    rank_states_of,
+    states_from_slots,
+)
+from pytest_multihost.core.outcome import judge
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Event,
+    Operation,
+    Operations,
+    RankSnapshot,
+    Symptoms,
+    WorldResult,
+    WorldSnapshot,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 LOST = "RuntimeError: peer is gone"
 SYMPTOMS = Symptoms((r"^RuntimeError: peer is gone",))
@@ -227,3 +245,32 @@ def test_slot_pages_alone_tell_what_ranks_wait_in() -> None:
             seen=RankSnapshot(rank=3), pending=(recent[1],), known=recent, entered={OURS: 2}
         )
     }
+
+
+GLOO = find_backend("gloo", BUILT_IN_BACKENDS)
+TCP = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
+
+
+def test_only_who_left_an_operation_by_an_error_of_its_own_is_held_to_have_broken_it() -> None:
+    """Whoever gave up for want of another rank has not, caught or not."""
+    own = "DistStoreError: Too many open files"
+    errors = (
+        own,
+        f"RuntimeError: {TCP}/pair.cc:553] Connection closed by peer [127.0.0.1]",
+        "",
+    )
+    left = tuple(
+        Operation(
+            name="all_reduce",
+            kind="collective",
+            group=(0, 1),
+            sequence=sequence,
+            since_s=1.0,
+            ended_s=2.0,
+            failed=True,
+            error=error,
+        )
+        for sequence, error in enumerate(errors, start=1)
+    )
+    broken = left_by_own_error(Operations(0, left), Symptoms(GLOO.symptoms))
+    assert [each.error for each in broken] == [own]

@@ -9,26 +9,28 @@ import pytest
 
 from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, rank_states_of
-from pytest_multihost.core.model.operation import (
+from pytest_multihost.core.outcome import Symptoms, judge
+from pytest_multihost.core.watch import unmoved_ranks
+from pytest_multihost.core.watch.probes import with_probe_results
+from pytest_multihost.testing import (
     FLIGHT_SCOPE,
     RUNTIME_SCOPE,
-    GroupKey,
-    Operation,
-    Operations,
-    Scope,
-)
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.core.model.result import (
     Activity,
     Ending,
+    GroupKey,
+    KernelSnapshot,
+    Operation,
+    Operations,
+    Process,
     RankSnapshot,
+    Scope,
+    Thread,
     WorldResult,
     WorldSnapshot,
+    make_event,
+    make_spec,
+    well_behaved,
 )
-from pytest_multihost.core.outcome import Symptoms, judge
-from pytest_multihost.core.watch.comparison import unmoved_ranks
-from pytest_multihost.core.watch.probes import with_probe_results
-from pytest_multihost.testing import make_event, make_spec, well_behaved
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:

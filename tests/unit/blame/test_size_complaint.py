@@ -6,12 +6,18 @@ import signal
 from dataclasses import replace
 
 from pytest_multihost.core.blame import judge_world
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.stack import SourceContext
-from pytest_multihost.core.model.verdict import Diagnosis
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
+from pytest_multihost.testing import (
+    Diagnosis,
+    Operation,
+    Operations,
+    SourceContext,
+    WorldResult,
+    exited,
+    make_event,
+    make_spec,
+    well_behaved,
+)
 
 COMPLAINT = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_multihost.core.blame.program_members import with_stacks
-from pytest_multihost.core.model.result import Label, RankSnapshot, WorldSnapshot
-from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, called_in_threads
+from pytest_multihost.testing import (
+    Dump,
+    Frame,
+    Label,
+    RankSnapshot,
+    ThreadStack,
+    WorldSnapshot,
+    called_in_threads,
+)
 
 
 @pytest.mark.parametrize(

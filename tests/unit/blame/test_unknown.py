@@ -6,10 +6,17 @@ import pytest
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
-from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
+from pytest_multihost.testing import (
+    RankSnapshot,
+    SourceContext,
+    WorldResult,
+    WorldSnapshot,
+    exited,
+    make_event,
+    make_spec,
+    well_behaved,
+)
 
 
 def notes(runs: tuple[bool, ...], *blockers: str) -> str:

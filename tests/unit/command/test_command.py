@@ -12,10 +12,10 @@ import pytest
 from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.command.main import make_parser
 from pytest_multihost.core.command.rejudged import rebuild
-from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
-from pytest_multihost.core.report.renderer import Renderer
+from pytest_multihost.core.report import Renderer
 from pytest_multihost.hookspecs import hookimpl
+from pytest_multihost.testing import MultihostError
 
 
 class Tapes:

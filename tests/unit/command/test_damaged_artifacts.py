@@ -18,28 +18,30 @@ import pytest
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.command.main import main
 from pytest_multihost.core.engine import Surroundings, run_world
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.spec import Host
-from pytest_multihost.core.model.stack import Frame, SourceContext
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.core.report.artifacts import (
-    Attempt,
-    build_verdict,
-    write_attempt,
-    write_facts,
-)
+from pytest_multihost.core.report import Attempt, build_verdict, write_attempt, write_facts
 from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Activity,
+    Fault,
+    Frame,
+    Host,
     ManualClock,
+    Operation,
+    Operations,
+    Parting,
+    RankSnapshot,
     ScriptedLauncher,
+    Side,
+    SourceContext,
     Step,
+    WorldResult,
+    WorldSnapshot,
     make_dump,
     make_spec,
     raised,
     report,
+    to_json,
     well_behaved,
 )
 

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core import files
-from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.report.artifacts import RunFolder, new_run_id, write_attempt
-from pytest_multihost.testing import make_event
+from pytest_multihost.core.report import RunFolder, new_run_id, write_attempt
+from pytest_multihost.testing import SettingError, make_event
 
 NOT_ROOT = os.geteuid() != 0
 

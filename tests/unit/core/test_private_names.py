@@ -14,7 +14,6 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost.core import cpython_private, jax_private, torch_private
-from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test
 
 ROOM = Path(pytest_multihost.__file__).parent
 HOMES = {f"{name}_private.py" for name in ("cpython", "jax", "pytest", "torch")}
@@ -123,32 +122,9 @@ def test_the_exceptions_are_needed() -> None:
 # CPython
 
 
-def guarded() -> bool:
-    """Return what is found within a `try`."""
-    try:
-        return fails_test(sys._getframe())
-    except ValueError:
-        return False
-
-
 def test_this_interpreters_exception_tables_can_be_read() -> None:
     """Else every call would count as one whose exception may be handled."""
     assert cpython_private.reads_tables()
-
-
-def test_where_tables_cannot_be_read_any_exception_may_be_handled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And no two calls meet the same handler, so each is tried."""
-    code, frame = guarded.__code__, sys._getframe()
-    cpython_private.handler_of.cache_clear()
-    monkeypatch.setattr(cpython_private, "reads_tables", lambda: False)
-    assert [cpython_private.is_covered(code, offset) for offset in (0, 2, 40)] == [True] * 3
-    assert [cpython_private.handler_of(code, offset) for offset in (0, 2, 40)] == [0, 2, 40]
-    assert not guarded()
-    assert error_path(frame).is_handled
-    monkeypatch.undo()
-    cpython_private.handler_of.cache_clear()
 
 
 @pytest.mark.parametrize("table", [b"", b"\x01\x02", b"\x01\x02\x03", b"\x00\x04\x03"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.launch.capacity import RANK_BYTES, Room, look, require_room
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.testing import LaunchError
 
 AMPLE = Room(memory=1000 * RANK_BYTES, processes=None)
 

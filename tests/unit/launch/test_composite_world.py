@@ -13,10 +13,7 @@ import pytest
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.launch.frames import Frame
-from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.messages import Release
-from pytest_multihost.testing import make_event
+from pytest_multihost.testing import Event, LaunchError, Release, make_event
 
 
 @dataclass

@@ -9,9 +9,12 @@ import pytest
 from pytest_multihost.core.launch import HarnessCollectives
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.harness_collectives import Answers
-from pytest_multihost.core.model.event import ExchangeEntered
-from pytest_multihost.core.model.json_values import from_json
-from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
+from pytest_multihost.testing import (
+    CollectiveBroken,
+    CollectiveComplete,
+    ExchangeEntered,
+    from_json,
+)
 
 
 def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401

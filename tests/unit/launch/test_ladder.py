@@ -11,9 +11,7 @@ import pytest
 
 from pytest_multihost.core.launch.packets import Packet
 from pytest_multihost.core.launch.server import ServerLauncher
-from pytest_multihost.core.model.errors import LaunchError, UnsoundForkError
-from pytest_multihost.core.model.messages import WorldForked
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import LaunchError, UnsoundForkError, WorldForked, make_spec
 
 NOWHERE = Path("/nonexistent")
 

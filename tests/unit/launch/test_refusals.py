@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pytest_multihost.core.launch.refusals import refusals
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.testing import LaunchError
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,7 @@ import pytest
 from pytest_multihost.core.launch import frames
 from pytest_multihost.core.launch.frames import Authenticator, Decoder, Frame, encode
 from pytest_multihost.core.launch.wire import Channel, FrameStream
-from pytest_multihost.core.model.errors import GarbledError, MultihostError
-from pytest_multihost.core.model.event import Gate
-from pytest_multihost.core.model.json_values import JsonObject
-from pytest_multihost.core.model.messages import Release, ToRank
+from pytest_multihost.testing import GarbledError, Gate, JsonObject, MultihostError, Release, ToRank
 
 FRAMES = [
     Frame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_multihost.core.blame import mismatched_ranks
-from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.blame import mismatched_ranks, operation_of
 from pytest_multihost.core.model.collectives import (
     BY_NAME,
     C10D,
@@ -17,12 +16,8 @@ from pytest_multihost.core.model.collectives import (
     of_flight_name,
     of_function,
 )
-from pytest_multihost.core.model.fault import Point
 from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.stack import NativeThread
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.extensions.sweep.plan import plan_sweep
 
 TORCH = f"/venv/lib/python3/site-packages/{C10D}"
 NAMES = ("name", "methods", "functions", "flight_names", "xla", "gloo", "service")
@@ -115,28 +110,6 @@ def test_a_monitored_barrier_cannot_match_a_barrier() -> None:
     """It consists of messages to and from rank 0."""
     assert mismatched_ranks([page(0, "monitored_barrier"), page(1, "barrier")]) == {0, 1}
     assert not mismatched_ranks([page(0, "monitored_barrier"), page(1, "monitored_barrier")])
-
-
-def held_alone(name: str) -> list[bool]:
-    """Return for each hold at a collective that two ranks pass twice whether it lasts seconds."""
-    points = {
-        rank: tuple(
-            RecordedPoint(rank, Point("collective", name, nth), nth, where=Place("t.py", nth, "t"))
-            for nth in (1, 2)
-        )
-        for rank in range(2)
-    }
-    found = (each.fault for each in plan_sweep(points, size=2).disturbances)
-    return [
-        "min_s" in each.params for each in found if each.kind == "hold" and each.at.name == name
-    ]
-
-
-def test_a_sweep_holds_a_rank_for_seconds_before_a_monitored_barrier() -> None:
-    """Programs call it so that it fails if a rank is late by more than its timeout."""
-    assert any(held_alone("monitored_barrier"))
-    assert held_alone("barrier")
-    assert not any(held_alone("barrier"))
 
 
 def test_the_native_frames_of_a_shutdown_are_the_operation_that_its_python_frames_are() -> None:

@@ -6,7 +6,7 @@ import pytest
 from foreign import FOREIGN
 from hostile import fuzz
 
-from pytest_multihost.core.launch.launcher_env import read_membership
+from pytest_multihost.core.launch import read_membership
 from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.model.json_values import JsonError, parse_foreign
 

@@ -9,26 +9,22 @@ from typing import Any
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.fault import Fault, FaultFacts
-from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import (
-    BUILT_IN_KINDS,
-    FaultKind,
     clean_up_faults,
     heal_files,
 )
 from pytest_multihost.core.nemesis.interpose import SYSTEM_FILES, matcher
-from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
+from pytest_multihost.core.nemesis.io_shim import IoPage, IoRule
 from pytest_multihost.core.nemesis.slow_io import io_rules, page_path, spared
-from pytest_multihost.core.outcome.active_faults import frozen_for_good
-from pytest_multihost.core.outcome.fault_progress import firings
-from pytest_multihost.core.pytest_plugin.launchers import (
-    launch_problems,
-    launch_requirements,
+from pytest_multihost.core.outcome import firings, frozen_for_good
+from pytest_multihost.testing import (
+    Event,
+    Fault,
+    RankSpec,
+    WorldResult,
+    make_event,
+    make_spec,
 )
-from pytest_multihost.testing import make_event, make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)
 
@@ -37,11 +33,6 @@ def fault_event(phase: str, at_s: float = 10.0, **detail: Any) -> Event:  # noqa
     """Return a word of rank 1 about its first fault."""
     about = {"index": 0, "fault": "slow_io", "at": {"point": "start"}, "phase": phase}
     return make_event(at_s, 1, "fault", {**about, **detail})
-
-
-def facts_of(*kinds: str) -> dict[str, FaultFacts]:
-    """Return what built-in kinds say about their faults."""
-    return {each.name: each.facts for each in BUILT_IN_KINDS if each.name in kinds}
 
 
 def result(*history: Event, fault: Fault = SLOW) -> WorldResult:
@@ -148,45 +139,6 @@ def test_the_shim_spares_what_python_level_spares(tmp_path) -> None:
     assert [is_spared(each) for each in (*ours, *pythons, *users)] == [True] * 8 + [False] * 3
     assert [matcher("*")(each) for each in (*pythons, *users)] == [False] * 4 + [True] * 3
     assert not set(SYSTEM_FILES) & set(spared("*/ckpt/*", place))
-
-
-def test_tests_share_a_launcher_by_what_they_need() -> None:
-    """A fork can have no shim, so it is not asked for one."""
-    plain = launch_requirements({}, facts_of("kill"), "auto")
-    assert (plain.variables, plain.reasons) == ({}, [])
-    assert launch_requirements({}, facts_of("slow_io"), "fork") == plain
-    assert launch_requirements({}, facts_of("hash_seed"), "auto").reasons == ["hash_seed"]
-    assert launch_requirements({"A": "b"}, {}, "auto").variables == {"A": "b"}
-
-
-def test_a_kind_of_a_third_party_may_need_fresh_interpreters_too() -> None:
-    """The reader is told its name; tests that need the same share a launcher."""
-    kind = FaultKind(name="other_locale", perform=lambda _: None, needs_fresh_interpreters=True)
-    facts = {kind.name: kind.facts}
-    need = launch_requirements({}, facts, "auto")
-    assert (need.has_fresh_interpreters, need.reasons) == (True, ["other_locale"])
-    assert need == launch_requirements({}, facts_of("hash_seed"), "auto")
-    [problem] = launch_problems({}, [faults.other(kind.name, rank=0)], facts, "fork")
-    assert "other_locale" in problem
-
-
-@pytest.mark.skipif(find_library() is None, reason=why_missing())
-def test_what_a_test_preloads_stays_behind_the_shim() -> None:
-    """Its own environment counts, not pytest's."""
-    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, facts_of("slow_io"), "auto")
-    assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
-    assert need.reasons[-1] == "slow_io"
-
-
-@pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])
-def test_a_seed_of_hashes_needs_fresh_interpreters(launch: str) -> None:
-    """Who asks for a fork besides is told; other faults take any way."""
-    given, facts = [faults.kill(rank=0), faults.hash_seed()], facts_of("kill", "hash_seed")
-    problems = launch_problems({}, given, facts, launch)
-    assert bool(problems) is (launch in ("fork", "server"))
-    assert all("hash_seed" in each and launch in each for each in problems)
-    assert launch_problems({}, [faults.kill(rank=0)], facts, launch) == []
-    assert bool(launch_problems({"A": "b"}, [], {}, launch)) is (launch == "fork")
 
 
 def test_who_is_frozen_for_good_is_known_after_the_end() -> None:

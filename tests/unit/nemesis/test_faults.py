@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
-from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.event import Event, Pause
-from pytest_multihost.core.model.fault import BUILT_IN, Fault, hash_seed_of, resolve
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.replay import read_token, token
-from pytest_multihost.core.model.spec import ServicePart, WorldSpec
+from pytest_multihost.core.launch.server import PauseSchedule
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.nemesis.fault_text import parse_fault
 from pytest_multihost.core.nemesis.interpose import matcher
 from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.nemesis.pressure import descriptor_limit
-from pytest_multihost.core.nemesis.targets import load_target, target_problem
+from pytest_multihost.core.nemesis.targets import target_problem
 from pytest_multihost.core.nemesis.validation import fault_problems, resolved_problems
-from pytest_multihost.core.outcome.active_faults import continued_by_plan, has_pending_actions
-from pytest_multihost.core.rank.wrap_calls import wrap_calls
+from pytest_multihost.core.outcome import continued_by_plan, has_pending_actions
 from pytest_multihost.core.registry import new_plugin_manager
-from pytest_multihost.testing import make_event, make_spec
+from pytest_multihost.testing import (
+    BUILT_IN,
+    Event,
+    Fault,
+    Pause,
+    ServicePart,
+    SettingError,
+    WorldSpec,
+    from_json,
+    hash_seed_of,
+    make_event,
+    make_spec,
+    read_token,
+    resolve,
+    to_json,
+    token,
+)
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 
@@ -249,21 +256,6 @@ def test_a_token_names_the_services_that_a_replay_needs() -> None:
     assert read_token(with_services).services == ("clock",)
     assert read_token(token(spec)).services == ()
     assert len(token(spec)) < len(with_services)
-
-
-def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
-    """And put back there, also where it was imported in the meantime."""
-    import json as defined_in
-
-    module, later = type(sys)("one"), type(sys)("two")
-    module.loads = defined_in.loads  # type: ignore[attr-defined]
-    original, seen = defined_in.loads, []
-    with ExitStack() as undoing:
-        wrap_calls(load_target("json:loads"), seen.append, undoing, more_modules=[module, later])
-        later.loads = defined_in.loads  # type: ignore[attr-defined]
-        assert module.loads("1") + later.loads("2") == 3  # type: ignore[attr-defined]
-        assert seen == ["before", "after"] * 2
-    assert defined_in.loads is module.loads is later.loads is original  # type: ignore[attr-defined]
 
 
 def test_a_function_is_not_sought_where_it_cannot_be() -> None:

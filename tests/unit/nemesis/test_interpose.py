@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.fault import IO_CALLS
 from pytest_multihost.core.nemesis.file_views import born_and_changed_s
 from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
@@ -19,6 +18,7 @@ from pytest_multihost.core.nemesis.interpose import (
     observing_files,
     reported,
 )
+from pytest_multihost.testing import IO_CALLS
 
 Seen = list[tuple[str, str]]
 

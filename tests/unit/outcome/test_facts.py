@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.event import Exited, ReportMade, XfailMark
-from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.outcome import RankFacts, describe_exit, fold_history
-from pytest_multihost.testing import exited, make_event, raised, report
+from pytest_multihost.testing import (
+    Exited,
+    ReportMade,
+    XfailMark,
+    exited,
+    make_event,
+    raised,
+    report,
+    to_json,
+)
 
 BOOM = raised("ValueError: boom")
 

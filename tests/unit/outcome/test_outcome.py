@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.event import BROKEN, Event
-from pytest_multihost.core.model.result import Ending, WorldResult
-from pytest_multihost.core.model.verdict import Phase
 from pytest_multihost.core.outcome import Finding, Symptoms, judge
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    BROKEN,
+    Ending,
+    Event,
+    Phase,
+    WorldResult,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
 
 SYMPTOMS = Symptoms(raised=("peer is gone",), fatal=("service is gone",))
 

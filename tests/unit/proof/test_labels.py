@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.core.model.result import Activity
 from pytest_multihost.core.proof.system_calls import CALLS, SystemCall
 from pytest_multihost.core.proof.threads import label, lock_holders, main_labels
+from pytest_multihost.testing import Activity, KernelSnapshot, Process, Thread
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from pytest_multihost.core.blame import has_timeout_before, mismatched_ranks
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.testing import KernelSnapshot, Operation, Operations, Process, Thread
 
 DEADLINE_S = 60.0
 TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)

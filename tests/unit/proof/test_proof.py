@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import _multiprocessing
 import math
-import os
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import GLOO, LIBC, MAIN, PYTHON, descriptor, process, thread
 
-from pytest_multihost.core.model.operation import (
-    PROGRAM_START,
-    Operation,
-    Operations,
-    Scope,
-    program_scope,
-)
-from pytest_multihost.core.model.process import (
-    Descriptor,
-    Endpoint,
-    KernelSnapshot,
-    Process,
-    Thread,
-)
-from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.proof import ProofState, Snapshot, is_still, pollers
 from pytest_multihost.core.proof.blockers import blockers, rank_blockers
 from pytest_multihost.core.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
@@ -36,47 +19,28 @@ from pytest_multihost.core.proof.runtime_threads import (
     is_runtime_thread,
     read_stack,
 )
-from pytest_multihost.core.watch.kernel import descriptors
-from pytest_multihost.core.watch.kernel.descriptors import Tables
-from pytest_multihost.core.watch.kernel.foreign_processes import (
-    ForeignProcesses,
-    eventfd_id,
-    with_eventfd_holders,
+from pytest_multihost.testing import (
+    PROGRAM_START,
+    Descriptor,
+    Endpoint,
+    Frame,
+    KernelSnapshot,
+    Operation,
+    Operations,
+    Process,
+    Scope,
+    Thread,
+    program_scope,
 )
-from pytest_multihost.core.watch.kernel.futexes import can_be_opened
-from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
-from pytest_multihost.core.watch.kernel.memory import Memory, MemoryMapping
-from pytest_multihost.core.watch.kernel.sockets import Inet
 
 DEADLINE_S = 160.0
-MAIN = 100
-LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
-GLOO = ("/site-packages/torch/lib/libtorch_cpu.so", LIBC, "/usr/lib/libstdc++.so.6.0.30")
 JAX = ("/site-packages/jaxlib/libjax_common.so", LIBC)
-PYTHON = ("/usr/lib/libpython3.11.so.1.0", LIBC)
 TENSORSTORE = ("/site-packages/tensorstore/_tensorstore.cpython-311-x86_64-linux-gnu.so", LIBC)
-
-
-def thread(call: str = "futex", **changes: object) -> Thread:
-    """Return a thread that waits for another one of its process, without a limit."""
-    given: dict[str, object] = {
-        "tid": MAIN,
-        "name": "python",
-        "call": call,
-        "args": (1, 0x189) + (0,) * 4,
-    }
-    return Thread(**{**given, "ends_s": math.inf, "runs": 5, **changes})  # fmt: skip
 
 
 def beside(call: str = "futex", **changes: object) -> Thread:
     """Return a thread beside the main one."""
     return thread(call, **{"tid": 101, "code": PYTHON, **changes})
-
-
-def process(*threads: Thread, **changes: object) -> Process:
-    """Return rank 0 with a main thread that waits, and these."""
-    main = () if threads and threads[0].tid == MAIN else (thread(),)
-    return Process(**{"pid": MAIN, "rank": 0, "threads": (*main, *threads), **changes})
 
 
 def moment(
@@ -100,11 +64,6 @@ def found_in(*processes: Process, then: Process | None = None, **changes: object
     first = moment(*processes, **changes)
     second = later(first, *((then,) if then else ()))
     return "\n".join(blockers(first, second, deadline_s=DEADLINE_S))
-
-
-def descriptor(kind: str, where: str = "inside", **changes: object) -> Descriptor:
-    """Return descriptor 3."""
-    return Descriptor(**{"fd": 3, "target": f"{kind}:[5]", "kind": kind, "where": where, **changes})
 
 
 def reading(found: Descriptor, call: str = "read", **changes: object) -> Process:
@@ -731,39 +690,6 @@ def test_a_ring_of_which_something_was_asked_may_end_any_wait() -> None:
     assert found_in(process(descriptors={9: replace(asked, where="inside")})) == ""
 
 
-RING = """pos:\t0
-SqMask:\t0xff
-SqHead:\t10
-SqTail:\t10
-CachedSqHead:\t10
-CqMask:\t0x1ff
-CqHead:\t10
-CqTail:\t10
-CachedCqTail:\t10
-PollList:
-CqOverflowList:
-NAPI:\tdisabled
-"""
-
-
-@pytest.mark.parametrize(
-    ("was", "becomes"),
-    [
-        ("SqTail:\t10", "SqTail:\t11"),  # asked, not taken yet
-        ("SqTail:\t10\nCachedSqHead:\t10", "SqTail:\t11\nCachedSqHead:\t11"),  # under way
-        ("CqTail:\t10\nCachedCqTail:\t10", "CqTail:\t11\nCachedCqTail:\t11"),  # not read
-        ("PollList:\n", "PollList:\n  op=6, task_works=0\n"),
-        ("CqOverflowList:\n", "CqOverflowList:\n  user_data=1, res=0, flags=0\n"),
-        ("CqHead:\t10\n", ""),  # an older kernel
-        (RING, ""),  # not to be read
-    ],
-)
-def test_only_a_ring_without_anything_under_way_is_idle(was: str, becomes: str) -> None:
-    """Six counts are equal, and nothing is polled."""
-    assert not descriptors._is_busy_ring(RING)
-    assert descriptors._is_busy_ring(RING.replace(was, becomes))
-
-
 def test_what_an_epoll_watches_counts_as_waited_for() -> None:
     """Through any number of them; in a circle, too."""
     inner = descriptor("epoll", fd=4, watched=(3, 5))
@@ -909,118 +835,6 @@ def test_a_runtimes_own_thread_may_wait_for_an_eventfd() -> None:
     assert said.endswith("waits for eventfd sh 9, which leads outside the world")
     doubtful = replace(theirs, where="unknown", peer="")
     assert "may lead outside" in found_in(process(beside(**waits), descriptors={3: doubtful}))
-
-
-def told_of_eventfd(theirs: dict[int | None, int], *threads: Thread) -> Descriptor:
-    """Return what is told of an eventfd below an epoll, if others have these."""
-    eventfd = os.eventfd(0)
-    epoll = descriptor("epoll", fd=eventfd + 1, watched=(eventfd, eventfd + 1))
-    found = {eventfd: descriptor("eventfd", fd=eventfd), epoll.fd: epoll}
-    waiting = (replace(each, fds=(epoll.fd,)) for each in threads)
-    tables = Tables({}, {9: "sh"}, {}, HarnessProcesses())
-    tables.foreign = ForeignProcesses(())
-    number = eventfd_id(os.getpid(), eventfd)
-    tables.foreign.eventfds = {each and number: pid for each, pid in theirs.items()}
-    told = with_eventfd_holders(
-        process(*waiting, pid=os.getpid(), descriptors=found), tables.foreign, tables.names
-    )
-    os.close(eventfd)
-    return told.descriptors[eventfd]
-
-
-def test_who_has_an_eventfd_is_asked_for_those_that_are_waited_for() -> None:
-    """Not for those of a runtime's own threads: all processes may have to be read for it."""
-    tests, own = thread("epoll_wait"), beside("epoll_wait", code=GLOO)
-    held = told_of_eventfd({1: 9}, tests)
-    assert (held.where, held.peer) == ("outside", "sh 9")
-    assert told_of_eventfd({1: 9}, own).where == "inside"
-    assert told_of_eventfd({}, tests).where == "inside"
-
-
-def test_an_eventfd_of_others_is_another_one() -> None:
-    """The kernel gives each a number; where it does not, theirs may be the same."""
-    mine, other = os.eventfd(0), os.eventfd(0)
-    tables = Tables({}, {}, {}, HarnessProcesses())
-    tables.foreign = ForeignProcesses((os.getpid(),))
-    waits = process(thread("read", fds=(mine,)), descriptors={mine: descriptor("eventfd", fd=mine)})
-    assert eventfd_id(os.getpid(), mine) in tables.foreign.eventfds
-    tables.foreign.eventfds = {eventfd_id(os.getpid(), other): 9}
-    inside = with_eventfd_holders(replace(waits, pid=os.getpid()), tables.foreign, tables.names)
-    assert inside.descriptors[mine].where == "inside"
-    untold = with_eventfd_holders(replace(waits, pid=0), tables.foreign, tables.names)
-    assert untold.descriptors[mine].where == "unknown"
-    os.close(mine)
-    os.close(other)
-
-
-def mapped(path: Path | str, inode: int = 77) -> MemoryMapping:
-    """Return shared memory, as the kernel tells of it."""
-    return MemoryMapping(0x1000, 0x2000, "rw-s", "00:1b", inode, str(path))
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/SYSV00000000 (deleted)",
-        "/SYSV00001234",
-        "/run/shm/sem.ready",
-        "/run/shm/sem.mp-ready",
-        "/run/shm/torch_12_34_5",
-        "/dev/nvidia0",
-        "anon_inode:[perf_event]",
-        "",
-    ],
-)
-def test_memory_that_has_a_name_may_be_opened_by_anybody(path: str) -> None:
-    """Also where nobody has it yet, and where it only looks removed."""
-    assert can_be_opened(mapped(path), os.getpid())
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/memfd:shared (deleted)",
-        "/dev/zero (deleted)",
-        "/anon_hugepage (deleted)",
-        "/nowhere/at/all (deleted)",
-        "/run/shm/sem.mp-a8_mn0pq",
-        "/run/shm/sem.loky-4711-a8_mn0pq",
-    ],
-)
-def test_memory_whose_name_nobody_has_is_only_for_those_who_have_it(path: str) -> None:
-    """It has none, or one that was drawn by lot."""
-    assert not can_be_opened(mapped(path), os.getpid())
-
-
-def test_a_removed_file_may_have_another_name(tmp_path: Path) -> None:
-    """Or the name of it ends like one that was removed."""
-    one, other = tmp_path / "one", tmp_path / "one (deleted)"
-    one.touch()
-    removed = mapped(other, one.stat().st_ino)
-    one.rename(other)
-    assert can_be_opened(removed, os.getpid())
-    other.unlink()
-    assert not can_be_opened(removed, os.getpid())
-
-
-@pytest.mark.parametrize(("name", "is_open"), [("multihost-{}", True), ("mp-{:08}", False)])
-def test_a_semaphore_can_be_opened_until_its_name_is_removed(*, name: str, is_open: bool) -> None:
-    """Its memory is called removed from the beginning; multiprocessing's names are by lot."""
-
-    def files() -> dict[str, MemoryMapping]:
-        shared = (each for each in Memory(os.getpid()).mappings("s") if "/sem." in each.path)
-        return {each.file: each for each in shared}
-
-    before = files()
-    name = "/" + name.format(os.getpid())
-    semaphore = _multiprocessing.SemLock(1, 1, 1, name, False)
-    try:
-        (made,) = (each for file, each in files().items() if file not in before)
-        assert can_be_opened(made, os.getpid()) == is_open
-    finally:
-        _multiprocessing.sem_unlink(name)
-    assert not can_be_opened(made, os.getpid())
-    del semaphore
 
 
 def test_an_accelerator_may_end_a_wait() -> None:
@@ -1173,38 +987,3 @@ def test_data_that_were_lost_may_let_a_rank_of_any_job_go_on() -> None:
     lost = moment(process(descriptors={3: descriptor("tcp", queues=(0, 1), is_resent=True)}))
     (why,) = rank_blockers(lost, later(lost), deadline_s=DEADLINE_S)[0]
     assert "may still arrive" in why
-
-
-@pytest.mark.parametrize(
-    ("asks_for_room", "unread", "expected"),
-    [(False, 0, True), (False, 9, True), (True, 0, True), (True, 9, False)],
-)
-def test_data_for_which_there_is_no_room_are_not_in_flight(
-    asks_for_room: bool, unread: int, expected: bool
-) -> None:
-    """Only while something that has arrived waits to be read."""
-    ends = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
-    sender = Inet(7, 1, ends, (0, 100), asks_for_room=asks_for_room)
-    assert sender.is_in_flight(Inet(8, 1, ends[::-1], (unread, 0))) == expected
-    assert sender.is_in_flight(None)
-
-
-@pytest.mark.parametrize(
-    ("state", "sent", "has_room", "expected"),
-    [
-        (1, 900, True, False),
-        (8, 900, True, False),  # the peer has sent its end
-        (1, 901, True, True),  # the last byte is on its way, or lost
-        (1, None, True, True),  # an old kernel does not say
-        (1, 900, False, True),  # the acknowledgement lets the sender go on
-        (4, 900, True, True),  # its own end counts as a byte
-    ],
-)
-def test_data_that_have_all_arrived_are_not_in_flight(
-    state: int, sent: int | None, has_room: bool, expected: bool
-) -> None:
-    """The peer delays its acknowledgement, and nobody waits for that."""
-    ends = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
-    sender = Inet(7, state, ends, (0, 100), sent=sent, has_room=has_room)
-    assert sender.is_in_flight(Inet(8, 1, ends[::-1], (0, 0), received=900)) == expected
-    assert sender.is_in_flight(None)

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.core.proof import ProofSearch, ProofState, Snapshot, has_left_wait, is_still
 from pytest_multihost.core.proof.proof_state import EARLY_START_S, INTERVAL_S
+from pytest_multihost.testing import KernelSnapshot, Operation, Operations, Process, Thread
 
 DEADLINE_S = 160.0
 WAITS = Operation(

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.process import (
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.proof.blockers import SIGALRM, rank_blockers
+from pytest_multihost.testing import (
     Descriptor,
     Endpoint,
     KernelSnapshot,
+    Operation,
+    Operations,
     Process,
     Thread,
 )
-from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.blockers import SIGALRM, rank_blockers
 
 DEADLINE_S = 160.0
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"

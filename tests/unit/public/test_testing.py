@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost import testing
-from pytest_multihost.core.launch.frames import Frame
-from pytest_multihost.core.model.messages import Release
-from pytest_multihost.core.model.stack import Frame as StackFrame
-from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, exited, make_spec
+from pytest_multihost.core.launch import Frame
+from pytest_multihost.testing import Frame as StackFrame
+from pytest_multihost.testing import ManualClock, Release, ScriptedLauncher, Step, exited, make_spec
 
 NOWHERE = Path("/nonexistent")
 

@@ -16,26 +16,32 @@ from hypothesis import strategies as st
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.core.model.errors import MultihostError, SettingError
-from pytest_multihost.core.model.fault import Fault, Point
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.replay import read_token, token
-from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
-from pytest_multihost.core.nemesis.fault_text import parse_fault
-from pytest_multihost.core.nemesis.kinds import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.core.nemesis.validation import resolve_faults
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_names,
     parse_ranks,
     parse_seconds,
     parse_seed,
 )
-from pytest_multihost.extensions.netns.hosts import NETNS
-from pytest_multihost.testing import make_spec
+from pytest_multihost.extensions import netns
+from pytest_multihost.testing import (
+    MAX_RANKS,
+    Fault,
+    MultihostError,
+    Point,
+    SettingError,
+    WorldSpec,
+    from_json,
+    make_spec,
+    read_token,
+    to_json,
+    token,
+)
 
 DRAWN = settings(deadline=None, derandomize=True, database=None)
 """Each run draws the same examples."""
 
+[NETNS] = netns.pytest_multihost_hosts()
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 MAX_LINES = 4
 MAX_CHARACTERS = 2000

@@ -6,12 +6,21 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.verdict import Diagnosis, Kind, sentence
 from pytest_multihost.core.outcome import Finding, Symptoms, judge
 from pytest_multihost.core.pytest_plugin.plan import Expectation, apply_expectation
-from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import (
+    Diagnosis,
+    Event,
+    Kind,
+    WorldResult,
+    exited,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    sentence,
+    well_behaved,
+)
 
 Steps = list[tuple[str, dict[str, Any]]]
 

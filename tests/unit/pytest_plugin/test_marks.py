@@ -25,9 +25,10 @@ from pytest_multihost.core.pytest_plugin.options import (
     TIMEOUT,
     with_host_kinds,
 )
-from pytest_multihost.extensions.clock.option import CLOCK_OPTION
-from pytest_multihost.extensions.netns.hosts import NETNS
+from pytest_multihost.extensions import clock, netns
 
+[CLOCK_OPTION] = clock.pytest_multihost_options()
+[NETNS] = netns.pytest_multihost_hosts()
 DEFAULTS = Settings(options=(*with_host_kinds(CORE_OPTIONS, [NETNS]), CLOCK_OPTION))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.model.errors import SettingError
 from pytest_multihost.core.option import Option, Settings
 from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_count,
@@ -27,8 +26,10 @@ from pytest_multihost.core.pytest_plugin.options import (
     artifacts_directory,
     read_settings,
 )
-from pytest_multihost.extensions.clock.option import CLOCK_OPTION
+from pytest_multihost.extensions import clock
+from pytest_multihost.testing import SettingError
 
+[CLOCK_OPTION] = clock.pytest_multihost_options()
 OPTIONS = (*CORE_OPTIONS, CLOCK_OPTION)
 
 

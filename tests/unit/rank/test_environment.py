@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.launch.launcher_env import LAUNCHERS, Launcher
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.launch import LAUNCHERS, Launcher
 from pytest_multihost.core.rank.environment import (
     foreign_variables,
     rank_variables,
     thread_variables,
 )
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import RankSpec, make_spec
 
 SPEC = RankSpec(
     world=make_spec(4), rank=2, directory="/out", scratch="/scratch", ports=(4711, 4712)

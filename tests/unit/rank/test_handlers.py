@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.fault import UNHANDLED
+from pytest_multihost.core import cpython_private
 from pytest_multihost.core.rank.recorder.exception_paths import error_path, fails_test
+from pytest_multihost.testing import UNHANDLED
 
 
 def ask() -> bool:
@@ -288,3 +289,26 @@ def test_who_only_asks_takes_an_error_for_a_no(monkeypatch: pytest.MonkeyPatch) 
     first, second = ways(lambda: (os.path.exists("x"), os.path.exists("y")))  # noqa: PTH110
     assert first != second
     assert first.startswith("exists+")
+
+
+def guarded() -> bool:
+    """Return what is found within a `try`."""
+    try:
+        return fails_test(sys._getframe())
+    except ValueError:
+        return False
+
+
+def test_where_tables_cannot_be_read_any_exception_may_be_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no two calls meet the same handler, so each is tried."""
+    code, frame = guarded.__code__, sys._getframe()
+    cpython_private.handler_of.cache_clear()
+    monkeypatch.setattr(cpython_private, "reads_tables", lambda: False)
+    assert [cpython_private.is_covered(code, offset) for offset in (0, 2, 40)] == [True] * 3
+    assert [cpython_private.handler_of(code, offset) for offset in (0, 2, 40)] == [0, 2, 40]
+    assert not guarded()
+    assert error_path(frame).is_handled
+    monkeypatch.undo()
+    cpython_private.handler_of.cache_clear()

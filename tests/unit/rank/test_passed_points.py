@@ -6,18 +6,20 @@ import threading
 from collections import Counter
 from dataclasses import replace
 
-from pytest_multihost.core.model.event import Event, PointSite, PointsRecorded
-from pytest_multihost.core.model.fault import ErrorPath, Point
-from pytest_multihost.core.model.recorded_point import RecordedPoint
-from pytest_multihost.core.model.stack import Frame
-from pytest_multihost.core.model.verdict import Place
-from pytest_multihost.core.outcome.points import (
-    recorded_points,
-    unrecorded_points,
-)
+from pytest_multihost.core.outcome import recorded_points, unrecorded_points
 from pytest_multihost.core.rank.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
+from pytest_multihost.testing import (
+    ErrorPath,
+    Event,
+    Frame,
+    Place,
+    Point,
+    PointSite,
+    PointsRecorded,
+    RecordedPoint,
+)
 
 
 def io(path: str, call: str = "open", nth: int = 1) -> Point:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.nemesis.interpose import matcher
+from pytest_multihost.core.nemesis import matcher
 from pytest_multihost.core.rank.portable_names import portable_glob
 
 FOLDERS = ("/s/w1/rank-0", "/s/w1", "/tmp")  # noqa: S108 - no file is made there

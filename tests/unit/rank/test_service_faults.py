@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.event import FaultChanged, RankEventBody
-from pytest_multihost.core.model.fault import START, Fault
-from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import FaultKind
 from pytest_multihost.core.rank.points import Binding, Points
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import START, Fault, FaultChanged, RankEventBody, RankSpec, make_spec
 
 
 @pytest.mark.parametrize(

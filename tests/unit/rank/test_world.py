@@ -17,16 +17,10 @@ import pytest
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.core.backends import NONE
-from pytest_multihost.core.launch import HarnessCollectives
-from pytest_multihost.core.launch.frames import Decoder, Frame, encode
-from pytest_multihost.core.launch.harness_collectives import Answers
-from pytest_multihost.core.model.event import ExchangeEntered
-from pytest_multihost.core.model.json_values import from_json
-from pytest_multihost.core.model.messages import ToRank
-from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.launch import Answers, Decoder, Frame, HarnessCollectives, encode
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import ExchangeEntered, RankSpec, ToRank, from_json, make_spec
 
 SIZE = 3
 

@@ -16,20 +16,6 @@ from elements import HOSTILE, Elements
 from markupsafe import Markup
 
 from pytest_multihost.core.blame import judge_world
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import (
-    Activity,
-    RankSnapshot,
-    ServiceRecord,
-    WorldResult,
-    WorldSnapshot,
-)
-from pytest_multihost.core.model.spec import Subject
-from pytest_multihost.core.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.core.model.verdict import Kind, RankPlace, Span, sentence
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.core.report.html import timeline as timelines
@@ -45,7 +31,34 @@ from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
 from pytest_multihost.core.report.renderer import PageSection, Renderer, RowPart
-from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Activity,
+    Event,
+    Fault,
+    Frame,
+    Kind,
+    NativeThread,
+    Operation,
+    Operations,
+    Parting,
+    RankPlace,
+    RankSnapshot,
+    ServiceRecord,
+    Side,
+    SourceContext,
+    Span,
+    Subject,
+    ThreadStack,
+    WorldResult,
+    WorldSnapshot,
+    make_dump,
+    make_event,
+    make_spec,
+    raised,
+    report,
+    sentence,
+)
 
 ROOT = "/home/u/project"
 STARTED_S = 1000.0

@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.core.blame import BlockingRanks, find_blocking_ranks
-from pytest_multihost.core.model.event import Exited
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.result import Activity
-from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.live_line import ERASE, blocking_text, overlay, progress_text
+from pytest_multihost.testing import Activity, Exited, Frame, Operation, Operations
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)

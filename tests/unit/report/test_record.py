@@ -10,18 +10,18 @@ import pytest
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.engine import Surroundings, run_world
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
+    SourceContext,
     Step,
     exited,
     make_spec,
     raised,
     report,
+    to_json,
     well_behaved,
 )
 

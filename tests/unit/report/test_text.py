@@ -16,23 +16,6 @@ import pytest
 import pytest_multihost
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.engine import Surroundings, run_world
-from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import (
-    CALLEE_SCOPE,
-    RUNTIME_SCOPE,
-    Operation,
-    Operations,
-    Scope,
-)
-from pytest_multihost.core.model.result import (
-    Activity,
-    RankSnapshot,
-    ServiceRecord,
-    WorldSnapshot,
-)
-from pytest_multihost.core.model.spec import Subject
-from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
-from pytest_multihost.core.model.verdict import RankPlace
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.layout import (
     COLOURS,
@@ -45,9 +28,25 @@ from pytest_multihost.core.report.layout import (
 )
 from pytest_multihost.core.report.text import page_sections
 from pytest_multihost.testing import (
+    CALLEE_SCOPE,
+    RUNTIME_SCOPE,
+    Activity,
+    Dump,
+    Frame,
     ManualClock,
+    Operation,
+    Operations,
+    Parting,
+    RankPlace,
+    RankSnapshot,
+    Scope,
     ScriptedLauncher,
+    ServiceRecord,
+    Side,
+    SourceContext,
     Step,
+    Subject,
+    WorldSnapshot,
     exited,
     make_dump,
     make_spec,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.model.event import Event, Exited, TerminalReturned, TerminalWanted
-from pytest_multihost.core.model.messages import TerminalLent
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Turn
 from pytest_multihost.core.services.debugger import STEP_S, TerminalQueue
+from pytest_multihost.testing import Event, Exited, TerminalLent, TerminalReturned, TerminalWanted
 
 FACTS = [RankFacts(rank, pid=100 + rank) for rank in range(4)]
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.core.model.event import Event, Exited, FaultChanged, Hold, HoldEnded
-from pytest_multihost.core.model.messages import FaultPerformed
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Turn
 from pytest_multihost.core.services.held_ranks import (
@@ -22,6 +20,7 @@ from pytest_multihost.core.services.held_ranks import (
     held_ranks_service,
     is_unchanged,
 )
+from pytest_multihost.testing import Event, Exited, FaultChanged, FaultPerformed, Hold, HoldEnded
 
 DEADLINE_S = 1000.0
 STEP_S = POLLS_S / 10

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_multihost.core.model.event import Done, Event, Exited, FaultChanged
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Turn
 from pytest_multihost.core.services.script_end import LEAVE_S, QUIET_S, ScriptEnd
+from pytest_multihost.testing import Done, Event, Exited, FaultChanged
 
 OVER = RankFacts(0, parked_s=1.0)
 RUNS = RankFacts(1)

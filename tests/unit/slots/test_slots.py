@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.history import CallSite
-from pytest_multihost.core.model.json_values import from_json, to_json
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operations, Scope
-from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import (
     Call,
@@ -24,6 +20,15 @@ from pytest_multihost.core.slots import (
 from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.slots.page import ENTRIES, RECORDS
 from pytest_multihost.core.slots.waiting import read_waiting
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    CallSite,
+    Frame,
+    Operations,
+    Scope,
+    from_json,
+    to_json,
+)
 
 
 @pytest.fixture

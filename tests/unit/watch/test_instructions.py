@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.proof.runtime_threads import is_interpreter
+from pytest_multihost.core.proof import is_interpreter
 from pytest_multihost.core.watch.kernel.memory import Memory
 from pytest_multihost.core.watch.kernel.return_addresses import BYTES, ReturnAddresses, is_call
 

@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.model.operation import Operation, Operations, Scope
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.core.model.result import Label, RankSnapshot, WorldSnapshot
-from pytest_multihost.core.rank.recorder import Recorder
-from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
+from pytest_multihost.core.rank.recorder import Recorder, record_file_locks
 from pytest_multihost.core.slots import SlotPage, read_slots
 from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.polled_locks import polled_lock, with_polled_locks
+from pytest_multihost.testing import (
+    KernelSnapshot,
+    Label,
+    Operation,
+    Operations,
+    Process,
+    RankSnapshot,
+    Scope,
+    Thread,
+    WorldSnapshot,
+)
 
 LOCK = Scope("flock", "fe:00:7")
 

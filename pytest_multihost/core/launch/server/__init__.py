@@ -7,6 +7,7 @@ starts worlds, and `world` is the ranks of one server.
 """
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
+from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.core.launch.server.start_server import (
     ServerProgram,
     exec_server,
@@ -17,6 +18,7 @@ from pytest_multihost.core.launch.server.start_server import (
 from pytest_multihost.core.launch.server.world import ServerConnection, ServerWorld
 
 __all__ = [
+    "PauseSchedule",
     "ServerConnection",
     "ServerLauncher",
     "ServerProgram",

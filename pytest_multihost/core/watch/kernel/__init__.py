@@ -10,9 +10,17 @@
 """
 
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
+from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.core.watch.kernel.proc import KernelReader, ProcReader
-from pytest_multihost.core.watch.kernel.proc_files import holders_of_lock, read_stat
+from pytest_multihost.core.watch.kernel.proc_files import (
+    holders_of_lock,
+    link,
+    path_below,
+    read_stat,
+    root_of,
+)
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
+from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
 from pytest_multihost.core.watch.kernel.time_source import MACHINE_TIME, TimeSource
 
 __all__ = [
@@ -21,8 +29,15 @@ __all__ = [
     "KernelReader",
     "ProcReader",
     "Quiescence",
+    "RemoteSnapshot",
     "Stillness",
     "TimeSource",
     "holders_of_lock",
+    "inet_sockets",
+    "link",
+    "merge_snapshots",
+    "path_below",
     "read_stat",
+    "root_of",
+    "unix_sockets",
 ]

@@ -13,17 +13,29 @@ from pytest_multihost.core.watch.probes.deep_probe import (
     with_probe_results,
 )
 from pytest_multihost.core.watch.probes.dump import dump_stacks, request_dump
-from pytest_multihost.core.watch.probes.native_frames import NativeReader
+from pytest_multihost.core.watch.probes.native_frames import NativeReader, native_threads
 from pytest_multihost.core.watch.probes.partings import probe_partings
-from pytest_multihost.core.watch.probes.py_spy import PySpySampler
+from pytest_multihost.core.watch.probes.py_spy import (
+    PySpySampler,
+    SpiedThread,
+    parse_dump,
+    threads_of,
+)
+from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
 
 __all__ = [
     "NativeReader",
     "PySpySampler",
+    "SpiedThread",
     "dump_stacks",
+    "ids_by_handle",
+    "ids_by_own_id",
+    "native_threads",
     "needs_native_frames",
+    "parse_dump",
     "probe_partings",
     "probe_unclear_ranks",
     "request_dump",
+    "threads_of",
     "with_probe_results",
 ]

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from pytest_multihost.core.watch.probes.native_frames import native_threads
+from pytest_multihost.core.watch.probes import native_threads
 
 HERE = Path(__file__).parent
 FILE = HERE / "native.json"

@@ -1,33 +1,16 @@
-"""Fakes for tests of extensions: worlds without processes, time without waiting.
-
-This module imports neither pytest nor any runtime; no other module of this package imports it. The
-ranks of a scripted world follow its script: each step happens some seconds after the start or after
-a message:
-
-    >>> clock = ManualClock()
-    >>> launcher = ScriptedLauncher(clock, [*well_behaved(0), *well_behaved(1, stays_in="call")])
-    >>> world = launcher.start(make_spec(2), directory=Path("logs"), scratch=Path("scratch"))
-    >>> [event.kind for event in world.wait(1.0) if event.rank == 1]
-    ['forked', 'hello', 'ready']
-    >>> world.send(1, Frame(Release("go")))
-    >>> [event.kind for event in world.wait(1.0)], world.wait(1.0), clock.now()
-    (['phase', 'report', 'phase'], [], 1.0)
-"""
+"""A launcher whose ranks follow a script."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
 from typing import Literal, Self
 
-from pytest_multihost.core.launch import Ending, WorldProcesses
-from pytest_multihost.core.launch.frames import Frame
-from pytest_multihost.core.model.event import Event, EventBody, Exited, Pause
-from pytest_multihost.core.model.json_values import from_json
+from pytest_multihost.core.launch import Ending, Frame, WorldProcesses
+from pytest_multihost.core.model.event import Event, Exited, Pause
 from pytest_multihost.core.model.messages import (
     CollectiveBroken,
     CollectiveComplete,
@@ -39,31 +22,13 @@ from pytest_multihost.core.model.messages import (
     ToRank,
     UndoFaults,
 )
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, WorldSpec
-from pytest_multihost.core.model.stack import Dump, ThreadStack
-from pytest_multihost.core.model.stack import Frame as StackFrame
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Phase
+from pytest_multihost.testing.clock import ManualClock
+from pytest_multihost.testing.values import Detail, exited, make_event, report
 
 Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
 """The event that starts a step: the world's start, a gate that opens, or an exchange's answer."""
-
-Detail = Mapping[str, object]
-"""The fields of an event, as JSON values."""
-
-
-@dataclass(slots=True)
-class ManualClock:
-    """A clock that advances only on request."""
-
-    seconds: float = 0.0
-
-    def now(self) -> float:
-        """Return the time in seconds."""
-        return self.seconds
-
-    def advance(self, seconds: float) -> None:
-        """Advance the time; negative values count as 0."""
-        self.seconds += max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,40 +40,6 @@ class Step:
     detail: Detail = field(default_factory=dict)
     after_s: float = 0.0
     on: Trigger = "start"
-
-
-def make_event(
-    at_s: float, rank: int, kind: str, detail: Detail | None = None, payload: bytes = b""
-) -> Event:
-    """Return an event from its name and fields."""
-    return Event(at_s, rank, from_json(EventBody, {**(detail or {}), "kind": kind}), payload)
-
-
-def exited(code: int = 0, *, signal: int | None = None) -> dict[str, object]:
-    """Return the detail of an `exited` event; a signal replaces the code."""
-    usage = {"cpu_s": 0.1, "peak_rss_bytes": 1 << 20}
-    return {"code": None if signal else code, "signal": signal, **usage}
-
-
-def raised(
-    text: str, *causes: str, file: str | None = None, line: int | None = None
-) -> dict[str, object]:
-    """Return a rank's report of an exception, from a text like "ValueError: no such step".
-
-    `causes` are the texts of the exceptions from which it was raised, the last one first.
-    """
-    kind, _, message = text.partition(": ")
-    is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
-    place = {"file": file, "line": line, "function": None, "library": None}
-    found = {"type": kind, "message": message, **place}
-    return {**found, "text": text, "causes": list(causes), **is_ours}
-
-
-def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, object]:
-    """Return the detail of a `report` event; `changes` replace its other keys."""
-    by_xfail = {"wasxfail": None, "is_strict_xpass": False, "xfail": None}
-    plain = {"error": None, "duration_s": 0.01, "report": {"longrepr": None}}
-    return {"when": when, "outcome": outcome, **by_xfail, **plain, **changes}
 
 
 def well_behaved(rank: int, *, stays_in: Phase | None = None) -> list[Step]:
@@ -129,27 +60,6 @@ def well_behaved(rank: int, *, stays_in: Phase | None = None) -> list[Step]:
     ]
     last = max(index for index, (phase, _) in enumerate(life) if phase == stays_in)
     return [step for _, step in life[: last + 1]]
-
-
-def make_spec(size: int, *, timeout_s: float = 60.0, startup_timeout_s: float = 30.0) -> WorldSpec:
-    """Return the spec of a world."""
-    return WorldSpec(
-        nodeid="test_scripted.py::test_scripted",
-        attempt=1,
-        size=size,
-        backend=DEFAULT_BACKEND,
-        local_devices=1,
-        timeout_s=timeout_s,
-        startup_timeout_s=startup_timeout_s,
-        seed=1,
-    )
-
-
-def make_dump(rank: int, *frames: str) -> Dump:
-    """Return a rank's stack from frames like "storage.py:17 read_shard", innermost first."""
-    parts = [re.split(r":(\d+) ", each) for each in frames]
-    stack = tuple(StackFrame(file, int(line), function) for file, line, function in parts)
-    return Dump(rank, "scripted", (ThreadStack("MainThread", stack, current=True),))
 
 
 @dataclass(slots=True)

@@ -27,10 +27,10 @@ from jax.experimental.multihost_utils import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Scope
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.recorder.jax import install
 from pytest_multihost.core.slots import SlotPage, read_slots, slots_path
+from pytest_multihost.testing import RUNTIME_SCOPE, Operation, Scope
 
 pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)
 

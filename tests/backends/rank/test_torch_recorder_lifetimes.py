@@ -19,11 +19,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from pytest_multihost import World
-from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch import install
-from pytest_multihost.core.slots import SlotPage, read_slots, slots_path
-from pytest_multihost.core.slots.page import RECORDS
+from pytest_multihost.core.slots import RECORDS, SlotPage, read_slots, slots_path
+from pytest_multihost.testing import Operation
 
 pytestmark = [
     pytest.mark.multihost(ranks=1, backend="none", timeout=60),

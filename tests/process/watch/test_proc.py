@@ -21,17 +21,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.process import Endpoint, KernelSnapshot
-from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.proof.proof_state import SHORT_S, AskTurns, ProofSearch, ProofState
-from pytest_multihost.core.proof.threads import lock_holders, main_labels
+from pytest_multihost.core.proof import (
+    SHORT_S,
+    AskTurns,
+    ProofSearch,
+    ProofState,
+    Snapshot,
+    lock_holders,
+    main_labels,
+)
+from pytest_multihost.core.watch.kernel import (
+    HarnessProcesses,
+    ProcReader,
+    Quiescence,
+    inet_sockets,
+)
 from pytest_multihost.core.watch.kernel.elf import symbol_table
-from pytest_multihost.core.watch.kernel.membership import HarnessProcesses, find_family
-from pytest_multihost.core.watch.kernel.proc import ProcReader
+from pytest_multihost.core.watch.kernel.membership import find_family
 from pytest_multihost.core.watch.kernel.proc_files import Stat
-from pytest_multihost.core.watch.kernel.quiescence import Quiescence
-from pytest_multihost.core.watch.kernel.sockets import inet_sockets, inet_sockets_from
+from pytest_multihost.core.watch.kernel.sockets import inet_sockets_from
+from pytest_multihost.testing import Endpoint, KernelSnapshot, Operation, Operations
 
 DEADLINE_S = 60.0
 LOOKS = 20

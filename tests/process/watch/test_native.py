@@ -16,10 +16,9 @@ import psutil
 import pytest
 from runtimes import needs
 
-from pytest_multihost.core.blame.inferred import operation_of
-from pytest_multihost.core.model.operation import Operation
-from pytest_multihost.core.watch.probes import native_frames
-from pytest_multihost.core.watch.probes.native_frames import NativeReader, native_threads
+from pytest_multihost.core.blame import operation_of
+from pytest_multihost.core.watch.probes import NativeReader, native_frames, native_threads
+from pytest_multihost.testing import Operation
 
 pytest.importorskip("pystack")
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 from runs import await_that
 
-from pytest_multihost.core.model.stack import LockHolder, LockWait
 from pytest_multihost.core.rank.lock_waits import lock_waits
+from pytest_multihost.testing import LockHolder, LockWait
 
 
 class Store:

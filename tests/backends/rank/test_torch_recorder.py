@@ -25,13 +25,11 @@ from torch.distributed import all_reduce, distributed_c10d, new_group
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_multihost import World
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.stack import is_ours
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch import install
 from pytest_multihost.core.rank.recorder.torch_flight_recorder import THREAD_NAME
-from pytest_multihost.core.slots import FlightMailbox, SlotPage, read_slots, slots_path
-from pytest_multihost.core.slots.page import RECORDS
+from pytest_multihost.core.slots import RECORDS, FlightMailbox, SlotPage, read_slots, slots_path
+from pytest_multihost.testing import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations, is_ours
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),
