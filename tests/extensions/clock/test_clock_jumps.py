@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from builders import kernel_snapshot
 
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.outcome import RankFacts
@@ -25,7 +26,6 @@ from pytest_multihost.testing import (
     Descriptor,
     Event,
     FaultChanged,
-    KernelSnapshot,
     Pause,
     Process,
     Thread,
@@ -163,7 +163,7 @@ def test_a_rank_is_continued_when_its_pause_is_over() -> None:
 def world(*threads: Thread, **changes: object) -> Snapshot:
     """Return a world of one rank with some threads."""
     process = Process(pid=RANK, rank=0, threads=threads, **changes)  # type: ignore[arg-type]
-    return Snapshot(KernelSnapshot(at_s=100.0, processes=(process,), is_deep=True))
+    return Snapshot(kernel_snapshot(process))
 
 
 def sleeper(tid: int = MAIN) -> Thread:

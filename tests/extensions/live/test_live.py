@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import builders
 import pytest
+from builders import stands
 
-from pytest_multihost.core.blame import Cause, RankState, find_causes
+from pytest_multihost.core.blame import Cause, find_causes
 from pytest_multihost.extensions.live.processes import find_job, is_torchrun
 from pytest_multihost.extensions.live.waits import (
     SeenWait,
@@ -19,7 +21,7 @@ from pytest_multihost.extensions.live.waits import (
     seen_operation,
     seen_wait,
 )
-from pytest_multihost.testing import Frame, MultihostError, Operation, RankSnapshot
+from pytest_multihost.testing import Frame, MultihostError, Operation
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 SITE = "/venv/lib/python3.12/site-packages"
@@ -256,10 +258,7 @@ def in_group(name: str, group: str, function: str = "step", **callers: str) -> O
 
 def judged(*operations: Operation) -> Cause:
     """Return why ranks hang that are in these operations."""
-    states = [
-        RankState(seen=RankSnapshot(rank=rank, label="BLOCKED"), pending=(each,), known=(each,))
-        for rank, each in enumerate(operations)
-    ]
+    states = [stands(rank, each, label="BLOCKED") for rank, each in enumerate(operations)]
     return find_causes(states)[0]
 
 
@@ -313,16 +312,7 @@ def test_a_wait_for_any_work_may_be_the_barrier() -> None:
 
 # A backward pass
 
-REDUCED = Operation(
-    name="all_reduce",
-    kind="collective",
-    group=(0, 1, 2),
-    has_members=False,
-    sequence=0,
-    since_s=1.0,
-    waited_s=1.0,
-    source="native-frames",
-)
+REDUCED = builders.operation(has_members=False, sequence=0, source="native-frames")
 
 
 def test_ddps_reducer_against_a_barrier_is_a_likely_mismatch() -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
+from builders import kernel_snapshot, operation, stands
 
 from pytest_multihost import at, faults
 from pytest_multihost.core.blame import Cause, RankState, as_cut, find_causes, severed
@@ -40,16 +42,13 @@ from pytest_multihost.testing import (
     FaultChanged,
     FaultPerformed,
     Host,
-    KernelSnapshot,
     ManualClock,
     Operation,
     Process,
-    RankSnapshot,
     Scope,
     ScriptedLauncher,
     Step,
     Thread,
-    WorldResult,
     WorldSpec,
     from_json,
     make_event,
@@ -313,7 +312,7 @@ def talking(where: str = "inside", queues: tuple[int, int] = (0, 0), **changes: 
 def found_in(before: Process, after: Process, **more: object) -> str:
     """Return what may end a wait."""
     first, second = (
-        Snapshot(KernelSnapshot(at_s=at_s, processes=(each,), is_deep=True), **more)
+        Snapshot(kernel_snapshot(each, at_s=at_s), **more)
         for at_s, each in ((100.0, before), (101.0, after))
     )
     return "; ".join(blockers(first, second, deadline_s=DEADLINE_S))
@@ -363,21 +362,7 @@ def test_only_a_cut_that_nothing_heals_severs() -> None:
 
 def collective(sequence: int = 1, **more: object) -> Operation:
     """Return a collective of all that a thread waits in."""
-    given = {"name": "all_reduce", "kind": "collective", "group": (0, 1, 2, 3), **more}
-    return Operation(sequence=sequence, since_s=1.0, waited_s=1.0, **given)
-
-
-def stands(rank: int, *pending: Operation, **more: object) -> RankState:
-    """Return where a rank stood."""
-    entered = {each.group_key: each.sequence for each in pending if each.kind == "collective"}
-    seen = {name: more.pop(name) for name in ("label", "activity") if name in more}
-    return RankState(
-        seen=RankSnapshot(rank=rank, **seen),
-        pending=pending,
-        known=pending,
-        entered=entered,
-        **more,
-    )
+    return operation(**{"group": (0, 1, 2, 3), "sequence": sequence, **more})
 
 
 def judged(*states: RankState, fault: Fault = CUT) -> Cause:
@@ -385,23 +370,12 @@ def judged(*states: RankState, fault: Fault = CUT) -> Cause:
     spec = world(fault)
     effect = to_json(effect_of(fault, spec))
     begun = {"index": 0, "fault": fault.kind, "phase": "begun", "effect": effect}
-    result = WorldResult(
-        spec=spec,
-        launch="fork",
-        started_at="",
-        started_s=0.0,
-        ended_s=20.0,
-        history=(make_event(1.0, 0, "fault", begun),),
-        ending="proof",
-        detected_s=20.0,
-    )
+    begun_at = make_event(1.0, 0, "fault", begun)
+    result = builders.world(history=[begun_at], spec=spec, ended_s=20.0, detected_s=20.0)
     return as_cut(find_causes(states)[0], {each.rank: each for each in states}, result)
 
 
-KEY = Operation(
-    name="store.get", kind="wait", group=(0, 1, 2, 3), sequence=1, detail="k", waited_s=1.0,
-    since_s=1.0,
-)  # fmt: skip
+KEY = operation("store.get", kind="wait", group=(0, 1, 2, 3), detail="k")
 SLEEPS = {"label": "SLEEPING", "activity": Activity("sleep")}
 CONNECTS = {"label": "BLOCKED", "activity": Activity("connect", "socket:[7]")}
 

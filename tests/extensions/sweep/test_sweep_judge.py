@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import builders
 import pytest
+from builders import ended, page, seen
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
@@ -18,11 +21,9 @@ from pytest_multihost.testing import (
     Event,
     Fault,
     Frame,
-    Operation,
     Operations,
     Place,
     Point,
-    RankSnapshot,
     RecordedPoint,
     SourceContext,
     WorldResult,
@@ -58,32 +59,25 @@ KEY = (GROUP, 0, RUNTIME_SCOPE)
 
 def in_barrier(rank: int) -> Operations:
     """Return the slot page of a rank that waits in a barrier at line 40."""
-    barrier = Operation(
-        name="barrier",
-        kind="collective",
-        group=GROUP,
-        sequence=2,
-        since_s=1.0,
-        waited_s=1.0,
-        frame=Frame("/t/train.py", 40, "train"),
+    barrier = builders.operation(
+        "barrier", group=GROUP, sequence=2, frame=Frame("/t/train.py", 40, "train")
     )
-    return Operations(rank, (barrier,), {KEY: 2})
+    return page(rank, barrier)
 
 
 def in_store(rank: int, *, since_s: float = 1.0, timeout_s: float | None = None) -> Operations:
     """Return the slot page of a rank that waits for a key at line 40, whoever is to set it."""
-    wait = Operation(
-        name="store.wait",
+    wait = builders.operation(
+        "store.wait",
         kind="wait",
         group=GROUP,
         sequence=0,
         since_s=since_s,
-        waited_s=since_s,
         timeout_s=timeout_s,
         detail="address",
         frame=Frame("/t/train.py", 40, "train"),
     )
-    return Operations(rank, (wait,), {})
+    return page(rank, wait)
 
 
 def world(
@@ -144,28 +138,16 @@ def world(
         history.append(make_event(RELEASED_S, 0, "points", points))
     if let_go is not None:
         history.append(make_event(RELEASED_S, 0, "hold_ended", let_go))
-    killed = {**exited(signal=15), "by_harness": True}
-    history += [make_event(ended_s, rank, "exited", killed) for rank in stays]
+    history += ended(stays, ended_s)
     pages = tuple(waits_in(rank) if rank in waits else Operations(rank) for rank in GROUP)
     ranks = tuple(
-        RankSnapshot(
-            rank=each.rank,
-            label="BLOCKED",
-            operations=each.open,
-            entered=tuple(each.entered.items()),
-        )
-        for each in pages
+        seen(each.rank, *each.open, entered=tuple(each.entered.items())) for each in pages
     )
-    spec = make_spec(2)
-    return WorldResult(
-        spec=type(spec)(
-            **{name: getattr(spec, name) for name in spec.__slots__} | {"faults": (fault,)}
-        ),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    return builders.world(
+        2,
+        history,
+        spec=replace(make_spec(2), faults=(fault,)),
         ended_s=ended_s,
-        history=tuple(history),
         ending=ending,
         dumps=tuple(make_dump(rank, "/t/train.py:40 train") for rank in stays),
         snapshots=(WorldSnapshot(at_s=ended_s, reason="end", ranks=ranks),),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import builders
 import psutil
 import pytest
 
@@ -157,15 +158,7 @@ def descendants(leader: int) -> list[psutil.Process]:
 
 def collective(tid: int, size: int) -> Operation:
     """Return an operation for which a thread waits."""
-    return Operation(
-        name="all_reduce",
-        kind="collective",
-        group=tuple(range(size)),
-        sequence=2,
-        since_s=1.0,
-        waited_s=1.0,
-        thread=tid,
-    )
+    return builders.operation(group=tuple(range(size)), sequence=2, thread=tid)
 
 
 HUNG: dict[str, Callable[[World], World]] = {}

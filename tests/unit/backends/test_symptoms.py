@@ -7,6 +7,7 @@ lost another; one that is seen where there is none acquits the rank that is to b
 from __future__ import annotations
 
 import pytest
+from builders import in_tests, world
 
 from pytest_multihost.core.backends import NONE, Backend
 from pytest_multihost.core.backends.jax import JAX
@@ -15,29 +16,17 @@ from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import (
     Event,
     RankOutcome,
-    WorldResult,
     exited,
     make_event,
-    make_spec,
     raised,
     report,
-    well_behaved,
 )
 
 
 def outcome(backend: Backend, *events: Event, last_words: str = "") -> RankOutcome:
     """Return what becomes of the only rank of a world, to which `events` happened in its call."""
-    entered = well_behaved(0, stays_in="call")
-    result = WorldResult(
-        spec=make_spec(1),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
-        ended_s=1.0,
-        history=(*(make_event(0.0, 0, step.kind, step.detail) for step in entered), *events),
-        ending="self",
-        last_words={0: last_words},
-    )
+    history = [*in_tests(1), *events]
+    result = world(1, history, ended_s=1.0, ending="self", last_words={0: last_words})
     symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
     return judge(result, symptoms).ranks[0].outcome
 

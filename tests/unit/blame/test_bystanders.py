@@ -6,35 +6,25 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
+from builders import ended, in_tests, operation, page, seen, world
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import (
-    RUNTIME_SCOPE,
     Event,
     Operation,
-    Operations,
-    RankSnapshot,
     SourceContext,
-    WorldResult,
     WorldSnapshot,
     exited,
     make_event,
-    make_spec,
     raised,
     report,
-    well_behaved,
 )
 
-GROUP = ((0, 1, 2), 0, RUNTIME_SCOPE)
 HELD = {"label": "SLEEPING", "holds_gil": True}
-ENTERED = Operation(
-    name="all_reduce", kind="collective", group=(0, 1, 2), sequence=1, since_s=1.0, waited_s=1.0
-)
-OWN_PAIR = Operation(
-    name="all_reduce", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0
-)
+ENTERED = operation()
+OWN_PAIR = operation(group=(0, 1))
 
 
 def told(
@@ -52,29 +42,15 @@ def told(
         others: Whether rank 2 was in the same.
         zero: What was seen of rank 0, which is in no operation.
     """
-    pages = {0: (), 1: (waits_in,), 2: (waits_in,) if others else ()}
-    seen = tuple(
-        RankSnapshot(
-            rank=rank,
-            operations=held,
-            entered=tuple((each.group_key, each.sequence) for each in held),
-            **{"label": "BLOCKED", **(zero if rank == 0 else {})},
-        )
-        for rank, held in pages.items()
-    )
-    result = WorldResult(
-        spec=make_spec(3),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    held = {0: (), 1: (waits_in,), 2: (waits_in,) if others else ()}
+    ranks = tuple(seen(rank, *each, **({} if rank else zero)) for rank, each in held.items())
+    result = world(
+        3,
+        tuple(_history(event)),
         ended_s=4.0,
-        history=tuple(_history(event)),
         ending="settled",
-        snapshots=(WorldSnapshot(at_s=4.0, reason="end", ranks=seen),),
-        operations=tuple(
-            Operations(rank, held, {each.group_key: each.sequence for each in held})
-            for rank, held in pages.items()
-        ),
+        snapshots=(WorldSnapshot(at_s=4.0, reason="end", ranks=ranks),),
+        operations=tuple(page(rank, *each) for rank, each in held.items()),
     )
     finding = judge_masked(result, Symptoms(()))
     diagnosis = diagnose(result, finding, SourceContext("/", lambda *_: ""))
@@ -82,16 +58,13 @@ def told(
 
 
 def _history(event: Literal["died", "raised"]) -> Iterator[Event]:
-    for rank in (0, 1, 2):
-        for step in well_behaved(rank, stays_in="call"):
-            yield make_event(0.0, rank, step.kind, step.detail)
+    yield from in_tests(3)
     if event == "raised":
         error = raised("ValueError: no such step")
         yield make_event(3.0, 2, "report", report("call", "failed", error=error))
     else:
         yield make_event(3.0, 2, "exited", exited(signal=9))
-    for rank in (0, 1):
-        yield make_event(4.0, rank, "exited", {**exited(signal=15), "by_harness": True})
+    yield from ended((0, 1), 4.0)
 
 
 @pytest.mark.parametrize("zero", [{"label": "SLEEPING"}, {"label": "CHILD"}, HELD])

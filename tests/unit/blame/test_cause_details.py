@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from builders import operation, stands
 
 from pytest_multihost.core.blame.causes import UNKNOWN, Cause, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
@@ -13,21 +13,6 @@ from pytest_multihost.core.blame.wait_graph import Wait, find_waits, possible_wa
 from pytest_multihost.testing import HARNESS_SCOPE, SOCKET_SCOPE, Operation, RankSnapshot, Scope
 
 TRIO = (0, 1, 2)
-
-
-def operation(name: str = "all_reduce", since_s: float = 1.0, **more: object) -> Operation:
-    """Return a collective of three ranks that a thread waits in."""
-    given: dict[str, Any] = {"kind": "collective", "group": TRIO, "sequence": 1}
-    return Operation(name=name, since_s=since_s, **{**given, "waited_s": since_s, **more})
-
-
-def stands(rank: int, *known: Operation, **more: object) -> RankState:
-    """Return where a rank stood that has begun these, and waits in the open ones."""
-    entered = {each.group_key: each.sequence for each in known if each.kind == "collective"}
-    pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    seen = {name: more.pop(name) for name in ("label", "lock_holders") if name in more}
-    given: dict[str, Any] = {"known": known, "pending": pending, "entered": entered}
-    return RankState(seen=RankSnapshot(rank=rank, **seen), **{**given, **more})
 
 
 def first(*states: RankState) -> Cause:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from builders import kernel_snapshot
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.testing import (
@@ -38,7 +39,7 @@ SENDER = process(0, end(6, THERE, HERE))
 
 def peers(*processes: Process) -> dict[int, tuple[int | None, tuple[int, ...]]]:
     """Return whom each rank waits for, and between whom that is."""
-    found = waits_at_sockets(KernelSnapshot(at_s=1.0, processes=processes, is_deep=True))
+    found = waits_at_sockets(kernel_snapshot(*processes, at_s=1.0))
     assert all(each.kind == "transfer" for each in found.values())
     return {rank: (each.peer, each.group) for rank, each in found.items()}
 
@@ -108,7 +109,7 @@ def test_a_wait_at_a_socket_is_an_operation_of_the_main_thread() -> None:
     reader = replace(
         READER, threads=(replace(READER.threads[0], target="socket:[5]"), Thread(tid=9, fds=()))
     )
-    look = KernelSnapshot(at_s=7.0, processes=(SENDER, reader), is_deep=True)
+    look = kernel_snapshot(SENDER, reader, at_s=7.0)
     assert waits_at_sockets(look) == {
         1: Operation(
             name="recvfrom",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import builders
 import pytest
+from builders import operation
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.partition_blame import as_cut, effect_evidence, severed
@@ -47,23 +49,8 @@ def begun(effect: Effect, *, at_s: float = 11.5, **more: object) -> Event:
 
 def world(*history: Event, **more: object) -> WorldResult:
     """Return a world that was found to hang after ten seconds, and ended after twenty."""
-    given: dict[str, Any] = {
-        "spec": spec(),
-        "launch": "scripted",
-        "started_at": "",
-        "started_s": 10.0,
-        "ended_s": 30.0,
-        "history": history or (begun(CUT),),
-        "ending": "proof",
-        "detected_s": 20.0,
-    }
-    return WorldResult(**{**given, **more})
-
-
-def operation(name: str = "all_reduce", **more: object) -> Operation:
-    """Return a collective of all ranks that a thread waits in."""
-    given: dict[str, Any] = {"kind": "collective", "group": (0, 1, 2), "sequence": 1}
-    return Operation(name=name, since_s=1.0, waited_s=1.0, **{**given, **more})
+    given = {"spec": spec(), "started_s": 10.0, "ended_s": 30.0, "detected_s": 20.0}
+    return builders.world(history=history or (begun(CUT),), **{**given, **more})
 
 
 REDUCE = operation()

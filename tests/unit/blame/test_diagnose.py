@@ -6,28 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import builders
 import pytest
+from builders import operation, stands
 
 from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
-from pytest_multihost.testing import CALLEE_SCOPE, Operation, RankSnapshot, Scope
+from pytest_multihost.testing import CALLEE_SCOPE, Operation, Scope
 
 ALL = (0, 1, 2, 3)
 
 
-def collective(
-    sequence: int = 1,
-    *,
-    name: str = "all_reduce",
-    group: tuple[int, ...] = ALL,
-    **more: object,
-) -> Operation:
+def collective(sequence: int = 1, **more: object) -> Operation:
     """Return a collective that a thread waits in."""
-    times = {"since_s": float(sequence), "waited_s": float(sequence)}
-    return Operation(
-        name=name, kind="collective", group=group, sequence=sequence, **{**times, **more}
-    )
+    return operation(**{"group": ALL, "sequence": sequence, "since_s": float(sequence), **more})
 
 
 def transfer(name: str, peer: int | None, sequence: int = 1, **more: object) -> Operation:
@@ -44,36 +37,12 @@ def transfer(name: str, peer: int | None, sequence: int = 1, **more: object) -> 
 
 def key(detail: str, *, since_s: float = 1.0) -> Operation:
     """Return the wait for a key of a store."""
-    return Operation(
-        name="store.get",
-        kind="wait",
-        group=ALL,
-        sequence=1,
-        detail=detail,
-        since_s=since_s,
-        waited_s=since_s,
-    )
+    return builders.operation("store.get", kind="wait", group=ALL, detail=detail, since_s=since_s)
 
 
 def done(operation: Operation) -> Operation:
     """Return the operation as one that is over."""
     return replace(operation, ended_s=operation.since_s + 0.1, waited_s=None)
-
-
-def stands(rank: int, *known: Operation, **more: object) -> RankState:
-    """Return where a rank stood that had begun these operations, and waits in the open ones."""
-    entered: dict[Any, int] = {}
-    for each in known:
-        if each.kind == "collective":
-            entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
-    pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    seen = {
-        name: more.pop(name) for name in ("label", "lock_holders", "tries_lock") if name in more
-    }
-    return RankState(
-        seen=RankSnapshot(rank=rank, **seen),
-        **{"known": known, "pending": pending, "entered": entered, **more},
-    )
 
 
 @dataclass(frozen=True)

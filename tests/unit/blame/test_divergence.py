@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from builders import operation, stands, world
 
 from pytest_multihost.core.blame import divergence
 from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.partings import find_partings
-from pytest_multihost.core.blame.rank_states import RankState, count_alike, with_histories
+from pytest_multihost.core.blame.rank_states import count_alike, with_histories
 from pytest_multihost.testing import (
     FLIGHT_SCOPE,
     HARNESS_SCOPE,
@@ -20,12 +21,9 @@ from pytest_multihost.testing import (
     History,
     Operation,
     Parting,
-    RankSnapshot,
     Side,
     SourceContext,
-    WorldResult,
     make_dump,
-    make_spec,
 )
 
 CALLS = {
@@ -233,45 +231,20 @@ def test_collectives_of_the_harness_match_by_their_details() -> None:
 # What is told of a world
 
 
-def world(size: int) -> WorldResult:
-    """Return a world that has hung."""
-    return WorldResult(
-        spec=make_spec(size),
-        launch="fork",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
-        ended_s=60.0,
-        history=(),
-        ending="proof",
-    )
-
-
 WORLD, PAIR = world(3), world(2)
 
 
 def collective(sequence: int, name: str = "all_reduce", **more: object) -> Operation:
     """Return a collective of three ranks that a thread waits in."""
-    times = {"since_s": float(sequence), "waited_s": float(sequence)}
-    group = more.pop("group", (0, 1, 2))
-    return Operation(
-        name=name, kind="collective", group=group, sequence=sequence, **{**times, **more}
-    )
-
-
-def state(rank: int, *pending: Operation, **more: object) -> RankState:
-    """Return where a rank stood."""
-    entered = {each.group_key: each.sequence for each in pending}
-    return RankState(
-        seen=RankSnapshot(rank=rank), pending=pending, known=pending, entered=entered, **more
-    )
+    return operation(name, **{"sequence": sequence, "since_s": float(sequence), **more})
 
 
 def test_a_rank_that_finished_has_left_a_loop() -> None:
     """The page says how many steps each has done."""
     parting = found("step*57", "step*57", "step*56")
     assert parting is not None
-    states = {0: state(0, collective(57)), 1: state(1, collective(57))}
-    states[2] = state(2, condition="finished", since_s=1.0)
+    states = {0: stands(0, collective(57)), 1: stands(1, collective(57))}
+    states[2] = stands(2, condition="finished", since_s=1.0)
     cause = Cause(kind="finished", confidence="certain", culprits=(2,), waiting=(0, 1))
     assert first_divergence([parting], cause, states) is parting
     told = described(parting, states, WORLD, SourceContext("/t", lambda *_: ""))
@@ -288,8 +261,8 @@ def told_of_finished(*calls: str) -> Parting | None:
     last = histories[0].operation(histories[0].last)
     assert last is not None
     waiting = replace(last, ended_s=None, waited_s=last.since_s)
-    states = {rank: state(rank, waiting) for rank in (0, 1)}
-    states[2] = state(2, condition="finished", since_s=99.0)
+    states = {rank: stands(rank, waiting) for rank in (0, 1)}
+    states[2] = stands(2, condition="finished", since_s=99.0)
     cause = Cause(kind="finished", confidence="certain", culprits=(2,), waiting=(0, 1))
     return first_divergence(find_partings(histories, ()), cause, states)
 
@@ -326,8 +299,8 @@ def test_a_rank_that_is_only_late_has_not_parted(kind: str) -> None:
     """That it has not entered what the others wait in is the diagnosis already."""
     parting = found("step*57", "step*57", "step*56")
     assert parting is not None
-    states = {rank: state(rank, collective(57)) for rank in (0, 1)}
-    states[2] = state(2)
+    states = {rank: stands(rank, collective(57)) for rank in (0, 1)}
+    states[2] = stands(2)
     cause = Cause(kind=kind, confidence="certain", culprits=(2,), waiting=(0, 1))  # type: ignore[arg-type]
     assert first_divergence([parting], cause, states) is None
 
@@ -347,7 +320,7 @@ def test_ranks_that_wait_in_two_groups_for_each_other_have_parted() -> None:
     """The sides are what each waits in."""
     group = ((0, 1), 0, RUNTIME_SCOPE)
     other = collective(3, "barrier", group=(0, 1), ordinal=1, frame=Frame("/t/trainer.py", 9, "g"))
-    states = {0: state(0, collective(57, group=(0, 1))), 1: state(1, other)}
+    states = {0: stands(0, collective(57, group=(0, 1))), 1: stands(1, other)}
     [parting] = find_partings([history(0, "step*57", of=2), history(1, "step*56", of=2)], ())
     cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
     assert first_divergence([parting], cause, states) is parting
@@ -391,9 +364,9 @@ def test_completed_operations_count_as_the_flight_recorder_counts_them() -> None
     key = ((0, 1, 2), 0, FLIGHT_SCOPE)
     passed = replace(collective(2, "broadcast"), ended_s=3.0, waited_s=None)
     states = [
-        replace(state(0, collective(3, "barrier")), known=(passed, collective(3, "barrier"))),
-        state(1, flight),
-        state(2, flight),
+        replace(stands(0, collective(3, "barrier")), known=(passed, collective(3, "barrier"))),
+        stands(1, flight),
+        stands(2, flight),
     ]
     histories = [
         replace(history(0, "step*11 save end"), group=key),
@@ -412,9 +385,9 @@ def test_a_minority_is_looked_for_among_all_ranks_that_entered() -> None:
     broadcast = collective(1, "broadcast", root=2)
     passed = replace(broadcast, ended_s=2.0, waited_s=None)
     states = [
-        state(0, collective(1, "all_gather")),
-        state(1, broadcast),
-        replace(state(2, collective(2)), known=(passed, collective(2))),
+        stands(0, collective(1, "all_gather")),
+        stands(1, broadcast),
+        replace(stands(2, collective(2)), known=(passed, collective(2))),
     ]
     states[2] = replace(states[2], entered={collective(2).group_key: 2})
     assert find_causes(states)[0].culprits == (0,)
@@ -426,7 +399,7 @@ def test_stacks_tell_apart_ranks_that_wait_at_one_line() -> None:
     assert parting is not None
     line = Frame("/t/trainer.py", 5, "meet")
     sides = tuple(replace(each, frame=line) for each in parting.sides)
-    states = {0: state(0, collective(2, group=(0, 1))), 1: state(1, collective(2, group=(0, 1)))}
+    states = {0: stands(0, collective(2, group=(0, 1))), 1: stands(1, collective(2, group=(0, 1)))}
     test = "/t/test_it.py:{} test"
     dumps = tuple(make_dump(r, "/t/trainer.py:5 meet", test.format(r + 1)) for r in range(2))
     told = described(
@@ -442,7 +415,7 @@ def test_after_a_failure_ranks_may_do_what_they_like() -> None:
     """Those whose collective timed out handle that, and the late one never entered it."""
     parting = found("step step gather", "step step step", "step step step")
     failed = replace(collective(2), ended_s=2.5, waited_s=None, failed=True)
-    states = {rank: replace(state(rank), known=(failed,)) for rank in range(3)}
+    states = {rank: replace(stands(rank), known=(failed,)) for rank in range(3)}
     cause = Cause(kind="straggler", confidence="certain", culprits=(0,), waiting=(1, 2))
     assert parting is not None
     assert first_divergence([parting], cause, states) is None
@@ -451,9 +424,9 @@ def test_after_a_failure_ranks_may_do_what_they_like() -> None:
 def test_a_ring_of_groups_has_no_divergence() -> None:
     """Each pair waits for another pair: no two ranks have these groups in common."""
     states = {
-        0: state(0, collective(1, group=(0, 1))),
-        1: state(1, collective(1, group=(1, 2))),
-        2: state(2, collective(1, group=(0, 2))),
+        0: stands(0, collective(1, group=(0, 1))),
+        1: stands(1, collective(1, group=(1, 2))),
+        2: stands(2, collective(1, group=(0, 2))),
     }
     entered = [(0, (0, 1)), (1, (1, 2)), (2, (0, 2))]
     histories = [
@@ -475,7 +448,7 @@ def test_of_several_partings_the_hardest_evidence_is_told() -> None:
             [("counts", 1.0), ("lines", 3.0), ("lines", 2.0), ("operations", 5.0)]
         )
     }
-    states = {0: state(0, collective(1)), 1: state(1, collective(1))}
+    states = {0: stands(0, collective(1)), 1: stands(1, collective(1))}
     cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
     for expected in (("operations", 5.0), ("lines", 2.0), ("lines", 3.0), ("counts", 1.0)):
         assert first_divergence([*made.values()], cause, states) is made.pop(expected)
@@ -488,10 +461,10 @@ def test_a_rank_that_waits_elsewhere_has_parted_if_all_wait_for_each_other() -> 
     group = collective(57).group_key
     parting = Parting(group, 56, "counts", 1.0, inside)
     other = collective(1, ordinal=1)
-    states = {0: state(0, collective(57)), 1: state(1, other)}
+    states = {0: stands(0, collective(57)), 1: stands(1, other)}
     cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
     assert first_divergence([parting], cause, states) is parting
-    gone = {**states, 1: state(1, condition="finished", since_s=1.0)}
+    gone = {**states, 1: stands(1, condition="finished", since_s=1.0)}
     left = Cause(kind="finished", confidence="certain", culprits=(1,), waiting=(0,))
     assert first_divergence([parting], left, gone) is None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
+import builders
 import pytest
 
 from pytest_multihost.core.blame.divergence import described
@@ -20,18 +21,13 @@ from pytest_multihost.testing import (
     RankSnapshot,
     Side,
     SourceContext,
-    WorldResult,
-    make_spec,
 )
 
 LINE, OTHER = Frame("/t/train.py", 7, "save"), Frame("/t/step.py", 9, "step")
 CONTEXT = SourceContext("/t", lambda file, line: f"{file}@{line}")
 
 
-def operation(name: str = "all_reduce", **more: object) -> Operation:
-    """Return a collective of three ranks."""
-    given: dict[str, Any] = {"kind": "collective", "group": (0, 1, 2), "sequence": 4}
-    return Operation(name=name, since_s=1.0, waited_s=1.0, **{**given, **more})
+operation = partial(builders.operation, sequence=4)
 
 
 def told(*sides: Side, waits: dict[int, Operation] | None = None, common: int = 3) -> Divergence:
@@ -50,16 +46,7 @@ def told(*sides: Side, waits: dict[int, Operation] | None = None, common: int = 
         )
         for rank in range(3)
     }
-    result = WorldResult(
-        spec=make_spec(3),
-        launch="fork",
-        started_at="",
-        started_s=0.0,
-        ended_s=60.0,
-        history=(),
-        ending="proof",
-    )
-    return described(parting, states, result, CONTEXT)
+    return described(parting, states, builders.world(), CONTEXT)
 
 
 def test_a_side_has_its_operation_its_line_and_its_count() -> None:

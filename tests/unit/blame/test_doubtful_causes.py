@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import history_of_a_hang
+from builders import history_of_a_hang, operation, seen, world
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.outcome import Symptoms, judge
@@ -15,38 +15,31 @@ from pytest_multihost.testing import (
     Dump,
     Ending,
     Frame,
-    Operation,
     Operations,
     RankSnapshot,
     SourceContext,
-    WorldResult,
     WorldSnapshot,
     make_dump,
-    make_spec,
 )
 
 
 def judged(
-    *seen: RankSnapshot,
+    *ranks: RankSnapshot,
     dumps: tuple[Dump, ...] = (),
     unseen: frozenset[int] = frozenset(),
     ending: Ending = "proof",
 ) -> Diagnosis | None:
     """Return the diagnosis of a world that ended so, and whose ranks were seen so at the end."""
-    size = len(seen)
-    history = history_of_a_hang(size)
-    result = WorldResult(
-        spec=make_spec(size),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    size = len(ranks)
+    result = world(
+        size,
+        history_of_a_hang(size),
         ended_s=19.0,
-        history=tuple(history),
         ending=ending,
         detected_s=18.0,
-        snapshots=(WorldSnapshot(at_s=18.0, reason="end", ranks=seen),),
+        snapshots=(WorldSnapshot(at_s=18.0, reason="end", ranks=ranks),),
         operations=tuple(
-            Operations(each.rank, each.operations, dict(each.entered)) for each in seen
+            Operations(each.rank, each.operations, dict(each.entered)) for each in ranks
         ),
         dumps=dumps,
     )
@@ -63,10 +56,7 @@ def diagnosed(*seen: RankSnapshot, **more: Any) -> Diagnosis:  # noqa: ANN401
 
 def waits(rank: int, group: tuple[int, ...] = (0, 1, 2)) -> RankSnapshot:
     """Return a rank in the first collective of a group."""
-    given: dict[str, Any] = {"since_s": 1.0, "waited_s": 1.0}
-    inside = Operation(name="all_reduce", kind="collective", group=group, sequence=1, **given)
-    entered = ((inside.group_key, 1),)
-    return RankSnapshot(rank=rank, label="BLOCKED", operations=(inside,), entered=entered)
+    return seen(rank, operation(group=group))
 
 
 IDLE = RankSnapshot(rank=2)
@@ -116,24 +106,9 @@ def test_ranks_that_may_wait_for_each_other_are_not_stuck_each() -> None:
 def test_a_minority_at_another_line_of_a_jitted_program_is_in_another_program() -> None:
     """All are in a collective that has no number, and nothing moves."""
     at = [Frame("/t/step.py", line, "step") for line in (9, 9, 31)]
-    inside = [
-        Operation(
-            name="all_reduce",
-            kind="collective",
-            group=(0, 1, 2),
-            sequence=0,
-            since_s=1.0,
-            waited_s=1.0,
-            frame=frame,
-            source="native-frames",
-        )
-        for frame in at
-    ]
-    seen = [
-        RankSnapshot(rank=rank, label="BLOCKED", operations=(each,))
-        for rank, each in enumerate(inside)
-    ]
-    found = diagnosed(*seen)
+    inside = [operation(sequence=0, frame=frame, source="native-frames") for frame in at]
+    ranks = [seen(rank, each, entered=()) for rank, each in enumerate(inside)]
+    found = diagnosed(*ranks)
     assert (found.kind, found.culprits, found.waiting) == ("mismatch", (2,), (0, 1))
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+
+import builders
+from builders import cause, in_tests, stands
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.evidence import evidence
@@ -15,8 +18,6 @@ from pytest_multihost.testing import (
     Activity,
     Evidence,
     Frame,
-    Operation,
-    RankSnapshot,
     Scope,
     WorldResult,
     exited,
@@ -24,16 +25,13 @@ from pytest_multihost.testing import (
     make_spec,
     raised,
     report,
-    well_behaved,
 )
 
 SIZE = 3
 
 
-def operation(name: str = "all_reduce", **more: object) -> Operation:
-    """Return a collective of all ranks that began three seconds after the world."""
-    given: dict[str, Any] = {"kind": "collective", "group": (0, 1, 2), "sequence": 3}
-    return Operation(name=name, **{**given, "since_s": 103.00004, "waited_s": 103.0, **more})
+operation = partial(builders.operation, sequence=3, since_s=103.00004, waited_s=103.0)
+"""A collective of all ranks that began three seconds after the world."""
 
 
 REDUCE = operation()
@@ -42,35 +40,14 @@ PAIR = operation(group=(0, 2), source="flight-recorder")
 
 def world(**more: object) -> WorldResult:
     """Return a world in which rank 1 raised, rank 2 was killed, and rank 0 is in its test."""
-    history = [
-        make_event(100.0, rank, step.kind, step.detail)
-        for rank in range(SIZE)
-        for step in well_behaved(rank, stays_in="call")
-    ]
+    history = in_tests(SIZE, 100.0)
     error = raised("ValueError: no such step")
     history += [
         make_event(105.5, 1, "report", report("call", "failed", error=error)),
         make_event(106.0, 1, "parked"),
         make_event(107.0, 2, "exited", exited(signal=9)),
     ]
-    given: dict[str, Any] = {
-        "spec": make_spec(SIZE),
-        "launch": "scripted",
-        "started_at": "2026-11-21T00:00:00Z",
-        "started_s": 100.0,
-        "ended_s": 160.0,
-        "history": tuple(history),
-        "ending": "proof",
-    }
-    return WorldResult(**{**given, **more})
-
-
-def stands(rank: int, *known: Operation, **more: object) -> RankState:
-    """Return where a rank stood."""
-    seen = {name: more.pop(name) for name in ("label", "activity") if name in more}
-    pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    given: dict[str, Any] = {"known": known, "pending": pending}
-    return RankState(seen=RankSnapshot(rank=rank, **seen), **{**given, **more})
+    return builders.world(SIZE, history, **{"started_s": 100.0, "ended_s": 160.0, **more})
 
 
 def told(cause: Cause, *states: RankState, result: WorldResult | None = None) -> list[Evidence]:
@@ -79,11 +56,6 @@ def told(cause: Cause, *states: RankState, result: WorldResult | None = None) ->
     found |= {each.rank: each for each in states}
     result = result or world()
     return list(evidence(cause, found, result, judge(result, Symptoms())))
-
-
-def cause(kind: str, culprits: tuple[int, ...], **more: object) -> Cause:
-    """Return a cause that is certain."""
-    return Cause(kind=kind, confidence="certain", culprits=culprits, **more)  # type: ignore[arg-type]
 
 
 def test_each_waiting_rank_has_entered_its_first_operation() -> None:

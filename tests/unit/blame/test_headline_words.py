@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
+import builders
 import pytest
+from builders import cause, in_tests
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause
@@ -29,23 +30,20 @@ from pytest_multihost.testing import (
     make_spec,
     raised,
     report,
-    well_behaved,
 )
 
 SIZE = 4
 LINE = Frame("/t/train.py", 7, "save")
 
 
-def operation(name: str, kind: str = "collective", **more: object) -> Operation:
-    """Return an operation of all ranks, or of `group`."""
-    given: dict[str, Any] = {"group": (0, 1, 2, 3), "sequence": 3, "since_s": 1.0, "waited_s": 1.0}
-    return Operation(name=name, kind=kind, **{**given, **more})  # type: ignore[arg-type]
+operation = partial(builders.operation, group=(0, 1, 2, 3), sequence=3)
+"""A collective of all ranks."""
 
 
 REDUCE = operation("all_reduce")
 OF_PAIR = operation("all_reduce", group=(0, 2))
-RECEIVE = operation("recv", "transfer", peer=1)
-KEY = operation("store.get", "wait", detail="ready")
+RECEIVE = operation("recv", kind="transfer", peer=1)
+KEY = operation("store.get", kind="wait", detail="ready")
 FROM_2 = operation("broadcast", root=2)
 IN_PROGRAM = operation(
     "all_gather", sequence=0, root=1, frame=Frame("/t/step.py", 9, "step"), source="native-frames"
@@ -70,30 +68,15 @@ THREE_THREADS = Dump(
 )
 
 
-IN_TESTS = tuple(
-    make_event(0.0, rank, step.kind, step.detail)
-    for rank in range(SIZE)
-    for step in well_behaved(rank, stays_in="call")
-)
-
-
 def world(**more: object) -> WorldResult:
     """Return a world that was seen to hang in its tests; rank 3 raised, and rank 2 was killed."""
     error = raised("ValueError: no such step")
-    broken = (
+    history = [
+        *in_tests(SIZE),
         make_event(5.0, 3, "report", report("call", "failed", error=error)),
         make_event(6.0, 2, "exited", exited(signal=9)),
-    )
-    given: dict[str, Any] = {
-        "spec": make_spec(SIZE),
-        "launch": "scripted",
-        "started_at": "2026-11-21T00:00:00Z",
-        "started_s": 0.0,
-        "ended_s": 60.0,
-        "history": (*IN_TESTS, *broken),
-        "ending": "proof",
-    }
-    return WorldResult(**{**given, **more})
+    ]
+    return builders.world(SIZE, **{"history": history, **more})
 
 
 def frozen(*ranks: int) -> WorldResult:
@@ -111,11 +94,6 @@ def labelled(*labels: str | None) -> WorldResult:
     """Return the world with a last snapshot in which the main threads have these labels."""
     seen = tuple(RankSnapshot(rank=rank, label=each) for rank, each in enumerate(labels))  # type: ignore[arg-type]
     return world(snapshots=(WorldSnapshot(at_s=9.0, reason="end", ranks=seen),))
-
-
-def cause(kind: str, culprits: Sequence[int] = (), **more: object) -> Cause:
-    """Return a cause that is certain."""
-    return Cause(kind=kind, confidence="certain", culprits=tuple(culprits), **more)  # type: ignore[arg-type]
 
 
 def words(found: Cause, result: WorldResult) -> str:
@@ -251,7 +229,7 @@ CASES = {
     "no rank answered": (cause("unknown"), world(reason="no rank answered")),
     "ranks 0-3 did not end; it is unknown which rank is waited for": (
         cause("unknown"),
-        world(ending="overrun", reason="no rank answered", history=IN_TESTS),
+        world(ending="overrun", reason="no rank answered", history=tuple(in_tests(SIZE))),
     ),
 }
 """Each headline, and what it says in words: a cause, and the world if more than `world()`."""

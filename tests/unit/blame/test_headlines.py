@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import history_of_a_hang
+from builders import history_of_a_hang, operation, seen, world
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
@@ -12,25 +12,15 @@ from pytest_multihost.testing import (
     Diagnosis,
     Operation,
     Operations,
-    RankSnapshot,
     SourceContext,
-    WorldResult,
     WorldSnapshot,
-    make_spec,
 )
 
 
 def collective(name: str, sequence: int, *, size: int, root: int | None = None) -> Operation:
     """Return a collective of the world that a rank waits in."""
-    return Operation(
-        name=name,
-        kind="collective",
-        group=tuple(range(size)),
-        sequence=sequence,
-        root=root,
-        since_s=float(sequence),
-        waited_s=float(sequence),
-    )
+    group = tuple(range(size))
+    return operation(name, group=group, sequence=sequence, root=root, since_s=float(sequence))
 
 
 def diagnosed(*waits: Operation) -> Diagnosis:
@@ -41,23 +31,11 @@ def diagnosed(*waits: Operation) -> Diagnosis:
         for rank, wait in enumerate(waits)
         if wait.sequence > min(each.sequence for each in waits)
     }
-    history = history_of_a_hang(size)
-    ranks = tuple(
-        RankSnapshot(
-            rank=rank,
-            label="BLOCKED",
-            operations=(wait,),
-            entered=((wait.group_key, wait.sequence),),
-        )
-        for rank, wait in enumerate(waits)
-    )
-    result = WorldResult(
-        spec=make_spec(size),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    ranks = tuple(seen(rank, wait) for rank, wait in enumerate(waits))
+    result = world(
+        size,
+        history_of_a_hang(size),
         ended_s=19.0,
-        history=tuple(history),
         ending="mismatch",
         detected_s=18.0,
         snapshots=(WorldSnapshot(at_s=18.0, reason="mismatch", ranks=ranks),),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import builders
 import pytest
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle, lock_cycle
-from pytest_multihost.testing import Dump, Frame, LockHolder, LockWait, WorldResult, make_spec
+from pytest_multihost.testing import Dump, Frame, LockHolder, LockWait, WorldResult
 
 AT = Frame("t.py", 7, "save")
 LATE = Cause(kind="straggler", confidence="certain", culprits=(0,), waiting=(1, 2))
@@ -22,16 +23,7 @@ def waits(thread: int, holder: int | None, lock: str = "a") -> LockWait:
 
 def world(*found: LockWait) -> WorldResult:
     """Return a world whose rank 0 has reported waits."""
-    return WorldResult(
-        spec=make_spec(3),
-        launch="fork",
-        started_at="",
-        started_s=0.0,
-        ended_s=1.0,
-        history=(),
-        ending="proof",
-        dumps=(Dump(0, "scripted", (), locks=found),),
-    )
+    return builders.world(dumps=(Dump(0, "scripted", (), locks=found),))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import builders
 import pytest
+from builders import ended, in_tests, operation, world
 
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.outcome import Symptoms
@@ -13,14 +16,10 @@ from pytest_multihost.testing import (
     Operation,
     Operations,
     RankSnapshot,
-    WorldResult,
     WorldSnapshot,
-    exited,
     make_event,
-    make_spec,
     raised,
     report,
-    well_behaved,
 )
 
 LIMIT = "RuntimeError: timed out"
@@ -32,12 +31,8 @@ OWN = raised("ValueError: step 3 failed")
 KEY = ((0, 1), 0, RUNTIME_SCOPE)
 
 
-def collective(**more: Any) -> Operation:  # noqa: ANN401
-    """Return the second all_reduce of two ranks, in which one waits."""
-    times = {"since_s": 1.0, "waited_s": 1.0}
-    return Operation(
-        name="all_reduce", kind="collective", group=(0, 1), sequence=2, **{**times, **more}
-    )
+collective = partial(operation, group=(0, 1), sequence=2)
+"""The second all_reduce of two ranks, in which one waits."""
 
 
 STRUCK = collective(ended_s=3.0, failed=True, error=LIMIT)
@@ -59,25 +54,17 @@ def outcomes(
         other: What the second is in meanwhile.
         others_place: How far the second had come in the group.
     """
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in (0, 1)
-        for step in well_behaved(rank, stays_in="call")
-    ]
+    history = in_tests(2)
     history.append(make_event(3.1, 0, "report", report("call", "failed", error=error)))
-    ended = {**exited(signal=15), "by_harness": True}
-    history += [make_event(9.0, rank, "exited", ended) for rank in (0, 1)]
+    history += ended(2, 9.0)
     entered = ((KEY, others_place),)
     pending = (other,) if other is not None else ()
     second = RankSnapshot(rank=1, label="BLOCKED", operations=pending, entered=entered)
     first = RankSnapshot(rank=0, label="RUNNING", entered=((KEY, 2),))
-    result = WorldResult(
-        spec=make_spec(2),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        2,
+        history,
         ended_s=9.0,
-        history=tuple(history),
         ending="settled",
         snapshots=(WorldSnapshot(at_s=3.2, reason="trouble", ranks=(first, second)),),
         operations=(Operations(0, (left,), {KEY: 2}), Operations(1, pending, dict(entered))),
@@ -113,16 +100,8 @@ def test_who_raised_where_nobody_was_late_has_failed(error: dict[str, Any]) -> N
 
 def test_who_raised_after_a_wait_for_nobody_in_particular_has_failed() -> None:
     """A key that nobody sets: who was to provide it is a guess, and a guess masks nothing."""
-    key = Operation(
-        name="store.wait",
-        kind="wait",
-        group=(0, 1),
-        sequence=1,
-        since_s=1.0,
-        ended_s=3.0,
-        waited_s=1.0,
-        failed=True,
-        error=LIMIT,
+    key = builders.operation(
+        "store.wait", kind="wait", group=(0, 1), ended_s=3.0, failed=True, error=LIMIT
     )
     assert outcomes(WRAPPED, left=key) == ["failed", "collateral"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import builders
 import pytest
+from builders import in_tests
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
@@ -14,17 +17,14 @@ from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import (
     Frame,
-    Operation,
     RankPlace,
     RankSnapshot,
     SourceContext,
     WorldResult,
     make_dump,
     make_event,
-    make_spec,
     raised,
     report,
-    well_behaved,
 )
 
 CONTEXT = SourceContext("/t", lambda file, line: f"{file}@{line}")
@@ -32,31 +32,15 @@ LIBRARY = "/v/site-packages/torch/dist.py:99 all_reduce"
 BEGAN = Frame("/t/train.py", 5, "step")
 
 
-def operation(frame: Frame | None = BEGAN, **more: object) -> Operation:
-    """Return a collective of three ranks that a thread waits in."""
-    given: dict[str, Any] = {"kind": "collective", "group": (0, 1, 2), "sequence": 1}
-    return Operation(name="all_reduce", since_s=1.0, waited_s=1.0, frame=frame, **{**given, **more})
+operation = partial(builders.operation, frame=BEGAN)
 
 
 def world(*dumps: Any, error: dict[str, object] | None = None) -> WorldResult:  # noqa: ANN401
     """Return a world of three ranks with these stacks; rank 0 has raised if `error` is given."""
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in range(3)
-        for step in well_behaved(rank, stays_in="call")
-    ]
+    history = in_tests(3)
     if error is not None:
         history.append(make_event(5.0, 0, "report", report("call", "failed", error=error)))
-    return WorldResult(
-        spec=make_spec(3),
-        launch="scripted",
-        started_at="",
-        started_s=0.0,
-        ended_s=60.0,
-        history=tuple(history),
-        ending="proof",
-        dumps=dumps,
-    )
+    return builders.world(3, history, dumps=dumps)
 
 
 def stands(**more: object) -> dict[int, RankState]:
@@ -67,8 +51,7 @@ def stands(**more: object) -> dict[int, RankState]:
 
 def cause(kind: str = "straggler", **more: object) -> Cause:
     """Return a cause with rank 0 as its culprit."""
-    given: dict[str, Any] = {"culprits": (0,), "waiting": (1, 2)}
-    return Cause(kind=kind, confidence="certain", **{**given, **more})  # type: ignore[arg-type]
+    return builders.cause(kind, **{"culprits": (0,), "waiting": (1, 2), **more})
 
 
 def culprits(found: Cause, states: dict[int, RankState], result: WorldResult) -> RankPlace | None:

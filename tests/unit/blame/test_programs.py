@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import builders
 import pytest
 
 from pytest_multihost import faults
@@ -16,16 +17,7 @@ ALL = (0, 1, 2)
 TEST = "/home/me/test_it.py"
 AT_7, AT_9 = Frame(TEST, 7, "test_it"), Frame(TEST, 9, "test_it")
 STARTING = Frame("/x/site-packages/jax/_src/interpreters/pxla.py", 395, "__call__")
-UNTOLD = Operation(
-    name="all_reduce",
-    kind="collective",
-    group=ALL,
-    has_members=False,
-    sequence=0,
-    since_s=1.0,
-    waited_s=1.0,
-    source="native-frames",
-)
+UNTOLD = builders.operation(group=ALL, has_members=False, sequence=0, source="native-frames")
 
 Started = tuple[tuple[int, ...], int, int]
 """On which processes, from which line, as which."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
+import builders
 import pytest
 
 from pytest_multihost import faults
@@ -19,11 +20,9 @@ from pytest_multihost.core.outcome import judge
 from pytest_multihost.testing import (
     RUNTIME_SCOPE,
     Event,
-    Operation,
     Operations,
     RankSnapshot,
     Symptoms,
-    WorldResult,
     WorldSnapshot,
     exited,
     make_event,
@@ -49,27 +48,19 @@ def fails(rank: int, at_s: float, error: str) -> Event:
     return make_event(at_s, rank, "report", report("call", "failed", error=raised(error)))
 
 
-def operation(**more: object) -> Operation:
-    """Return a collective of two ranks that a thread waits in."""
-    given: dict[str, Any] = {"name": "all_reduce", "kind": "collective", "group": (0, 1)}
-    return Operation(**{**given, "sequence": 1, "since_s": 1.0, "waited_s": 1.0, **more})
+operation = partial(builders.operation, group=(0, 1))
 
 
 def states(*events: list[Event], **more: object) -> tuple[RankState, ...]:
     """Return where the ranks stood that have sent these."""
     size = len(events)
     seen = tuple(RankSnapshot(rank=rank, label="BLOCKED") for rank in range(size))
-    given: dict[str, Any] = {
-        "spec": make_spec(size),
-        "launch": "scripted",
-        "started_at": "",
-        "started_s": 0.0,
-        "ended_s": 60.0,
-        "history": tuple(event for each in events for event in each),
+    given = {
         "ending": "overrun",
         "snapshots": (WorldSnapshot(at_s=50.0, reason="end", ranks=seen),),
     }
-    result = WorldResult(**{**given, **more})
+    history = [event for each in events for event in each]
+    result = builders.world(size, history, **{**given, **more})
     return rank_states_of(result, judge(result, SYMPTOMS))
 
 
@@ -260,16 +251,7 @@ def test_only_who_left_an_operation_by_an_error_of_its_own_is_held_to_have_broke
         "",
     )
     left = tuple(
-        Operation(
-            name="all_reduce",
-            kind="collective",
-            group=(0, 1),
-            sequence=sequence,
-            since_s=1.0,
-            ended_s=2.0,
-            failed=True,
-            error=error,
-        )
+        operation(sequence=sequence, ended_s=2.0, failed=True, error=error)
         for sequence, error in enumerate(errors, start=1)
     )
     broken = left_by_own_error(Operations(0, left), Symptoms(GLOO.symptoms))

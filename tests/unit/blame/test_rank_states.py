@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import in_tests, operation, world
 
 from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, rank_states_of
@@ -25,27 +26,17 @@ from pytest_multihost.testing import (
     RankSnapshot,
     Scope,
     Thread,
-    WorldResult,
     WorldSnapshot,
-    make_event,
-    make_spec,
-    well_behaved,
 )
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
     """Return whether a rank is restless that had moved, or not, in the last snapshots."""
-    history = [
-        make_event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")
-    ]
     seen = RankSnapshot(rank=0, recent_runs=moves, activity=Activity("read", ends_in_s=ends_in_s))
-    result = WorldResult(
-        spec=make_spec(1),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        1,
+        in_tests(1),
         ended_s=float(len(moves)),
-        history=tuple(history),
         ending=ending,
         snapshots=(WorldSnapshot(at_s=float(len(moves)), reason="end", ranks=(seen,)),),
     )
@@ -159,29 +150,15 @@ COUNTED: GroupKey = (TRIO, 0, FLIGHT_SCOPE)
 
 def waited(name: str, sequence: int, scope: Scope = RUNTIME_SCOPE, **more: Any) -> Operation:  # noqa: ANN401
     """Return a collective of all three ranks, in which one waits."""
-    times = {"since_s": 1.0, "waited_s": 1.0}
-    return Operation(
-        name=name,
-        kind="collective",
-        group=TRIO,
-        sequence=sequence,
-        scope=scope,
-        **{**times, **more},
-    )
+    return operation(name, sequence=sequence, scope=scope, **more)
 
 
 def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()) -> RankState:  # noqa: B008 - frozen
     """Return where a rank stood at the deadline that was seen so, and whose slot page says that."""
-    history = [
-        make_event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")
-    ]
-    result = WorldResult(
-        spec=make_spec(1),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        1,
+        in_tests(1),
         ended_s=9.0,
-        history=tuple(history),
         ending="overrun",
         snapshots=(WorldSnapshot(at_s=9.0, reason="end", ranks=(seen,)),),
         operations=(last,),

@@ -5,18 +5,16 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from builders import ended, in_tests, operation, page, world
+
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import (
     Diagnosis,
     Operation,
-    Operations,
     SourceContext,
-    WorldResult,
     exited,
     make_event,
-    make_spec,
-    well_behaved,
 )
 
 COMPLAINT = (
@@ -33,15 +31,7 @@ ENDED = (
 
 def collective(detail: str, sequence: int = 2) -> Operation:
     """Return an all_reduce of three ranks that is open."""
-    return Operation(
-        name="all_reduce",
-        kind="collective",
-        group=(0, 1, 2),
-        sequence=sequence,
-        detail=detail,
-        since_s=float(sequence),
-        waited_s=float(sequence),
-    )
+    return operation(sequence=sequence, detail=detail, since_s=float(sequence))
 
 
 def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
@@ -52,27 +42,15 @@ def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnos
         words: What the log of the last rank ends with.
     """
     died = len(inside) - 1
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in range(len(inside))
-        for step in well_behaved(rank, stays_in="call")
-    ]
+    history = in_tests(len(inside))
     history.append(make_event(5.0, died, "exited", exited(signal=int(signal.SIGABRT))))
-    ended = {**exited(signal=int(signal.SIGTERM)), "by_harness": True}
-    history += [make_event(9.0, rank, "exited", ended) for rank in range(died)]
-    result = WorldResult(
-        spec=make_spec(len(inside)),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        len(inside),
+        [*history, *ended(died, 9.0)],
         ended_s=9.0,
-        history=tuple(history),
         ending="settled",
         last_words={died: words},
-        operations=tuple(
-            Operations(rank, known, {each.group_key: each.sequence for each in known})
-            for rank, known in enumerate(inside)
-        ),
+        operations=tuple(page(rank, *known) for rank, known in enumerate(inside)),
     )
     diagnosis = judge_world(result, Symptoms(), SourceContext("/t", lambda *_: "")).diagnosis
     assert diagnosis is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders import history_of_a_hang, world
 
 from pytest_multihost.core.blame.judge_world import diagnose
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
@@ -10,12 +11,7 @@ from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import (
     RankSnapshot,
     SourceContext,
-    WorldResult,
     WorldSnapshot,
-    exited,
-    make_event,
-    make_spec,
-    well_behaved,
 )
 
 
@@ -26,13 +22,6 @@ def notes(runs: tuple[bool, ...], *blockers: str) -> str:
         runs: In which of the last snapshots rank 1 had run; rank 0 had not.
         blockers: What prevented a proof, as far as deep snapshots show it.
     """
-    history = [
-        make_event(0.0, rank, step.kind, step.detail)
-        for rank in (0, 1)
-        for step in well_behaved(rank, stays_in="call")
-    ]
-    ended = {**exited(signal=15), "by_harness": True}
-    history += [make_event(4.0, rank, "exited", ended) for rank in (0, 1)]
     still = RankSnapshot(rank=0, label="BLOCKED")
     last = WorldSnapshot(
         at_s=4.0,
@@ -40,13 +29,10 @@ def notes(runs: tuple[bool, ...], *blockers: str) -> str:
         ranks=(still, RankSnapshot(rank=1, label="SLEEPING", recent_runs=runs)),
         blockers=blockers,
     )
-    result = WorldResult(
-        spec=make_spec(2),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        2,
+        history_of_a_hang(2, ended_s=4.0),
         ended_s=4.0,
-        history=tuple(history),
         ending="overrun",
         snapshots=(last,),
     )

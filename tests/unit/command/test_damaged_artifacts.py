@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 
 from pytest_multihost.core.blame import judge_world
@@ -27,7 +28,6 @@ from pytest_multihost.testing import (
     Frame,
     Host,
     ManualClock,
-    Operation,
     Operations,
     Parting,
     RankSnapshot,
@@ -86,14 +86,8 @@ def world(root: Path) -> WorldResult:
         directory=root,
         scratch=root,
     )
-    entered = Operation(
-        name="all_reduce",
-        kind="collective",
-        group=(0, 1, 2),
-        sequence=2,
-        since_s=1000.4,
-        waited_s=1000.4,
-        frame=Frame(str(root / "test_it.py"), 2, "test"),
+    entered = builders.operation(
+        sequence=2, since_s=1000.4, frame=Frame(str(root / "test_it.py"), 2, "test")
     )
     pages = [
         Operations(rank, (entered,) if rank != 1 else (), {((0, 1, 2), 0, RUNTIME_SCOPE): 1})

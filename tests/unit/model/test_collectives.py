@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import builders
 import pytest
+from builders import operation
 
 from pytest_multihost.core.blame import mismatched_ranks, operation_of
 from pytest_multihost.core.model.collectives import (
@@ -16,7 +18,7 @@ from pytest_multihost.core.model.collectives import (
     of_flight_name,
     of_function,
 )
-from pytest_multihost.core.model.operation import Operation, Operations
+from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.stack import NativeThread
 
 TORCH = f"/venv/lib/python3/site-packages/{C10D}"
@@ -100,10 +102,7 @@ def test_a_function_is_known_by_its_file_and_its_name() -> None:
 
 def page(rank: int, name: str) -> Operations:
     """Return what a rank notes that waits in the first collective of two ranks."""
-    operation = Operation(
-        name=name, kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0
-    )
-    return Operations(rank, (operation,), {operation.group_key: 1})
+    return builders.page(rank, operation(name, group=(0, 1)))
 
 
 def test_a_monitored_barrier_cannot_match_a_barrier() -> None:

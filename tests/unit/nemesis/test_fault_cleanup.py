@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import world
 
 from pytest_multihost import faults
 from pytest_multihost.core.nemesis import (
@@ -37,15 +38,8 @@ def fault_event(phase: str, at_s: float = 10.0, **detail: Any) -> Event:  # noqa
 
 def result(*history: Event, fault: Fault = SLOW) -> WorldResult:
     """Return a world of two that has ended."""
-    return WorldResult(
-        spec=replace(make_spec(2), faults=(fault,)),
-        launch="server",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=9.0,
-        ended_s=20.0,
-        history=history,
-        ending="self",
-    )
+    spec = replace(make_spec(2), faults=(fault,))
+    return world(history=history, spec=spec, started_s=9.0, ended_s=20.0, ending="self")
 
 
 def cleaned(result: WorldResult, scratch: Path) -> WorldResult:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import builders
 import pytest
+from builders import ended
 
 from pytest_multihost.core.outcome import Finding, Symptoms, judge
 from pytest_multihost.testing import (
@@ -14,7 +16,6 @@ from pytest_multihost.testing import (
     Ending,
     Event,
     Phase,
-    WorldResult,
     exited,
     make_event,
     make_spec,
@@ -123,24 +124,14 @@ def left(rank: int) -> list[Event]:
     return [make_event(9.0, rank, kind, detail) for kind, detail in steps]  # type: ignore[arg-type]
 
 
-LOST_WORLD = WorldResult(
-    spec=make_spec(1),
-    launch="scripted",
-    started_at="2026-11-21T00:00:00Z",
-    started_s=0.0,
-    ended_s=9.0,
-    history=(),
-    ending="lost",
-    reason="the server is gone",
-)
+LOST_WORLD = builders.world(1, ended_s=9.0, ending="lost", reason="the server is gone")
 
 
 def judged(history: list[Event], size: int, ending: Ending = "self", **changes: Any) -> Finding:  # noqa: ANN401
     """Judge a world in which we have ended who had not left."""
     gone = {event.rank for event in history if event.kind == "exited"}
-    ended = {**exited(signal=15), "by_harness": True}
     history = sorted(history, key=lambda event: event.at_s)
-    history += [make_event(9.0, rank, "exited", ended) for rank in range(size) if rank not in gone]
+    history += ended((rank for rank in range(size) if rank not in gone), 9.0)
     changes = {"reason": None, **changes}
     result = replace(
         LOST_WORLD, spec=make_spec(size), history=tuple(history), ending=ending, **changes

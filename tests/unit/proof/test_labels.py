@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 
+import builders
 import pytest
 
 from pytest_multihost.core.proof.system_calls import CALLS, SystemCall
 from pytest_multihost.core.proof.threads import label, lock_holders, main_labels
 from pytest_multihost.testing import Activity, KernelSnapshot, Process, Thread
 
-
-def thread(call: str = "futex", **changes: object) -> Thread:
-    """Return a thread that waits without a limit."""
-    given: dict[str, object] = {"tid": 7, "call": call, "args": (0,) * 6, "ends_s": math.inf}
-    return Thread(**{**given, **changes})
+thread = partial(builders.thread, tid=7, args=(0,) * 6)
+"""A thread that waits without a limit."""
 
 
 @pytest.mark.parametrize(

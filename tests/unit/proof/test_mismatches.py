@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import builders
 import pytest
+from builders import kernel_snapshot, operation
 
 from pytest_multihost.core.blame import has_timeout_before, mismatched_ranks
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.testing import KernelSnapshot, Operation, Operations, Process, Thread
+from pytest_multihost.testing import Operations, Process, Thread
 
 DEADLINE_S = 60.0
 TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)
@@ -16,16 +18,7 @@ TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)
 
 def page(rank: int, name: str, timeout_s: float | None = None) -> Operations:
     """Return what a rank notes that is in the first collective of both."""
-    operation = Operation(
-        name=name,
-        kind="collective",
-        group=(0, 1),
-        sequence=1,
-        since_s=1.0,
-        waited_s=1.0,
-        timeout_s=timeout_s,
-    )
-    return Operations(rank, (operation,), {operation.group_key: 1})
+    return builders.page(rank, operation(name, group=(0, 1), timeout_s=timeout_s))
 
 
 def thread(ends_s: float, *, code: tuple[str, ...] = TORCH, call: str = "futex") -> Thread:
@@ -37,7 +30,7 @@ def snapshot(*pages: Operations, beside: Thread | None = None) -> Snapshot:
     """Return a deep snapshot of two ranks; the first has a thread beside its main one."""
     threads = (beside,) if beside is not None else ()
     ranks = Process(pid=10, rank=0, threads=threads), Process(pid=11, rank=1, threads=())
-    return Snapshot(KernelSnapshot(at_s=2.0, processes=ranks, is_deep=True), pages)
+    return Snapshot(kernel_snapshot(*ranks, at_s=2.0), pages)
 
 
 MISMATCH = page(0, "all_reduce"), page(1, "barrier")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import builders
 import pytest
-from builders import GLOO, LIBC, MAIN, PYTHON, descriptor, process, thread
+from builders import GLOO, LIBC, MAIN, PYTHON, descriptor, kernel_snapshot, process, thread
 
 from pytest_multihost.core.proof import ProofState, Snapshot, is_still, pollers
 from pytest_multihost.core.proof.blockers import blockers, rank_blockers
@@ -24,7 +26,6 @@ from pytest_multihost.testing import (
     Descriptor,
     Endpoint,
     Frame,
-    KernelSnapshot,
     Operation,
     Operations,
     Process,
@@ -48,7 +49,7 @@ def moment(
 ) -> Snapshot:
     """Return a look at these processes, with open operations of rank 0."""
     told = (Operations(0, operations),) if operations else ()
-    return Snapshot(KernelSnapshot(at_s=at_s, processes=processes, is_deep=True), told)
+    return Snapshot(kernel_snapshot(*processes, at_s=at_s), told)
 
 
 def later(before: Snapshot, *processes: Process, **changes: object) -> Snapshot:
@@ -72,12 +73,8 @@ def reading(found: Descriptor, call: str = "read", **changes: object) -> Process
     return process(main, descriptors={3: found})
 
 
-def operation(**changes: object) -> Operation:
-    """Return a collective for which the main thread waits."""
-    given: dict[str, object] = {"name": "all_reduce", "kind": "collective", "group": (0, 1)}
-    return Operation(
-        **{**given, "sequence": 1, "since_s": 1.0, "waited_s": 1.0, "thread": MAIN, **changes}
-    )
+operation = partial(builders.operation, group=(0, 1), thread=MAIN)
+"""A collective for which the main thread waits."""
 
 
 @pytest.mark.parametrize(

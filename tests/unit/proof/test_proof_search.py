@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import builders
 import pytest
 
 from pytest_multihost.core.proof import ProofSearch, ProofState, Snapshot, has_left_wait, is_still
@@ -13,16 +13,12 @@ from pytest_multihost.core.proof.proof_state import EARLY_START_S, INTERVAL_S
 from pytest_multihost.testing import KernelSnapshot, Operation, Operations, Process, Thread
 
 DEADLINE_S = 160.0
-WAITS = Operation(
-    name="all_reduce", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0,
-    thread=100,
-)  # fmt: skip
+WAITS = builders.operation(group=(0, 1), thread=100)
 
 
 def main(**changes: object) -> Thread:
     """Return a main thread that waits without a limit."""
-    given: dict[str, object] = {"call": "futex", "args": (1, 0x189, 0, 0, 0, 0), "runs": 5}
-    return Thread(tid=100, **{"ends_s": math.inf, **given, **changes})  # type: ignore[arg-type]
+    return builders.thread(**changes)
 
 
 def look(

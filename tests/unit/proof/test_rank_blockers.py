@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import builders
 import pytest
+from builders import GLOO, PYTHON, kernel_snapshot
 
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import SIGALRM, rank_blockers
 from pytest_multihost.testing import (
     Descriptor,
     Endpoint,
-    KernelSnapshot,
-    Operation,
     Operations,
     Process,
     Thread,
 )
 
 DEADLINE_S = 160.0
-LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
-GLOO = ("/site-packages/torch/lib/libtorch_cpu.so", LIBC, "/usr/lib/libstdc++.so.6.0.30")
-PYTHON = ("/usr/lib/libpython3.11.so.1.0", LIBC)
 
 
 def thread(tid: int, call: str = "futex", **changes: object) -> Thread:
     """Return a thread that waits for another one of its process, without a limit."""
-    given: dict[str, object] = {"args": (1, 0x189, 0, 0, 0, 0), "ends_s": math.inf, "runs": 5}
-    return Thread(tid=tid, name="pool", call=call, **{**given, **changes})  # type: ignore[arg-type]
+    return builders.thread(call, tid=tid, name="pool", **changes)
 
 
 def rank(number: int, *beside: Thread, main: Thread | None = None, **changes: object) -> Process:
@@ -44,7 +39,7 @@ def found_in(
 ) -> dict[int, tuple[str, ...]]:
     """Return what may end a wait of each rank, one second apart."""
     first, second = (
-        Snapshot(KernelSnapshot(at_s=at_s, processes=tuple(each), is_deep=True), operations)
+        Snapshot(kernel_snapshot(*each, at_s=at_s), operations)
         for at_s, each in ((100.0, was), (101.0, now))
     )
     return dict(rank_blockers(first, second, deadline_s=DEADLINE_S))
@@ -205,10 +200,7 @@ def test_the_polling_of_ones_own_store_has_a_limit(moved: int, *, is_said: bool)
         socket(where="inside", endpoints=ends, bytes_moved=0),
         replace(socket(where="inside", endpoints=ends[::-1]), fd=4, target="socket:[6]"),
     )
-    waits = Operation(
-        name="barrier", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0,
-        thread=100,
-    )  # fmt: skip
+    waits = builders.operation("barrier", group=(0, 1), thread=100)
     was = rank(0, descriptors={3: one, 4: two})
     now = rank(0, descriptors={3: replace(one, bytes_moved=moved), 4: two})
     found = found_in([was], [now], (Operations(0, (waits,)),))
@@ -225,16 +217,13 @@ def test_a_descriptor_that_cannot_be_read_may_end_a_wait() -> None:
 
 def test_ranks_that_would_give_up_are_found_behind_children_and_orphans() -> None:
     """Only ranks themselves are asked: a child waits in no operation."""
-    waits = Operation(
-        name="barrier", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0,
-        thread=100, fails_test=True,
-    )  # fmt: skip
+    waits = builders.operation("barrier", group=(0, 1), thread=100, fails_test=True)
     orphan = Process(pid=8, rank=None, threads=(thread(8, ends_s=110.0),))
     child = Process(pid=9, rank=0, is_rank=False, threads=(thread(100, ends_s=110.0),))
     endless = rank(1)
     limited = rank(0, thread(101, ends_s=105.0), main=thread(100, ends_s=130.4))
     pages = (Operations(0, (waits,), {waits.group_key: 1}), Operations(1))
-    kernel = KernelSnapshot(at_s=100.0, processes=(orphan, child, endless, limited), is_deep=True)
+    kernel = kernel_snapshot(orphan, child, endless, limited)
     [found] = Snapshot(kernel, pages).give_ups()
     assert found == (
         "rank 0 would have given up barrier after 30 s more,"

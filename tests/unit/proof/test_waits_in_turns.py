@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from builders import kernel_snapshot
 
 from pytest_multihost.core.proof import Snapshot
 from pytest_multihost.core.proof.blockers import blockers
-from pytest_multihost.testing import IN_TURNS, NEVER, Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.testing import IN_TURNS, NEVER, Descriptor, Process, Thread
 
 RANK, CHILD = 100, 200
 PIPE = Descriptor(fd=3, target="pipe:[5]", kind="pipe")
@@ -26,8 +27,8 @@ def dead(pid: int, rank: int | None) -> Process:
 
 def found_in(*processes: Process) -> str:
     """Return what may end a wait in a world that does not move."""
-    first = Snapshot(KernelSnapshot(at_s=100.0, processes=processes, is_deep=True))
-    second = Snapshot(KernelSnapshot(at_s=101.0, processes=processes, is_deep=True))
+    first = Snapshot(kernel_snapshot(*processes))
+    second = Snapshot(kernel_snapshot(*processes, at_s=101.0))
     return "\n".join(blockers(first, second, deadline_s=160.0))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
+from builders import ended as harness_ended
+from builders import in_tests, world
 
 from pytest_multihost.core.outcome import Finding, Symptoms, judge
 from pytest_multihost.core.pytest_plugin.plan import Expectation, apply_expectation
@@ -12,14 +14,11 @@ from pytest_multihost.testing import (
     Diagnosis,
     Event,
     Kind,
-    WorldResult,
     exited,
     make_event,
-    make_spec,
     raised,
     report,
     sentence,
-    well_behaved,
 )
 
 Steps = list[tuple[str, dict[str, Any]]]
@@ -115,9 +114,7 @@ OWN: dict[str, tuple[float, Steps, str]] = {
 
 def fate(rank: int, at_s: float, steps: Steps) -> list[Event]:
     """Return the events of a rank that was in its call until `steps` happened to it."""
-    entered = well_behaved(rank, stays_in="call")
-    events = [make_event(0.0, rank, step.kind, step.detail) for step in entered]
-    return events + [make_event(at_s, rank, kind, detail) for kind, detail in steps]
+    return in_tests([rank]) + [make_event(at_s, rank, kind, detail) for kind, detail in steps]
 
 
 def ended(kind: str, at_s: float, steps: Steps, of_culprit: Steps | None = None) -> Finding:
@@ -126,17 +123,11 @@ def ended(kind: str, at_s: float, steps: Steps, of_culprit: Steps | None = None)
     history = [*fate(0, 0.0, []), *fate(1, END_S, culprit), *fate(2, at_s, steps)]
     history.sort(key=lambda event: event.at_s)
     gone = {event.rank for event in history if event.kind == "exited"}
-    by_harness = {**exited(signal=15), "by_harness": True}
-    history += [make_event(9.0, rank, "exited", by_harness) for rank in {0, 1, 2} - gone]
-    result = WorldResult(
-        spec=make_spec(3),
-        launch="scripted",
-        started_at="2026-11-21T00:00:00Z",
-        started_s=0.0,
+    result = world(
+        3,
+        [*history, *harness_ended({0, 1, 2} - gone, 9.0)],
         ended_s=9.0,
-        history=tuple(history),
         ending="settled" if kind in ("died", "raised") else "proof",
-        reason=None,
         last_words={2: "service is gone"},
     )
     return judge(result, SYMPTOMS)

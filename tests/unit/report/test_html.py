@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import builders
 import pytest
 from elements import HOSTILE, Elements
 from markupsafe import Markup
@@ -70,13 +71,10 @@ TEXTS: Any = environment().get_template("texts.html.j2").module
 
 def operation(name: str, sequence: int, began_s: float, ended_s: float | None) -> Operation:
     """Return an operation of all three ranks; times from the world's start."""
-    return Operation(
-        name=name,
-        kind="collective",
-        group=(0, 1, 2),
+    return builders.operation(
+        name,
         sequence=sequence,
         since_s=STARTED_S + began_s,
-        waited_s=STARTED_S + began_s,
         ended_s=None if ended_s is None else STARTED_S + ended_s,
         frame=Frame(f"{ROOT}/restore.py", 88, "restore"),
     )

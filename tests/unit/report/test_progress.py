@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from builders import operation, page
 
 from pytest_multihost.core.blame import BlockingRanks, find_blocking_ranks
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.report.live_line import ERASE, blocking_text, overlay, progress_text
-from pytest_multihost.testing import Activity, Exited, Frame, Operation, Operations
+from pytest_multihost.testing import Activity, Exited, Frame, Operations
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
@@ -47,16 +48,7 @@ def test_what_is_not_known_of_it_is_left_out() -> None:
 
 def entered(rank: int, *, size: int = 3) -> Operations:
     """Return what a rank tells that waits in a collective of all."""
-    operation = Operation(
-        name="all_reduce",
-        kind="collective",
-        group=tuple(range(size)),
-        sequence=1,
-        since_s=1.0,
-        waited_s=1.0,
-        thread=rank,
-    )
-    return Operations(rank, (operation,), {operation.group_key: 1})
+    return page(rank, operation(group=tuple(range(size)), thread=rank))
 
 
 def test_those_who_are_waited_for_are_found() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 
 import pytest_multihost
@@ -227,13 +228,11 @@ SOURCES = {
 def entered(rank: int, sequence: int, *, is_over: bool) -> Operations:
     """Return a slot page with one broadcast of the world group."""
     began_s = 1000.0 + sequence
-    operation = Operation(
-        name="broadcast",
-        kind="collective",
+    operation = builders.operation(
+        "broadcast",
         group=(0, 1, 2, 3),
         sequence=sequence,
         since_s=began_s,
-        waited_s=began_s,
         ended_s=began_s if is_over else None,
     )
     return Operations(rank, (operation,), {operation.group_key: sequence})
@@ -469,15 +468,13 @@ def test_without_a_culprit_every_side_has_its_line() -> None:
 
 def test_a_function_called_by_another_rank_is_shown_and_not_the_shutdown_beside_it() -> None:
     """Row, stack and line are of the thread that runs it."""
-    call = Operation(
-        name="rpc_sync(load)",
+    call = builders.operation(
+        "rpc_sync(load)",
         kind="transfer",
         group=(0, 1),
-        sequence=1,
         scope=Scope("rpc", "0"),
         peer=1,
         since_s=1001.0,
-        waited_s=1001.0,
         frame=Frame(f"{ROOT}/restore.py", 90, "restore"),
     )
     shutdown = replace(

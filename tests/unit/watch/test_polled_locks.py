@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import builders
 import pytest
 
 from pytest_multihost.core.rank.recorder import Recorder, record_file_locks
@@ -47,15 +48,7 @@ def tries(
 
 def barrier(since_s: float, *, thread: int = 1) -> Operation:
     """Return a barrier that a thread waits in."""
-    return Operation(
-        name="barrier",
-        kind="collective",
-        group=(0, 1),
-        sequence=1,
-        since_s=since_s,
-        waited_s=since_s,
-        thread=thread,
-    )
+    return builders.operation("barrier", group=(0, 1), since_s=since_s, thread=thread)
 
 
 @pytest.mark.parametrize(
