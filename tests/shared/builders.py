@@ -6,21 +6,31 @@ Each builder has a plain default, and takes the fields that a test is about by n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from pytest_multihost.core.blame import Cause, RankState
+from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.testing import (
     Descriptor,
+    Dump,
     Event,
+    Frame,
     KernelSnapshot,
+    LockHolder,
+    LockWait,
+    ManualClock,
     Operation,
     Operations,
     Process,
     RankSnapshot,
+    ScriptedLauncher,
+    Step,
     Thread,
     WorldResult,
+    WorldSpec,
     exited,
     make_event,
     make_spec,
@@ -64,7 +74,28 @@ def world(size: int = 3, history: Sequence[Event] = (), **changes: Any) -> World
     return WorldResult(history=tuple(history), **{**given, **changes})
 
 
+def run_script(
+    script: Sequence[Step],
+    spec: WorldSpec,
+    *,
+    dumper: Callable[..., tuple[Dump, ...]] = lambda *_: (),
+    directory: Path = Path("/nonexistent"),
+) -> WorldResult:
+    """Run a world whose ranks follow a script, from second 1000."""
+    clock = ManualClock(1000.0)
+    surroundings = Surroundings(
+        launcher=ScriptedLauncher(clock, script),
+        dumper=dumper,
+        now=clock.now,
+        directory=directory,
+        scratch=directory,
+    )
+    return run_world(spec, surroundings)
+
+
 # Operations, and what is seen of the ranks in them
+
+AT = Frame("/t/train.py", 7, "save")
 
 
 def operation(name: str = "all_reduce", **changes: Any) -> Operation:  # noqa: ANN401
@@ -112,6 +143,12 @@ def stands(rank: int, *known: Operation, **changes: Any) -> RankState:  # noqa: 
 def cause(kind: str, culprits: Sequence[int] = (), **changes: Any) -> Cause:  # noqa: ANN401
     """Return a cause that is certain."""
     return Cause(kind=kind, confidence="certain", culprits=tuple(culprits), **changes)  # type: ignore[arg-type]
+
+
+def lock_wait(thread: int, holder: int | None, lock: str = "a") -> LockWait:
+    """Return the wait of a thread for a lock; thread 1 is the main one."""
+    found = LockHolder(holder, f"T{holder}", AT, AT) if holder is not None else None
+    return LockWait(thread, f"T{thread}", thread == 1, AT, lock, found)
 
 
 # Processes as the kernel shows them

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import builders
 import pytest
 from builders import operation, stands
 
@@ -25,19 +24,12 @@ def collective(sequence: int = 1, **more: object) -> Operation:
 
 def transfer(name: str, peer: int | None, sequence: int = 1, **more: object) -> Operation:
     """Return a send or receive that a thread waits in."""
-    return Operation(
-        name=name,
-        kind="transfer",
-        group=ALL,
-        sequence=sequence,
-        peer=peer,
-        **{"since_s": 1.0, "waited_s": 1.0, **more},
-    )
+    return operation(name, kind="transfer", group=ALL, sequence=sequence, peer=peer, **more)
 
 
 def key(detail: str, *, since_s: float = 1.0) -> Operation:
     """Return the wait for a key of a store."""
-    return builders.operation("store.get", kind="wait", group=ALL, detail=detail, since_s=since_s)
+    return operation("store.get", kind="wait", group=ALL, detail=detail, since_s=since_s)
 
 
 def done(operation: Operation) -> Operation:

@@ -8,7 +8,6 @@ import builders
 import pytest
 
 from pytest_multihost.core.blame.divergence import described
-from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.testing import (
     RUNTIME_SCOPE,
     Divergence,
@@ -18,7 +17,6 @@ from pytest_multihost.testing import (
     OperationName,
     Parting,
     Place,
-    RankSnapshot,
     Side,
     SourceContext,
 )
@@ -39,13 +37,8 @@ def told(*sides: Side, waits: dict[int, Operation] | None = None, common: int = 
         at_s=1.0,
         sides=sides,
     )
-    states = {
-        rank: RankState(
-            seen=RankSnapshot(rank=rank),
-            pending=tuple(each for at, each in (waits or {}).items() if at == rank),
-        )
-        for rank in range(3)
-    }
+    states = {rank: builders.stands(rank) for rank in range(3)}
+    states |= {rank: builders.stands(rank, each) for rank, each in (waits or {}).items()}
     return described(parting, states, builders.world(), CONTEXT)
 
 

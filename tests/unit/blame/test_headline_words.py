@@ -7,7 +7,7 @@ from functools import partial
 
 import builders
 import pytest
-from builders import cause, in_tests
+from builders import cause, in_tests, lock_wait
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause
@@ -18,8 +18,6 @@ from pytest_multihost.testing import (
     Dump,
     Effect,
     Frame,
-    LockHolder,
-    LockWait,
     Operation,
     RankPlace,
     RankSnapshot,
@@ -33,9 +31,6 @@ from pytest_multihost.testing import (
 )
 
 SIZE = 4
-LINE = Frame("/t/train.py", 7, "save")
-
-
 operation = partial(builders.operation, group=(0, 1, 2, 3), sequence=3)
 """A collective of all ranks."""
 
@@ -55,16 +50,10 @@ def waits(*found: tuple[int, Operation | None, set[int]]) -> tuple[Wait, ...]:
     return tuple(Wait(rank, each, frozenset(missing)) for rank, each, missing in found)
 
 
-def thread(ident: int, holder: int, lock: str) -> LockWait:
-    """Return the wait of a thread for a lock that another one holds."""
-    found = LockHolder(holder, f"T{holder}", LINE, LINE)
-    return LockWait(ident, f"T{ident}", ident == 1, LINE, lock, found)
-
-
-LOCKS = Dump(1, "scripted", (), locks=(thread(1, 2, "b"), thread(2, 1, "a")))
-ONE_LOCK = Dump(1, "scripted", (), locks=(thread(1, 2, "a"), thread(2, 1, "a")))
+LOCKS = Dump(1, "scripted", (), locks=(lock_wait(1, 2, "b"), lock_wait(2, 1, "a")))
+ONE_LOCK = Dump(1, "scripted", (), locks=(lock_wait(1, 2, "a"), lock_wait(2, 1, "a")))
 THREE_THREADS = Dump(
-    1, "scripted", (), locks=(thread(1, 2, "a"), thread(2, 3, ""), thread(3, 1, "c"))
+    1, "scripted", (), locks=(lock_wait(1, 2, "a"), lock_wait(2, 3, ""), lock_wait(3, 1, "c"))
 )
 
 

@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import builders
 import pytest
+from builders import lock_wait
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle, lock_cycle
-from pytest_multihost.testing import Dump, Frame, LockHolder, LockWait, WorldResult
+from pytest_multihost.testing import Dump, Frame, LockWait, WorldResult
 
 AT = Frame("t.py", 7, "save")
 LATE = Cause(kind="straggler", confidence="certain", culprits=(0,), waiting=(1, 2))
-
-
-def waits(thread: int, holder: int | None, lock: str = "a") -> LockWait:
-    """Return the wait of a thread; thread 1 is the main one."""
-    found = LockHolder(holder, f"thread {holder}", AT, AT) if holder is not None else None
-    return LockWait(thread, f"thread {thread}", thread == 1, AT, lock, found)
 
 
 def world(*found: LockWait) -> WorldResult:
@@ -29,9 +24,14 @@ def world(*found: LockWait) -> WorldResult:
 @pytest.mark.parametrize(
     "found",
     [
-        pytest.param([waits(1, 2, "a"), waits(2, 1, "b")], id="two locks in opposite order"),
-        pytest.param([waits(1, 2), waits(2, 3), waits(3, 2)], id="a cycle that the main one joins"),
-        pytest.param([waits(1, 2, ""), waits(2, 1)], id="a join under a lock"),
+        pytest.param(
+            [lock_wait(1, 2, "a"), lock_wait(2, 1, "b")], id="two locks in opposite order"
+        ),
+        pytest.param(
+            [lock_wait(1, 2), lock_wait(2, 3), lock_wait(3, 2)],
+            id="a cycle that the main one joins",
+        ),
+        pytest.param([lock_wait(1, 2, ""), lock_wait(2, 1)], id="a join under a lock"),
     ],
 )
 def test_threads_that_wait_for_each_other_are_a_deadlock(found: list[LockWait]) -> None:
@@ -45,11 +45,13 @@ def test_threads_that_wait_for_each_other_are_a_deadlock(found: list[LockWait]) 
     "found",
     [
         pytest.param([], id="no wait is known"),
-        pytest.param([waits(1, 2)], id="the holder works"),
-        pytest.param([waits(1, None)], id="the holder is unknown"),
-        pytest.param([waits(1, 1)], id="the thread holds the lock itself"),
-        pytest.param([waits(2, 3), waits(3, 2)], id="the main thread needs neither"),
-        pytest.param([waits(1, 4), waits(2, 3), waits(3, 2)], id="it needs another thread"),
+        pytest.param([lock_wait(1, 2)], id="the holder works"),
+        pytest.param([lock_wait(1, None)], id="the holder is unknown"),
+        pytest.param([lock_wait(1, 1)], id="the thread holds the lock itself"),
+        pytest.param([lock_wait(2, 3), lock_wait(3, 2)], id="the main thread needs neither"),
+        pytest.param(
+            [lock_wait(1, 4), lock_wait(2, 3), lock_wait(3, 2)], id="it needs another thread"
+        ),
     ],
 )
 def test_other_waits_for_locks_are_none(found: list[LockWait]) -> None:
@@ -60,10 +62,10 @@ def test_other_waits_for_locks_are_none(found: list[LockWait]) -> None:
 def test_a_rank_that_is_busy_is_not_in_a_deadlock() -> None:
     """It tries again and again, and may get the lock."""
     busy = replace(LATE, kind="livelock")
-    assert as_lock_cycle(busy, world(waits(1, 2), waits(2, 1))) == busy
+    assert as_lock_cycle(busy, world(lock_wait(1, 2), lock_wait(2, 1))) == busy
 
 
 def test_the_cycle_leaves_out_the_way_to_it() -> None:
     """Only the threads that wait for each other are named."""
-    result = world(waits(1, 2), waits(2, 3), waits(3, 2))
+    result = world(lock_wait(1, 2), lock_wait(2, 3), lock_wait(3, 2))
     assert [each.ident for each in lock_cycle(result.dumps, 0)] == [2, 3]

@@ -231,11 +231,7 @@ def test_slot_pages_alone_tell_what_ranks_wait_in() -> None:
     """Of a running world, whatever its main threads do."""
     recent = (operation(sequence=1, ended_s=2.0), operation(sequence=2), operation(waited_s=None))
     found = states_from_slots([Operations(3, recent, {OURS: 2})])
-    assert found == {
-        3: RankState(
-            seen=RankSnapshot(rank=3), pending=(recent[1],), known=recent, entered={OURS: 2}
-        )
-    }
+    assert found == {3: builders.stands(3, *recent)}
 
 
 GLOO = find_backend("gloo", BUILT_IN_BACKENDS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import in_tests, operation, world
+from builders import in_tests, operation, stands, world
 
 from pytest_multihost.core.blame.causes import find_causes
 from pytest_multihost.core.blame.rank_states import RankState, count_alike, rank_states_of
@@ -180,9 +180,7 @@ def unseen(rank: int, name: str = "all_reduce", place: int = 5) -> RankState:
     """Return where a rank stood that is in what only the flight recorder has seen."""
     operation = waited(name, place, FLIGHT_SCOPE)
     entered = {OURS: 1, COUNTED: place}
-    return RankState(
-        seen=RankSnapshot(rank=rank), pending=(operation,), known=(operation,), entered=entered
-    )
+    return stands(rank, operation, entered=entered)
 
 
 def recorded(
@@ -193,9 +191,7 @@ def recorded(
     last = max([2, *(each.sequence for each in later if not each.scope.kind)])
     entered = {OURS: last, COUNTED: place}
     known = (operation, *later)
-    return RankState(
-        seen=RankSnapshot(rank=rank), pending=(operation,), known=known, entered=entered
-    )
+    return stands(rank, *known, pending=(operation,), entered=entered)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +212,7 @@ def recorded(
         (
             [
                 unseen(0),
-                RankState(
-                    seen=RankSnapshot(rank=1), condition="raised", since_s=2.0, entered={COUNTED: 5}
-                ),
+                stands(1, condition="raised", since_s=2.0, entered={COUNTED: 5}),
                 unseen(2),
             ],
             ("raised", (1,), (0, 2)),

@@ -15,23 +15,21 @@ from typing import Any
 
 import builders
 import pytest
+from builders import run_script
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.command.main import main
-from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report import Attempt, build_verdict, write_attempt, write_facts
 from pytest_multihost.testing import (
     RUNTIME_SCOPE,
     Activity,
+    Dump,
     Fault,
     Frame,
     Host,
-    ManualClock,
     Operations,
     Parting,
-    RankSnapshot,
-    ScriptedLauncher,
     Side,
     SourceContext,
     Step,
@@ -62,7 +60,6 @@ CUT = {"effect": {"words": "the network is cut", "cuts": [[0, 1], [1, 0], [0, 2]
 
 def world(root: Path) -> WorldResult:
     """Return a world of three ranks: rank 1 is late for a collective, rank 2 has raised."""
-    clock = ManualClock(1000.0)
     error = raised("ValueError: no", "KeyError: 'x'", file=str(root / "test_it.py"), line=3)
     faults = (
         Fault("delay", (1,), params={"seconds": 600}),
@@ -77,15 +74,10 @@ def world(root: Path) -> WorldResult:
         *well_behaved(2, stays_in="call"),
         Step(2, "report", report("call", "failed", error=error), 0.5, "go"),
     ]
-    surroundings = Surroundings(
-        launcher=ScriptedLauncher(clock, script),
-        dumper=lambda *_: tuple(
-            make_dump(rank, f"{root}/test_it.py:{rank + 1} test") for rank in range(3)
-        ),
-        now=clock.now,
-        directory=root,
-        scratch=root,
-    )
+
+    def dumper(*_: object) -> tuple[Dump, ...]:
+        return tuple(make_dump(rank, f"{root}/test_it.py:{rank + 1} test") for rank in range(3))
+
     entered = builders.operation(
         sequence=2, since_s=1000.4, frame=Frame(str(root / "test_it.py"), 2, "test")
     )
@@ -97,11 +89,10 @@ def world(root: Path) -> WorldResult:
         at_s=1002.0,
         reason="end",
         ranks=tuple(
-            RankSnapshot(
-                rank=page.rank,
-                label="BLOCKED",
+            builders.seen(
+                page.rank,
+                *page.recent,
                 activity=Activity("futex", ends_in_s=1.5),
-                operations=page.recent,
                 entered=tuple(page.entered.items()),
             )
             for page in pages
@@ -109,7 +100,7 @@ def world(root: Path) -> WorldResult:
         blockers=("rank 1 sleeps",),
     )
     spec = replace(make_spec(3), faults=faults, hosts=HOSTS)
-    result = run_world(spec, surroundings)
+    result = run_script(script, spec, dumper=dumper, directory=root)
     sides = Side((1,), count=1), Side((0, 2), entered, entered.frame, entered.frame, count=2)
     parting = Parting(((0, 1, 2), 0, RUNTIME_SCOPE), 1, "operations", 1000.4, sides, sides)
     return replace(

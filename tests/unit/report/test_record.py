@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import run_script
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
-    ManualClock,
-    ScriptedLauncher,
     SourceContext,
     Step,
     exited,
@@ -28,15 +25,7 @@ from pytest_multihost.testing import (
 
 def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of the spec
     """Return the verdict on a scripted world of two ranks, as it is written."""
-    clock = ManualClock(1000.0)
-    surroundings = Surroundings(
-        launcher=ScriptedLauncher(clock, script),
-        dumper=lambda *_: (),
-        now=clock.now,
-        directory=Path("/nonexistent"),
-        scratch=Path("/nonexistent"),
-    )
-    result = run_world(make_spec(2, **spec), surroundings)
+    result = run_script(script, make_spec(2, **spec))
     attempt = Attempt("2026-11-21T00-00-00Z-1", "t.py-t-1f3a-1", None, {"python": "3.11.7"})
     judged = Judgement(result, judge(result, Symptoms()), None, SourceContext("/"))
     return to_json(build_verdict(judged, attempt))

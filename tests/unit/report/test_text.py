@@ -13,10 +13,10 @@ from typing import Any
 
 import builders
 import pytest
+from builders import run_script
 
 import pytest_multihost
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.engine import Surroundings, run_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.report.layout import (
     COLOURS,
@@ -34,14 +34,12 @@ from pytest_multihost.testing import (
     Activity,
     Dump,
     Frame,
-    ManualClock,
     Operation,
     Operations,
     Parting,
     RankPlace,
     RankSnapshot,
     Scope,
-    ScriptedLauncher,
     ServiceRecord,
     Side,
     SourceContext,
@@ -101,7 +99,6 @@ def judged(
     subject: Subject = "test",
 ) -> Judgement:
     """Run and judge a world."""
-    clock = ManualClock(1000.0)
 
     def dumper(_: object, ranks: Sequence[int], *__: object) -> tuple[Dump, ...]:
         taken = [
@@ -110,15 +107,8 @@ def judged(
         silent = [Dump(rank, "scripted", ()) for rank in ranks if rank not in stacks]
         return (*taken, *silent)
 
-    surroundings = Surroundings(
-        launcher=ScriptedLauncher(clock, script),
-        dumper=dumper,
-        now=clock.now,
-        directory=Path("/nonexistent"),
-        scratch=Path("/nonexistent"),
-    )
     spec = replace(make_spec(size), subject=subject)
-    result = replace(run_world(spec, surroundings), leftovers=leftovers)
+    result = replace(run_script(script, spec, dumper=dumper), leftovers=leftovers)
     if operations:
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,), partings=partings)
@@ -235,7 +225,7 @@ def entered(rank: int, sequence: int, *, is_over: bool) -> Operations:
         since_s=began_s,
         ended_s=began_s if is_over else None,
     )
-    return Operations(rank, (operation,), {operation.group_key: sequence})
+    return builders.page(rank, operation)
 
 
 LATE = (entered(0, 2, is_over=True), *(entered(rank, 3, is_over=False) for rank in (1, 2, 3)))
