@@ -104,6 +104,11 @@ def operation(name: str = "all_reduce", **changes: Any) -> Operation:  # noqa: A
     return Operation(name=name, **{"waited_s": given["since_s"], **given})
 
 
+def collective(sequence: int = 1, name: str = "all_reduce", **changes: Any) -> Operation:  # noqa: ANN401
+    """Return a collective in which a thread waits since the second that is its number."""
+    return operation(name, **{"sequence": sequence, "since_s": float(sequence), **changes})
+
+
 def entered_in(known: Iterable[Operation]) -> dict[Any, int]:
     """Return how far a rank that has begun these collectives has come in each group."""
     entered: dict[Any, int] = {}

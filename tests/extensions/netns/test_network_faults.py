@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ from pytest_multihost.testing import (
     FaultPerformed,
     Host,
     ManualClock,
-    Operation,
     Process,
     Scope,
     ScriptedLauncher,
@@ -360,9 +360,8 @@ def test_only_a_cut_that_nothing_heals_severs() -> None:
 # What it is called
 
 
-def collective(sequence: int = 1, **more: object) -> Operation:
-    """Return a collective of all that a thread waits in."""
-    return operation(**{"group": (0, 1, 2, 3), "sequence": sequence, **more})
+collective = partial(operation, group=(0, 1, 2, 3))
+"""A collective of all that a thread waits in."""
 
 
 def judged(*states: RankState, fault: Fault = CUT) -> Cause:

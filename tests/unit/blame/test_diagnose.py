@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import builders
 import pytest
 from builders import operation, stands
 
@@ -17,9 +19,7 @@ from pytest_multihost.testing import CALLEE_SCOPE, Operation, Scope
 ALL = (0, 1, 2, 3)
 
 
-def collective(sequence: int = 1, **more: object) -> Operation:
-    """Return a collective that a thread waits in."""
-    return operation(**{"group": ALL, "sequence": sequence, "since_s": float(sequence), **more})
+collective = partial(builders.collective, group=ALL)
 
 
 def transfer(name: str, peer: int | None, sequence: int = 1, **more: object) -> Operation:

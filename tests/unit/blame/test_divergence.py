@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import operation, stands, world
+from builders import collective, stands, world
 
 from pytest_multihost.core.blame import divergence
 from pytest_multihost.core.blame.causes import Cause, find_causes
@@ -19,7 +19,6 @@ from pytest_multihost.testing import (
     CallSite,
     Frame,
     History,
-    Operation,
     Parting,
     Side,
     SourceContext,
@@ -232,11 +231,6 @@ def test_collectives_of_the_harness_match_by_their_details() -> None:
 
 
 WORLD, PAIR = world(3), world(2)
-
-
-def collective(sequence: int, name: str = "all_reduce", **more: object) -> Operation:
-    """Return a collective of three ranks that a thread waits in."""
-    return operation(name, **{"sequence": sequence, "since_s": float(sequence), **more})
 
 
 def test_a_rank_that_finished_has_left_a_loop() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from builders import ended, in_tests, operation, page, world
+from builders import collective, ended, in_tests, page, world
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
@@ -27,11 +27,6 @@ ENDED = (
     "gloo ended rank 2 because the data that it received has another size: another rank's tensor"
     " differs"
 )
-
-
-def collective(detail: str, sequence: int = 2) -> Operation:
-    """Return an all_reduce of three ranks that is open."""
-    return operation(sequence=sequence, detail=detail, since_s=float(sequence))
 
 
 def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
@@ -58,7 +53,7 @@ def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnos
     return diagnosis
 
 
-SHORT, LONG = (collective("f32[4]"),), (collective("f32[64]"),)
+SHORT, LONG = (collective(2, detail="f32[4]"),), (collective(2, detail="f32[64]"),)
 
 
 def test_the_tensors_that_differ_are_told() -> None:
@@ -71,7 +66,7 @@ def test_the_tensors_that_differ_are_told() -> None:
 
 def test_of_several_open_operations_the_one_with_different_tensors_is_told() -> None:
     """Gloo does not say which it was in."""
-    later = collective("f32[9]", 3)
+    later = collective(3, detail="f32[9]")
     found = diagnosed((*LONG, later), (*SHORT, later), (*SHORT, later))
     assert found.notes[0].startswith(f"{ENDED} in all_reduce #2: rank 0 entered")
 
