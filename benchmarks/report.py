@@ -19,20 +19,31 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.core.blame import judge_world
-from pytest_multihost.core.model.event import Event
-from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, Operations
-from pytest_multihost.core.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.core.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.core.report.artifacts import (
+from pytest_multihost.core.report import (
     Attempt,
     build_verdict,
     write_attempt,
     write_facts,
 )
 from pytest_multihost.core.report.html import PageModel, write_index, write_page
-from pytest_multihost.testing import make_dump, make_event, make_spec
+from pytest_multihost.testing import (
+    RUNTIME_SCOPE,
+    Activity,
+    Dump,
+    Event,
+    Frame,
+    Operation,
+    Operations,
+    RankSnapshot,
+    SourceContext,
+    WorldResult,
+    WorldSnapshot,
+    make_dump,
+    make_event,
+    make_spec,
+    to_json,
+)
 
 ROOT = "/home/u/project"
 STARTED_S = 1000.0
