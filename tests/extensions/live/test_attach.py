@@ -17,8 +17,8 @@ import pytest
 from runs import start_together
 
 from pytest_multihost.core.command.main import main
-from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.extensions.live.reader import LocalReader
+from pytest_multihost.testing import KernelSnapshot
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
 Start = Callable[..., list[subprocess.Popen[bytes]]]
