@@ -2,7 +2,7 @@
 
     python benchmarks/flight.py [--only NAME] [--jobs K] [--seconds S] [--json FILE] [--keep DIR]
     python benchmarks/flight.py --by-hand [--only NAME]
-    python benchmarks/flight.py --ranks N
+    python benchmarks/flight.py --ranks N [--brief]
 
 Runs the gloo programs of tests/corpus as plain scripts of torch (worlds/dumped.py), dumps their
 ranks' flight recorders some seconds after they are up, and gives each folder of dumps to
@@ -17,7 +17,8 @@ nobody is to be named, though a rank may well be late in it at that instant.
 
 With --by-hand the folders are those of tests/shared/flight_folders.py instead: worlds of which the
 culprits are known by construction, and innocents that look guilty. With --ranks a folder of N
-honest ranks and one straggler is made and judged; what it costs of one core is printed.
+honest ranks and one straggler is made and judged; what it costs of one core, and the peak of memory
+while it is judged, are printed. With --brief its ranks have launched one collective each.
 
 Exits with 1 if a folder made by hand is judged wrong, or if we are right about fewer programs that
 hang than torch's analyser, or wrong about more.
@@ -32,11 +33,11 @@ import json
 import logging
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +111,7 @@ def main() -> int:
     if options.by_hand:
         return _score_by_hand(options.only or "")
     if options.ranks:
-        return _cost(options.ranks)
+        return _cost(options.ranks, is_brief=options.brief)
     programs = [each for each in _programs() if not options.only or options.only in each.name]
     keep = Path(options.keep) if options.keep else Path(tempfile.mkdtemp(prefix="flight-"))
     print(f"{'program':68} {'dumps':5}  {'expected':22} {'ours':34} torch's analyser")
@@ -140,6 +141,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", help="keep the dumps in this folder")
     parser.add_argument("--by-hand", action="store_true", help="judge folders made by hand instead")
     parser.add_argument("--ranks", type=int, help="measure a folder of so many ranks instead")
+    parser.add_argument("--brief", action="store_true", help="with --ranks: one entry in each dump")
     return parser.parse_args()
 
 
@@ -174,17 +176,25 @@ def _diagnosis(dumps: Path) -> Diagnosis | None:
     return judge_dumps(read_dumps(dumps), "dumps", SourceContext(str(CORPUS))).diagnosis
 
 
-def _cost(ranks: int) -> int:
-    """Print what a folder of honest ranks and one straggler costs; return 1 if it is not named."""
-    from flight_folders import large, write
+def _cost(ranks: int, *, is_brief: bool) -> int:
+    """Print what a folder of honest ranks and one straggler costs; return 1 if it is not named.
 
-    folder = large(ranks)
+    The files are written by a process of their own, so that the peak of memory is the judge's.
+    """
+    from flight_folders import brief, large, write
+
+    folder = (brief if is_brief else large)(ranks)
     with tempfile.TemporaryDirectory() as directory:
-        write(folder, Path(directory))
-        begun_s = time.process_time()
+        if (writer := os.fork()) == 0:
+            write(folder, Path(directory))
+            os._exit(0)
+        os.waitpid(writer, 0)
+        begun = resource.getrusage(resource.RUSAGE_SELF)
         found = _diagnosis(Path(directory))
-    took_s = time.process_time() - begun_s
-    print(f"{ranks} ranks: {took_s:.1f} s of one core; named: {found.summary if found else '-'}")
+    ended = resource.getrusage(resource.RUSAGE_SELF)
+    took_s = ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime
+    cost = f"{took_s:.1f} s of one core, at most {ended.ru_maxrss >> 10} MiB"
+    print(f"{folder.name}: {cost}; named: {found.summary if found else '-'}")
     return int(found is None or found.culprits != folder.culprits)
 
 

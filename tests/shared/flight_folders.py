@@ -588,3 +588,11 @@ def _uneven() -> Iterator[Folder]:
 def _reshaped(made: Callable[..., Mapping[int, Any]]) -> Folder:
     odd = {rank: {"input_sizes": [[2, 8] if rank % 2 else [16]]} for rank in range(16)}
     return Folder("half of the ranks pass a matrix, the others a vector", made(odd))
+
+
+def brief(size: int) -> Folder:
+    """Return a world of which each rank has launched one collective of all, except a late one."""
+    groups, late = {WORLD: range(size)}, size // 2 + 1
+    waiting, idle = dump(op("all_reduce", 1), groups=groups), dump(groups=groups)
+    dumps = {rank: idle if rank == late else waiting for rank in range(size)}
+    return Folder(f"{size} ranks of one entry", dumps, (late,), "certain")

@@ -225,8 +225,7 @@ def _without(ranks: frozenset[int], rank: int) -> frozenset[int]:
 
 def _clashing(operation: Operation, world: _World) -> frozenset[int]:
     """Return the ranks that are, or were, in a collective at this place that cannot match it."""
-    detail = operation.detail if operation.scope.kind == "harness" else ""
-    key = (operation.place, family(operation.name), operation.root, detail)
+    key = (operation.place, *_sort(operation))
     if key not in world.clashing:
         world.clashing[key] = frozenset(
             other
@@ -329,10 +328,11 @@ def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
     )
     clashing: dict[int, list[Operation]] = {}
     for there in waited.values():
-        if len({(family(e.name), e.root, e.detail) for _, e in there}) > 1:
-            for rank, each in there:
-                if any(rank != other and not _can_match(each, their) for other, their in there):
-                    clashing.setdefault(rank, []).append(each)
+        alike = group_by_value((_sort(each), (rank, each)) for rank, each in there)
+        sorts = [({rank for rank, _ in each}, each[0][1]) for each in alike.values()]
+        for rank, each in there if len(sorts) > 1 else ():
+            if any(ranks != {rank} and not _can_match(each, their) for ranks, their in sorts):
+                clashing.setdefault(rank, []).append(each)
     return tuple(
         replace(state, pending=tuple(dict.fromkeys((*state.pending, *clashing[state.rank]))))
         if state.rank in clashing
@@ -343,6 +343,12 @@ def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
 
 def _is_same_collective(one: Operation, two: Operation) -> bool:
     return two.kind == "collective" and one.place == two.place
+
+
+def _sort(operation: Operation) -> tuple[object, ...]:
+    """Return what decides whether a collective can match another one at its place."""
+    detail = operation.detail if operation.scope.kind == "harness" else ""
+    return family(operation.name), operation.root, detail
 
 
 def _can_match(one: Operation, two: Operation) -> bool:

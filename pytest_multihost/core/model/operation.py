@@ -77,10 +77,13 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     """Return the reader's name of a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
+        group: Its ranks, ascending.
         world_size: Ranks of the world.
         ordinal: How many groups of the same members were made before it.
     """
-    if ordinal == 0 and tuple(group) == tuple(range(world_size)):
+    # Not compared one by one: a large world asks for each of its ranks.
+    is_world = len(group) == world_size and [*group[:1], *group[-1:]] == [0, world_size - 1]
+    if ordinal == 0 and is_world:
         return WORLD_GROUP
     which = f"{nth(ordinal + 1)} " if ordinal else ""
     return f"{which}group {','.join(map(str, group))}"

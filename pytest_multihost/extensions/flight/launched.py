@@ -142,18 +142,23 @@ def _members(recordings: Sequence[Recording]) -> Mapping[tuple[int, str], tuple[
     used. Failing that, the default group has all ranks, and another group has the ranks that are
     seen to have used it.
     """
+    # Most dumps of a group list the same members, which `recording` makes one object: what takes
+    # time with their number is done once for each object, not for each rank.
     found = {(r.rank, name): ranks for r in recordings for name, ranks in r.members.items()}
-    listed = group_by_value((name, ranks) for (_, name), ranks in found.items())
-    last = max([r.rank for r in recordings] + [each for ranks in found.values() for each in ranks])
+    distinct = {(name, id(ranks)): ranks for (_, name), ranks in found.items()}
+    listed = group_by_value((name, ranks) for (name, _), ranks in distinct.items())
+    last = max([r.rank for r in recordings] + [max(each, default=0) for each in distinct.values()])
+    everyone = tuple(range(last + 1))
     used = group_by_value((name, r.rank) for r in recordings for name in r.titles)
     for name, ranks in used.items():
-        users = tuple(range(last + 1)) if name == DEFAULT_GROUP else tuple(sorted(ranks))
+        users = everyone if name == DEFAULT_GROUP else tuple(sorted(ranks))
         for rank in ranks:
-            of_others = (each for each in listed.get(name, []) if rank in each)
-            found.setdefault((rank, name), next(of_others, users))
+            if (rank, name) not in found:
+                of_others = (each for each in listed.get(name, []) if rank in each)
+                found[rank, name] = next(of_others, users)
     for name in {DEFAULT_GROUP} & used.keys():  # it includes ranks that have not used it
         for each in recordings:
-            found.setdefault((each.rank, name), tuple(range(last + 1)))
+            found.setdefault((each.rank, name), everyone)
     return found
 
 
@@ -162,21 +167,17 @@ def _keys(members: Mapping[tuple[int, str], tuple[int, ...]]) -> Mapping[tuple[i
 
     Names are numbers in the order of creation, or hashes.
     """
+    distinct = {(id(ranks), name): ranks for (_, name), ranks in members.items()}
     names: dict[tuple[int, ...], set[str]] = {}
-    alike = {ranks: tuple(sorted(ranks)) for ranks in set(members.values())}
-    for (_, name), ranks in members.items():
-        names.setdefault(alike[ranks], set()).add(name)
-    ordinals = {
-        (ranks, name): ordinal
+    for (_, name), ranks in distinct.items():
+        names.setdefault(tuple(sorted(ranks)), set()).add(name)
+    keys: dict[tuple[tuple[int, ...], str], GroupKey] = {  # equal keys are one object
+        (ranks, name): (ranks, ordinal, _RUNTIME)
         for ranks, each in names.items()
         for ordinal, name in enumerate(sorted(each, key=lambda n: (len(n), n)))
     }
-    found: dict[tuple[tuple[int, ...], str], GroupKey] = {}  # equal keys are one object
-    return {
-        (rank, name): found.setdefault((ranks, name), (key, ordinals[key, name], _RUNTIME))
-        for (rank, name), ranks in members.items()
-        for key in (alike[ranks],)
-    }
+    found = {(at, name): keys[tuple(sorted(ranks)), name] for (at, name), ranks in distinct.items()}
+    return {(rank, name): found[id(ranks), name] for (rank, name), ranks in members.items()}
 
 
 def _of_rank(

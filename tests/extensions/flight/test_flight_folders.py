@@ -5,19 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flight_folders import Folder, guilty, innocents, write
+from flight_dumps import WORLD, dump, ended, op
+from flight_folders import Folder, brief, guilty, innocents, write
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command import page_of
-from pytest_multihost.extensions.flight.recording import read_dumps
+from pytest_multihost.extensions.flight.recording import DumpFolder, read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
 from pytest_multihost.testing import SourceContext
 
 
 def judged(folder: Folder, directory: Path) -> Judgement:
     """Return what follows from a folder."""
+    return judge_dumps(write_and_read(folder, directory), folder.name, SourceContext("/"))
+
+
+def write_and_read(folder: Folder, directory: Path) -> DumpFolder:
+    """Return the dumps of a folder, as they are read from its files."""
     write(folder, directory)
-    return judge_dumps(read_dumps(directory), folder.name, SourceContext("/"))
+    return read_dumps(directory)
 
 
 @pytest.mark.parametrize("folder", [*guilty()], ids=lambda each: each.name)
@@ -71,3 +77,25 @@ def test_sizes_that_do_not_match_are_in_the_headline(tmp_path: Path) -> None:
     assert found.summary == (
         "rank 2 passes Float[5] to all_reduce #2 (world group), ranks 0,1,3 Float[4]"
     )
+
+
+def test_the_late_rank_of_a_large_world_of_one_entry_is_named(tmp_path: Path) -> None:
+    """Each dump lists all ranks of the world, which are read and kept once."""
+    dumps = write_and_read(brief(300), tmp_path)
+    assert len({id(each.members[WORLD]) for each in dumps.recordings}) == 1
+    found = judge_dumps(dumps, "dumps", SourceContext("/")).diagnosis
+    assert found is not None
+    assert (found.culprits, found.confidence) == ((151,), "certain")
+
+
+def test_dumps_may_list_the_members_of_a_group_in_any_order(tmp_path: Path) -> None:
+    """They are one group."""
+    orders = {0: (0, 1, 2), 1: (2, 1, 0), 2: (0, 2, 1)}
+    launched = {rank: [ended("all_reduce", 1), op("all_reduce", 2)] for rank in (0, 2)}
+    dumps = {
+        rank: dump(*launched.get(rank, [ended("all_reduce", 1)]), groups={WORLD: order})
+        for rank, order in orders.items()
+    }
+    found = judged(Folder("orders", dumps), tmp_path).diagnosis
+    assert found is not None
+    assert (found.culprits, found.waiting) == ((1,), (0, 2))
