@@ -59,7 +59,10 @@ class SymbolTable:
             OSError: The file is gone.
             ValueError, struct.error, IndexError: The file is broken.
         """
-        # Another file may have the name of one that is mapped: a FIFO, which would block.
+        # Another file may have the name of one that is mapped: a FIFO, which would block. Not by
+        # `open_regular` of core.model: the program that loads this module may not have the package
+        # on its path, and would need longer to import it than to read a process. `mmap` refuses
+        # what is no regular file, so that one check is enough.
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
             return cls()
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
