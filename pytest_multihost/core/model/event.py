@@ -409,6 +409,7 @@ class Exited:
         signal: Signal number, None when it exited.
         cpu_s: User and system seconds of it and its reaped children.
         by_harness: Whether the harness had already begun to end the world.
+        full: A file system that had no space left when SIGBUS ended it, ``/dev/shm``; else empty.
     """
 
     kind: ClassVar = "exited"
@@ -417,6 +418,7 @@ class Exited:
     cpu_s: float = 0.0
     peak_rss_bytes: int = 0
     by_harness: bool = False
+    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,6 +259,8 @@ def _died(
     elif status.signal == signal.SIGABRT and (found := _LAST_WORDS.findall(last_words)):
         said = "".join(found[-1]).strip()[:_MAX_LAST_WORDS]
         summary += f": {said}"
+    if status.full:
+        summary += f"; {status.full} was full"
     is_follow_up = symptoms.is_in_log(last_words)
     outcome: RankOutcome = "collateral" if is_follow_up else "crashed"
     return RankFinding(facts, outcome, facts.exited_s, summary, last_words=said)

@@ -514,6 +514,14 @@ def test_a_rank_that_aborts_is_told_with_what_its_runtime_said(log: str, said: s
     assert finding.reason == f"rank 0: was killed by SIGABRT in the test{said}"
 
 
+@pytest.mark.parametrize(("full", "said"), [("/dev/shm", "; /dev/shm was full"), ("", "")])  # noqa: S108
+def test_a_rank_that_found_no_space_in_shared_memory_is_told_so(full: str, said: str) -> None:
+    """SIGBUS has other causes, too: nothing is said of a file system with space left."""
+    dies = ("exited", {**exited(signal=7), "full": full})
+    finding = judged([*fate(0, [dies], 1.0), *fate(1, FATES["hangs"], 1.0)], 2, "settled")
+    assert finding.reason == f"rank 0: was killed by SIGBUS in the test{said}"
+
+
 def test_the_last_words_of_one_rank_make_no_other_collateral() -> None:
     """Each log speaks for its own rank."""
     history = [*fate(0, FATES["crashes"], 2.0), *fate(1, FATES["aborts"], 1.0)]

@@ -45,6 +45,9 @@ _CHILD_S = 0.2
 
 _POLL_S = 0.003
 
+_SHARED = "/dev/shm"  # noqa: S108 - only its free space is asked for
+"""Where shared memory lies: a write to it that finds no space ends a process with SIGBUS."""
+
 Signals = list[tuple[int, int]]
 """Ranks, each with the signal to send to it."""
 
@@ -207,11 +210,13 @@ class RankProcesses:
         """Reap a rank that has ended, and return its exit event."""
         rank, pid = self._forget(pidfd)
         _, status, usage = os.wait4(pid, 0)
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         body = Exited(
             code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-            signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            signal=number,
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_rss_bytes=usage.ru_maxrss * 1024,
+            full=_SHARED if number == signal.SIGBUS and _is_full(_SHARED) else "",
         )
         return Event(time.monotonic(), rank, body)
 
@@ -242,6 +247,15 @@ class RankProcesses:
         self.selector.unregister(pidfd)
         os.close(pidfd)
         return self._alive.pop(pidfd)
+
+
+def _is_full(folder: str) -> bool:
+    """Return whether a file system has no space left; one without a bound has always some."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_blocks > 0 and found.f_bavail == 0
 
 
 def _children(pid: int) -> list[int]:
