@@ -22,7 +22,7 @@ from pytest_multihost.testing import Operation
 
 pytest.importorskip("pystack")
 
-PROGRAM = Path(__file__).parent.parent / "unit" / "frames" / "hanging_rank.py"
+PROGRAM = Path(__file__).parents[2] / "unit" / "blame" / "frames" / "hanging_rank.py"
 BUDGET_S = 15.0  # the machine may be very busy
 
 Ranks = list["subprocess.Popen[str]"]
