@@ -130,10 +130,10 @@ class Tables:
         """Return a descriptor with its kind and its peer."""
         target = self.links[pid].get(fd, "")
         found = Descriptor(fd=fd, target=target, kind="file")
-        if self.harness.is_path(target):
-            return replace(found, is_exempt=True)
         if target.startswith("socket:"):
             return self._socket(pid, found)
+        if self.harness.is_path(target):
+            return replace(found, is_exempt=True)
         if target.startswith("pipe:"):
             return self._pipe(pid, found)
         if target.startswith("anon_inode:"):
@@ -161,15 +161,29 @@ class Tables:
 
     def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
         other = self.by_endpoints.get(tcp.endpoints[::-1])
-        is_resent = tcp.is_in_flight(other) and 0 < tcp.retransmits < _DEAD_LINK
-        found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved, is_resent=is_resent)
+        kind: Kind = "tcp"
+        where: Where = "inside"
+        peer = ""
+        endpoints: tuple[Endpoint, ...] = ()
         if tcp.state == LISTEN:
-            return replace(found, kind="listen", where="unknown", peer=str(tcp.local))
-        if tcp.state == _CLOSED:
-            return replace(found, kind="idle")
-        where, holder = self._tcp_peer(tcp, other)
-        peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
-        return replace(found, kind="tcp", where=where, peer=peer, endpoints=tcp.endpoints)
+            kind, where, peer = "listen", "unknown", str(tcp.local)
+        elif tcp.state == _CLOSED:
+            kind = "idle"
+        else:
+            where, holder = self._tcp_peer(tcp, other)
+            peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
+            endpoints = tcp.endpoints
+        return Descriptor(
+            fd=found.fd,
+            target=found.target,
+            kind=kind,
+            where=where,
+            peer=peer,
+            queues=tcp.queues,
+            is_resent=0 < tcp.retransmits < _DEAD_LINK and tcp.is_in_flight(other),
+            bytes_moved=tcp.bytes_moved,
+            endpoints=endpoints,
+        )
 
     def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
         """Return where the peer of a connection is, and its description for reports."""

@@ -54,6 +54,7 @@ class ProcReader:
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
     """For each thread: its wait's key, the earliest time at which the wait can have begun, and the
     time of the thread's last snapshot."""
+    _codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         found = {pid: proc_files.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
@@ -122,6 +123,7 @@ class ProcReader:
                 locks,
                 ends=ends,
                 own=self.time.threads,
+                codes=self._codes,
             )
             with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
@@ -130,6 +132,7 @@ class ProcReader:
             processes.append(found)
         alive = {thread.tid for each in processes for thread in each.threads}
         self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
+        self._codes = {tid: code for tid, code in self._codes.items() if tid in alive}
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
 
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:

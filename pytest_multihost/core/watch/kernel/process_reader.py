@@ -45,6 +45,7 @@ class ProcessReader:
         locks: Returns the holders for each process that waits for a file lock; None if unknown.
         ends: When timed waits end, by thread: see `TimeSource.ends`.
         own: Names of threads that only serve the world's time source.
+        codes: Code and function of each thread whose stack was read, kept between snapshots.
     """
 
     pid: int
@@ -55,6 +56,7 @@ class ProcessReader:
     locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
     ends: Mapping[int, float] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
+    codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
@@ -112,9 +114,15 @@ class ProcessReader:
             wchan = (proc_files.read(f"{directory}/wchan", is_line=True) or b"").decode()
             return self._with_code(replace(found, wchan=wchan, fds=None))
         found = self._with_wait(found, call, since_s)
-        # Reading the stack costs most. It is the same if the thread is still in the same futex.
-        is_as_before = found.ends_s == NEVER and not is_new and call.name in FUTEXES
-        return found if is_as_before else self._with_code(found)
+        # Reading the stack costs most. It is the same if the thread is still in the same wait, and
+        # a thread that still waits in a futex without an end needs none.
+        if not is_new and found.ends_s == NEVER and call.name in FUTEXES:
+            return found
+        known = self.codes.pop(tid, None)
+        if not is_new and known is not None:
+            self.codes[tid] = known
+            return replace(found, code=known[0], function=known[1])
+        return self._with_code(found)
 
     def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
         fd, child = call.descriptor, call.child
@@ -199,6 +207,7 @@ class ProcessReader:
         code, function = read_stack(
             returns, lambda path, offset: symbol_table(path).name_at_offset(offset), is_leaf=is_leaf
         )
+        self.codes[thread.tid] = code, function
         return replace(thread, code=code, function=function)
 
 

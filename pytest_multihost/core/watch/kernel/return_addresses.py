@@ -92,8 +92,11 @@ class ReturnAddresses:
 
     def _find(self, stack: bytes) -> Iterator[tuple[str, int]]:
         starts, mappings = self._code
-        for word in array.array("Q", stack[: len(stack) & ~7]):
-            address = word & _ADDRESS_BITS
+        first, end = (starts[0], mappings[-1].end) if mappings else (0, 0)
+        words = array.array("Q", stack[: len(stack) & ~7])
+        # Most words are numbers, or addresses of data: few lie between the first code and the last.
+        inside = [each for word in words if first <= (each := word & _ADDRESS_BITS) < end]
+        for address in inside:
             at = bisect.bisect(starts, address) - 1
             if at < 0 or address >= mappings[at].end:
                 continue

@@ -33,6 +33,9 @@ _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts a
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
 _TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
+_IPV4_INSIDE = bytes(10) + b"\xff\xff"
+"""How an IPv6 address begins that contains one of IPv4."""
+
 _PROBE = 4
 """The timer of a sender that probes whether the receiver has room (inet_csk_diag_fill)."""
 
@@ -158,10 +161,15 @@ def sockets_in_flight(
 
     if not any(map(_is_unacknowledged, connected(0))):
         return []
-    found = [_inet(each, "") for each in connected(_WITH_INFO | _WITH_MEMORY)]
-    by_endpoints = {each.endpoints: each for each in found}
-    pairs = [(each, by_endpoints.get(each.endpoints[::-1])) for each in found]
-    moving = [(each, peer) for each, peer in pairs if each.is_in_flight(peer)]
+    messages = connected(_WITH_INFO | _WITH_MEMORY)
+    # Most sockets are idle, and a world of 64 ranks has 8,000: only the others are parsed.
+    by_ends = {_ends(each): each for each in messages}
+    moving = []
+    for each in filter(_is_unacknowledged, messages):
+        found, other = _inet(each, ""), by_ends.get(_ends(each)[::-1])
+        peer = _inet(other, "") if other is not None else None
+        if found.is_in_flight(peer):
+            moving.append((found, peer))
     wanted = inodes() if moving else ()
     return [
         each
@@ -173,6 +181,15 @@ def sockets_in_flight(
 def _is_unacknowledged(message: bytes) -> bool:
     """Return whether an entry of the TCP table shows an opening socket or unacknowledged data."""
     return message[1] in _OPENING or message[_SENT_AT : _SENT_AT + 4] != bytes(4)
+
+
+def _ends(message: bytes) -> tuple[bytes, bytes]:
+    """Return both addresses with their ports, as the kernel writes them; IPv4 also inside IPv6."""
+    if message[0] == socket.AF_INET:
+        return message[8:12] + message[4:6], message[24:28] + message[6:8]
+    first = 20 if message[8:20] == _IPV4_INSIDE else 8
+    second = 36 if message[24:36] == _IPV4_INSIDE else 24
+    return message[first:24] + message[4:6], message[second:40] + message[6:8]
 
 
 def unix_sockets(table: Table | None = None) -> list[Unix]:
@@ -269,6 +286,7 @@ def _has_room(memory: bytes) -> bool:
     return bool(2 * queued <= limit)
 
 
+@lru_cache(maxsize=1 << 15)  # a world of 64 ranks has 8,000 connections
 def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
     """Return an endpoint; IPv4 inside IPv6 becomes IPv4, because the peer may use that.
 
