@@ -9,7 +9,7 @@ connected components without an edge to another component - can have caused the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.rank_states import RankState
@@ -451,24 +451,29 @@ class WaitGraph:
     Attributes:
         edges: For each rank, the ranks that it waits for directly.
         of_ranks: For each rank, its waits.
-        back: For each rank, the ranks that wait for it directly.
+        ahead: The same graph as `edges`, with a node for each set of ranks: whoever waits for
+            the set leads to that node, which leads to its ranks. Nodes of sets are negative. Half
+            of the ranks may wait for the other half.
+        back: `ahead` in the opposite direction.
     """
 
     waits: tuple[Wait, ...]
     edges: Mapping[int, frozenset[int]]
     of_ranks: Mapping[int, Sequence[Wait]]
-    back: Mapping[int, Sequence[int]]
+    ahead: Mapping[int, Collection[int]]
+    back: Mapping[int, Collection[int]]
 
     def reached_from(self, rank: int) -> frozenset[int]:
         """Return the ranks that `rank` waits for, directly or through others."""
-        return _reached(self.edges.get(rank, ()), self.edges)
+        return _reached(self.edges.get(rank, ()), self.ahead)
 
     def sinks(self) -> tuple[frozenset[int], ...]:
         """Return the components that wait for no rank outside themselves, smallest rank first."""
         found = [
             component
-            for component in _components(self.edges)
-            if all(self.edges[each] <= component for each in component)
+            for nodes in _components(self.ahead)
+            if (component := frozenset(each for each in nodes if each >= 0))
+            if all(ahead <= component for ahead in {self.edges[each] for each in component})
         ]
         return tuple(sorted(found, key=min))
 
@@ -496,9 +501,12 @@ def graph_of(waits: Sequence[Wait], ranks: Iterable[int]) -> WaitGraph:
     edges: dict[int, frozenset[int]] = {rank: frozenset() for rank in ranks}
     for wait in waits:
         edges[wait.rank] = edges[wait.rank] | wait.missing if edges[wait.rank] else wait.missing
-    back = group_by_value((each, rank) for rank, ahead in edges.items() for each in ahead)
+    nodes = {each: -1 - number for number, each in enumerate(dict.fromkeys(edges.values()))}
+    ahead: dict[int, Collection[int]] = {rank: (nodes[each],) for rank, each in edges.items()}
+    ahead.update((node, each) for each, node in nodes.items())
+    back = group_by_value((each, node) for node, found in ahead.items() for each in found)
     of_ranks = group_by_value((wait.rank, wait) for wait in waits)
-    return WaitGraph(tuple(waits), edges, of_ranks, back)
+    return WaitGraph(tuple(waits), edges, of_ranks, ahead, back)
 
 
 def _reached(start: Iterable[int], edges: Mapping[int, Iterable[int]]) -> frozenset[int]:
@@ -510,10 +518,10 @@ def _reached(start: Iterable[int], edges: Mapping[int, Iterable[int]]) -> frozen
         if each not in found:
             found.add(each)
             ahead += edges.get(each, ())
-    return frozenset(found)
+    return frozenset(each for each in found if each >= 0)
 
 
-def _components(edges: Mapping[int, frozenset[int]]) -> Iterator[frozenset[int]]:
+def _components(edges: Mapping[int, Collection[int]]) -> Iterator[frozenset[int]]:
     """Yield the strongly connected components of a graph (Tarjan's algorithm)."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
