@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
-import re
 import struct
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -55,14 +54,10 @@ class MemoryMapping:
         return self.path.endswith(" (deleted)")
 
 
-_LINE = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) ([-a-z]+) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) ([0-9]+) *(.*)$",
-    re.MULTILINE,
-)
-
-
-def _mapping(line: tuple[bytes, ...]) -> MemoryMapping:
-    start, end, flags, offset, device, inode, path = line
+def _mapping(line: bytes) -> MemoryMapping:
+    addresses, flags, offset, device, inode, *rest = line.split(maxsplit=5)
+    start, _, end = addresses.partition(b"-")
+    path = rest[0] if rest else b""
     return MemoryMapping(
         int(start, 16),
         int(end, 16),
@@ -119,17 +114,21 @@ class Memory:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
 
     @cached_property
-    def _lines(self) -> list[tuple[bytes, ...]]:
-        """The parts of each line of its maps, by address; none if they cannot be read."""
-        return _LINE.findall(read(f"/proc/{self.pid}/maps") or b"")
+    def _lines(self) -> list[bytes]:
+        """The lines of its maps, by address; none if they cannot be read."""
+        # Of the hundreds of lines of a rank only a few are ever parsed.
+        return (read(f"/proc/{self.pid}/maps") or b"").splitlines()
 
     @cached_property
     def _starts(self) -> list[int]:
-        return [int(each[0], 16) for each in self._lines]
+        return [int(each[: each.index(b"-")], 16) for each in self._lines]
 
     def mappings(self, flag: str) -> tuple[MemoryMapping, ...]:
         """Return all mappings with a flag, by address; none if they cannot be read."""
-        return tuple(_mapping(each) for each in self._lines if flag.encode() in each[2])
+        wanted = flag.encode()
+        return tuple(
+            _mapping(each) for each in self._lines if wanted in each[: each.index(b" ") + 5]
+        )
 
     def mapping(self, address: int) -> MemoryMapping | None:
         """Return the mapping in which `address` lies."""

@@ -32,7 +32,12 @@ _TIMEOUT_S = 1.0
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
-_TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
+_INET, _PORTS = struct.Struct("=BBBB4x16s16s16xIIII"), struct.Struct(">HH")
+"""struct inet_diag_msg of linux/inet_diag.h: family, state, timer, retransmissions, both addresses,
+both queues, user and inode; and its two ports, which stand behind the retransmissions."""
+
+_SENT_AT = 60
+_ONE, _TWO = struct.Struct("=I"), struct.Struct("=QQ")
 _IPV4_INSIDE = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that contains one of IPv4."""
 
@@ -240,29 +245,25 @@ def _dump(request: bytes, table: Table | None, kind: int = _SOCK_DIAG_BY_FAMILY)
 
 
 def _inet(message: bytes, space: str) -> Inet:
-    family, state = message[0], message[1]
-    local_port, remote_port = struct.unpack_from(">HH", message, 4)
-    size = 4 if family == socket.AF_INET else 16
-    local = _endpoint(message[8 : 8 + size], local_port, space)
-    remote = _endpoint(message[24 : 24 + size], remote_port, space)
-    _, receive, send, _, inode = struct.unpack_from("=IIIII", message, 52)
-    queues = (0, 0) if state == LISTEN else (receive, send)
-    attributes = netlink_attributes(message[72:])
+    found = _INET.unpack_from(message)
+    family, state, timer, retransmits, local, remote, receive, send, _, inode = found
+    ports, size = _PORTS.unpack_from(message, 4), 4 if family == socket.AF_INET else 16
+    attributes = netlink_attributes(message[_INET.size :])
     info, memory = attributes.get(_TCP_INFO, b""), attributes.get(_MEMORY, b"")
     is_known = len(info) >= _BYTES_AT + 16
-    acknowledged, received = struct.unpack_from("=QQ", info, _BYTES_AT) if is_known else (0, 0)
+    acknowledged, received = _TWO.unpack_from(info, _BYTES_AT) if is_known else (0, 0)
     return Inet(
         inode,
         state,
-        (local, remote),
-        queues,
+        (_endpoint(local[:size], ports[0], space), _endpoint(remote[:size], ports[1], space)),
+        (0, 0) if state == LISTEN else (receive, send),
         acknowledged + received,
         space,
-        asks_for_room=message[_TIMER_AT] == _PROBE,
-        retransmits=message[_RETRANSMITS_AT],
-        sent=_sent(info),
-        received=received,
-        has_room=_has_room(memory),
+        timer == _PROBE,
+        retransmits,
+        _sent(info),
+        received,
+        _has_room(memory),
     )
 
 
@@ -270,8 +271,8 @@ def _sent(info: bytes) -> int | None:
     """Return the number of bytes that a process has written, each counted once."""
     if len(info) < _SENT_BYTES_AT + 16:  # before Linux 4.19
         return None
-    (not_sent,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
-    sent, again = struct.unpack_from("=QQ", info, _SENT_BYTES_AT)
+    (not_sent,) = _ONE.unpack_from(info, _NOT_SENT_AT)
+    sent, again = _TWO.unpack_from(info, _SENT_BYTES_AT)
     return int(sent - again + not_sent)
 
 
@@ -282,7 +283,7 @@ def _has_room(memory: bytes) -> bool:
     """
     if len(memory) < _QUEUED_AT + 4:
         return False
-    limit, queued = (struct.unpack_from("=I", memory, at)[0] for at in (_LIMIT_AT, _QUEUED_AT))
+    (limit,), (queued,) = _ONE.unpack_from(memory, _LIMIT_AT), _ONE.unpack_from(memory, _QUEUED_AT)
     return bool(2 * queued <= limit)
 
 
