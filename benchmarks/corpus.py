@@ -214,7 +214,7 @@ def find_programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, A
     """
     with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
         path = Path(scratch, "expectations")
-        ended = _pytest(["--collect-only", "-q"], {EXPECTATIONS: str(path)})
+        ended = run_pytest(["--collect-only", "-q"], {EXPECTATIONS: str(path)})
         if ended.returncode != 0:
             print(ended.stdout)
             message = "the corpus could not be collected"
@@ -249,7 +249,7 @@ def _run(expectations: Batch, how: Sequence[str], keep: Path | None) -> list[Sco
     In their own run of pytest: what it imports, and what goes wrong in it, is its own affair.
     """
     with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
-        ended = _pytest(["-v", *expectations, "--multihost-artifacts", scratch, *how])
+        ended = run_pytest(["-v", *expectations, "--multihost-artifacts", scratch, *how])
         verdicts = Path(scratch, "verdicts.jsonl")
         lines = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
         found = {verdict["nodeid"]: verdict for verdict in map(json.loads, lines)}
@@ -266,9 +266,10 @@ def _run(expectations: Batch, how: Sequence[str], keep: Path | None) -> list[Sco
     return scores
 
 
-def _pytest(
+def run_pytest(
     arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run programs of the corpus, without other plugins."""
     command = [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "-p", "no:timeout"]
     variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(environment or {})}
     for name in ("CI", "PYTEST_ADDOPTS"):

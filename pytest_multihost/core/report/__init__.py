@@ -22,6 +22,7 @@ from pytest_multihost.core.report.artifacts import (
     build_verdict,
     last_attempts,
     new_run_id,
+    rejudge,
     write_attempt,
     write_facts,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "last_attempts",
     "new_run_id",
     "read_log",
+    "rejudge",
     "without_lines",
     "write_attempt",
     "write_facts",

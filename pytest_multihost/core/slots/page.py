@@ -539,7 +539,8 @@ def texts_of(data: bytes) -> Mapping[int, str]:
 
 def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
     """Yield each used record, read until two reads agree: its rank may be writing it."""
-    for at in range(RECORDS_AT, SINK_AT, STRIDE):
+    size = written_size(memoryview(again)[RECORDS_AT:SINK_AT])
+    for at in range(RECORDS_AT, RECORDS_AT + size, STRIDE):
         one, two = data[at : at + STRIDE], again[at : at + STRIDE]
         for _ in range(20):  # then a record that still changes is taken as it is
             if one == two:
@@ -548,6 +549,15 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
                 one, two = two, os.pread(file.fileno(), STRIDE, at)
         if (record := RECORD.unpack(two))[0]:
             yield record
+
+
+def written_size(records: bytes | memoryview) -> int:
+    """Return the size of the records up to the last one that is used: a small part of a page."""
+    whole = memoryview(records)[: len(records) // STRIDE * STRIDE]
+    began = whole.cast("Q")[::WORDS].tolist()
+    while began and not began[-1]:
+        began.pop()
+    return len(began) * STRIDE
 
 
 @lru_cache(maxsize=GROUPS)  # thousands of records name the same few groups

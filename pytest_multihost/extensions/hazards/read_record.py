@@ -17,12 +17,12 @@ from pytest_multihost.core.slots.page import (
     RECORDS,
     RECORDS_AT,
     SINK_AT,
-    STRIDE,
     Record,
     archive_path,
     operation_of,
     read_page,
     texts_of,
+    written_size,
 )
 from pytest_multihost.extensions.hazards.model import Launch, RankRecord
 
@@ -80,10 +80,7 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
 
 
 def _used(data: bytes) -> Iterator[Record]:
-    # Most of a page has never been written, and unpacking it would be most of the time.
-    written = len(data.rstrip(b"\0"))
-    whole = data[: min(-(-written // STRIDE), len(data) // STRIDE) * STRIDE]
-    return (record for record in RECORD.iter_unpack(whole) if record[0])
+    return (record for record in RECORD.iter_unpack(data[: written_size(data)]) if record[0])
 
 
 def _launch(rank: int, record: Record, texts: Mapping[int, str]) -> Launch:

@@ -247,6 +247,7 @@ def _clone(server: _Server, control: int, controller: int) -> None:
     not load and prepare anything again.
     """
     connection, parent = socket.socket(fileno=control), os.getpid()
+    _prepare_forks(server, _FEW_FORKS + 1)  # a clone is made for many worlds
     if (pid := os.fork()) == 0:
         try:
             die_with_parent(parent)  # until it serves
@@ -310,10 +311,7 @@ def _fork_ranks(
         RankSpec(world=request.spec, rank=rank, ports=ports, **directories)
         for rank in request.ranks
     ]
-    server.forks += len(specs)
-    if server.forks > _FEW_FORKS and not server.has_huge_pages:
-        server.has_huge_pages = True
-        use_huge_pages()
+    _prepare_forks(server, len(specs))
     parent = os.getpid()
     pids: list[int] = []
     try:
@@ -327,6 +325,14 @@ def _fork_ranks(
             server.ranks.add(rank, pid, Path(directories["directory"]))
         server.logs.watch(Path(each.directory, f"rank-{each.rank}.log") for each in specs)
     return pids
+
+
+def _prepare_forks(server: _Server, count: int) -> None:
+    """Make forks cheap, before the first of so many that it is worth it."""
+    server.forks += count
+    if server.forks > _FEW_FORKS and not server.has_huge_pages:
+        server.has_huge_pages = True
+        use_huge_pages()
 
 
 def _become_rank(

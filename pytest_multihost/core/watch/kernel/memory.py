@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from pytest_multihost.core.watch.kernel.proc_files import read
 
@@ -69,6 +69,23 @@ def _mapping(line: bytes) -> MemoryMapping:
     )
 
 
+# Two snapshots of a world find the same maps, and of hundreds of lines only a few are ever parsed.
+_KEPT_MAPS = 128
+
+
+@lru_cache(maxsize=_KEPT_MAPS)
+def _lines(maps: bytes) -> tuple[list[int], list[bytes]]:
+    """Return the lines of maps, by address, with the address at which each begins."""
+    lines = maps.splitlines()
+    return [int(each[: each.index(b"-")], 16) for each in lines], lines
+
+
+@lru_cache(maxsize=_KEPT_MAPS)
+def _with_flag(maps: bytes, flag: bytes) -> tuple[MemoryMapping, ...]:
+    lines = _lines(maps)[1]
+    return tuple(_mapping(each) for each in lines if flag in each[: each.index(b" ") + 5])
+
+
 @dataclass
 class Memory:
     """The memory of one process during one snapshot."""
@@ -114,26 +131,19 @@ class Memory:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
 
     @cached_property
-    def _lines(self) -> list[bytes]:
-        """The lines of its maps, by address; none if they cannot be read."""
-        # Of the hundreds of lines of a rank only a few are ever parsed.
-        return (read(f"/proc/{self.pid}/maps") or b"").splitlines()
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return [int(each[: each.index(b"-")], 16) for each in self._lines]
+    def _maps(self) -> bytes:
+        """The text of its maps; empty if they cannot be read."""
+        return read(f"/proc/{self.pid}/maps") or b""
 
     def mappings(self, flag: str) -> tuple[MemoryMapping, ...]:
         """Return all mappings with a flag, by address; none if they cannot be read."""
-        wanted = flag.encode()
-        return tuple(
-            _mapping(each) for each in self._lines if wanted in each[: each.index(b" ") + 5]
-        )
+        return _with_flag(self._maps, flag.encode())
 
     def mapping(self, address: int) -> MemoryMapping | None:
         """Return the mapping in which `address` lies."""
-        at = bisect.bisect(self._starts, address) - 1
-        found = _mapping(self._lines[at]) if at >= 0 else None
+        starts, lines = _lines(self._maps)
+        at = bisect.bisect(starts, address) - 1
+        found = _mapping(lines[at]) if at >= 0 else None
         return found if found and address < found.end else None
 
     def file_of_data(self, address: int) -> str:

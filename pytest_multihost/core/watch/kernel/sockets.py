@@ -31,6 +31,7 @@ _TIMEOUT_S = 1.0
 
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
+_HELD = 0xFFFFFFFF & ~(1 << 6)  # not TIME_WAIT
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
 _INET, _PORTS = struct.Struct("=BBBB4x16s16s16xIIII"), struct.Struct(">HH")
 """struct inet_diag_msg of linux/inet_diag.h: family, state, timer, retransmissions, both addresses,
@@ -129,7 +130,9 @@ class Unix:
 
 
 def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
-    """Return all sockets of a protocol in one network namespace.
+    """Return the sockets of a protocol in one network namespace, except those in TIME_WAIT.
+
+    Both ends of such a socket were closed, and a machine that has run worlds has thousands of them.
 
     Args:
         protocol: The protocol's number.
@@ -140,7 +143,7 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, 0xFFFFFFFF)
+        request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, _HELD)
         found += [_inet(message, space) for message in _dump(request, table)]
     return found
 
