@@ -69,7 +69,7 @@ from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
-_FEW_FORKS = 16
+_FEW_FORKS = 32
 """Forks that cost less than moving the memory into huge pages, which then makes them cheap."""
 
 _GONE_S = 5.0
