@@ -102,12 +102,11 @@ def attribute(kind: int, content: bytes) -> bytes:
 def netlink_attributes(data: bytes) -> dict[int, bytes]:
     """Return the content of each attribute by its type."""
     found: dict[int, bytes] = {}
-    at, last = 0, len(data) - _ATTRIBUTE.size
-    unpack = _ATTRIBUTE.unpack_from
-    while at <= last:
-        size, kind = unpack(data, at)
+    at = 0
+    while at + _ATTRIBUTE.size <= len(data):
+        size, kind = _ATTRIBUTE.unpack_from(data, at)
         found[kind] = data[at + _ATTRIBUTE.size : at + size]
-        at += (size + 3) & ~3 or _ATTRIBUTE.size
+        at += max(_aligned(size), _ATTRIBUTE.size)
     return found
 
 

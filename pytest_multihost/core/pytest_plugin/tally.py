@@ -76,7 +76,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
 
         folder = artifacts_directory(config, tally.settings) / tally.run_id
         # `multihost open` writes the page of a run that has nothing to show but passed tests.
-        if next(folder.glob("*/*.html"), None) is not None:
+        if any(folder.glob("*/*.html")):
             _write_index(tally, folder, config.hook)
     is_required = bool(config.getini("multihost_require"))
     message = _missing(

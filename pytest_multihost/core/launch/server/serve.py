@@ -87,7 +87,6 @@ class _Server:
         parts: The parts of the world's services in this process, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
         forks: How many ranks it has forked.
-        has_huge_pages: Whether its memory has been moved into huge pages.
         has_quit: Whether the controller has asked the server to end.
     """
 
@@ -101,7 +100,6 @@ class _Server:
     parts: dict[str, ServerPart] = field(default_factory=dict)
     clones: dict[int, int] = field(default_factory=dict)
     forks: int = 0
-    has_huge_pages: bool = False
     has_quit: bool = False
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
@@ -329,9 +327,8 @@ def _fork_ranks(
 
 def _prepare_forks(server: _Server, count: int) -> None:
     """Make forks cheap, before the first of so many that it is worth it."""
-    server.forks += count
-    if server.forks > _FEW_FORKS and not server.has_huge_pages:
-        server.has_huge_pages = True
+    before, server.forks = server.forks, server.forks + count
+    if before <= _FEW_FORKS < server.forks:
         use_huge_pages()
 
 

@@ -118,9 +118,9 @@ class ProcessReader:
         # a thread that still waits in a futex without an end needs none.
         if not is_new and found.ends_s == NEVER and call.name in FUTEXES:
             return found
-        known = self.codes.pop(tid, None)
-        if not is_new and known is not None:
-            self.codes[tid] = known
+        if is_new:
+            self.codes.pop(tid, None)
+        elif (known := self.codes.get(tid)) is not None:
             return replace(found, code=known[0], function=known[1])
         return self._with_code(found)
 

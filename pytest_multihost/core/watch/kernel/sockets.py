@@ -32,12 +32,12 @@ _TIMEOUT_S = 1.0
 _SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _HELD = 0xFFFFFFFF & ~(1 << 6)  # not TIME_WAIT
-_CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
+_CONNECTED = _HELD & ~(1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
 _INET, _PORTS = struct.Struct("=BBBB4x16s16s16xIIII"), struct.Struct(">HH")
 """struct inet_diag_msg of linux/inet_diag.h: family, state, timer, retransmissions, both addresses,
 both queues, user and inode; and its two ports, which stand behind the retransmissions."""
 
-_SENT_AT = 60
+_SENT_AT = 60  # in struct inet_diag_msg: the bytes that are not acknowledged
 _ONE, _TWO = struct.Struct("=I"), struct.Struct("=QQ")
 _IPV4_INSIDE = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that contains one of IPv4."""
