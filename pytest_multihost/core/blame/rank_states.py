@@ -66,7 +66,7 @@ class RankState:
         known: All of its operations that were recorded or observed, including the pending ones.
         entered: For each group the sequence of the last collective that it entered.
         is_restless: Whether its main thread kept running, even if only between short waits.
-        polls: Whether its main thread only slept again and again, as if it polls for something.
+        polls: Whether its main thread slept again and again, as if it polls for something.
         is_killed: Whether it died of its own `kill` fault, which the others are to survive.
         is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
@@ -138,7 +138,7 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
             entered=entered,
             is_restless=result.ending in _DEADLINES and _is_restless(last_seen.get(rank)),
-            polls=its.label == "SLEEPING" and _is_restless(last_seen.get(rank)),
+            polls=_mostly_sleeps(rank, result) and _is_restless(last_seen.get(rank)),
             is_killed=is_killed,
             is_lost=each.has_given_up,
             broke=left_by_own_error(last, symptoms),
@@ -180,6 +180,15 @@ def _died_s(finding: RankFinding) -> float | None:
     if finding.facts.is_killed_as_planned:
         return finding.facts.exited_s
     return finding.at_s
+
+
+def _mostly_sleeps(rank: int, result: WorldResult) -> bool:
+    """Return whether a rank slept in at least half of the last snapshots.
+
+    One snapshot is not enough: it may show a rank that polls between two of its sleeps.
+    """
+    labels = [each.label for shot in result.snapshots for each in shot.ranks if each.rank == rank]
+    return 2 * labels.count("SLEEPING") >= len(labels) > 0
 
 
 def _is_restless(seen: RankSnapshot | None) -> bool:

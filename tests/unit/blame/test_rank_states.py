@@ -20,6 +20,7 @@ from pytest_multihost.testing import (
     Ending,
     GroupKey,
     KernelSnapshot,
+    Label,
     Operation,
     Operations,
     Process,
@@ -93,6 +94,33 @@ def test_a_rank_that_sleeps_once_after_its_work_is_not_restless() -> None:
 def test_a_rank_that_runs_when_the_others_give_up_is_only_late(ending: Ending) -> None:
     """It may be between two long reads: nobody has seen whether it would have come."""
     assert not ended(ending, *[RAN] * 8)
+
+
+@pytest.mark.parametrize(
+    ("labels", "polls"),
+    [
+        (["SLEEPING"] * 4, True),
+        (["SLEEPING", "RUNNING", "SLEEPING", "RUNNING"], True),
+        (["RUNNING", "SLEEPING", "RUNNING", "RUNNING"], False),
+        (["RUNNING"] * 4, False),
+        (["BLOCKED"], False),
+    ],
+)
+def test_a_restless_rank_polls_if_half_of_the_last_snapshots_show_it_asleep(
+    labels: list[Label], polls: bool
+) -> None:
+    """The last one may fall between two of its sleeps; a rank that computes is seldom asleep."""
+    shots = tuple(
+        WorldSnapshot(
+            at_s=float(number),
+            reason="end",
+            ranks=(RankSnapshot(rank=0, label=label, recent_runs=(RAN,) * 8),),
+        )
+        for number, label in enumerate(labels)
+    )
+    result = world(1, in_tests(1), ended_s=9.0, ending="overrun", snapshots=shots)
+    [state] = rank_states_of(result, judge(result, Symptoms()))
+    assert state.polls == polls
 
 
 def native(name: str) -> Operation:
