@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -112,13 +111,13 @@ def pool_threads() -> Collection[threading.Thread]:
     return frozenset(getattr(pools, "_threads_queues", ()))
 
 
-def keep_sockets_in(directory: Path) -> None:
+def keep_sockets_in(directory: str) -> None:
     """Have multiprocessing keep its sockets in `directory` instead of one that it makes in /tmp.
 
     multiprocessing removes its own directory at exit, which a killed rank never reaches.
     """
     this: Any = multiprocessing.process.current_process()
-    this._config["tempdir"] = str(directory)
+    this._config["tempdir"] = directory
 
 
 def path_globber() -> type | None:

@@ -397,11 +397,10 @@ class _WorldRun:
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
         """Open each gate when all ranks wait at it or can no longer reach it."""
         now = self.surroundings.now()
-        if all(each.ready_s is not None for each in self.facts):
+        if "go" not in self.opened and all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
-        if all(each.is_past_body for each in self.facts):
-            if "teardown" not in self.opened:
-                exchange.readmit(each.rank for each in self.facts if not each.is_finished)
+        if "teardown" not in self.opened and all(each.is_past_body for each in self.facts):
+            exchange.readmit(each.rank for each in self.facts if not each.is_finished)
             if all(each.may_end() for each in self.surroundings.services):
                 self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):

@@ -78,8 +78,12 @@ def base_temp(config: pytest.Config) -> Path:
 
 
 def set_base_temp(config: pytest.Config, directory: Path) -> None:
-    """Make `tmp_path` and related fixtures create their directories in an existing `directory`."""
-    _temp_path_factory(config)._basetemp = directory
+    """Make `tmp_path` and related fixtures make their directories in `directory`.
+
+    The first of them makes the directory itself, so a test without such fixtures has none.
+    """
+    factory = _temp_path_factory(config)
+    factory._given_basetemp, factory._basetemp = directory, None
 
 
 def _temp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:

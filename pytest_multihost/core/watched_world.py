@@ -17,7 +17,7 @@ from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
+from pytest_multihost.core.model.spec import Early, Subject, WorldSpec, sockets_directory
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
@@ -126,8 +126,7 @@ class WatchedWorld:
             for each in services:
                 each.close()
         result = result.with_events(clean_up_faults(result.history, self.scratch))
-        for sockets in self.scratch.glob("rank-*.sockets"):  # even if the rest is kept
-            shutil.rmtree(sockets, ignore_errors=True)
+        shutil.rmtree(sockets_directory(self.scratch), ignore_errors=True)  # even if it is kept
         return result
 
 

@@ -81,7 +81,7 @@ def test_a_world_that_ends_leaves_no_names(
     run = start_pytest(tmp_path, source, f"--multihost-launch={launch}", f"--basetemp={base}")
     output, _ = run.communicate(timeout=60)
     assert left_names(tmp_path, base) == [], output
-    assert list(base.glob("**/*.sockets")) == []
+    assert list(base.glob("**/sockets")) == []
     assert "left behind" not in output
 
 

@@ -170,7 +170,7 @@ class Decoder(Generic[M]):
             if self._frame is not None:
                 frame, self._frame = self._frame, None
                 self._sizes.append(_LENGTHS.size)
-                yield replace(frame, payload=part)
+                yield replace(frame, payload=part) if part else frame
             elif not self._sizes:
                 self._sizes += _LENGTHS.unpack(part)
                 if self._sizes[0] > MAX_HEADER:

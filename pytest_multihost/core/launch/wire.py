@@ -70,24 +70,26 @@ class FrameStream(Generic[M]):
         with signals_deferred():
             if self.ended is None:
                 self._outbox += encode(frame, self._authenticator)
-            self.flush()
+            self._send_buffered()
 
     def flush(self) -> None:
         """Send buffered bytes, as far as possible without blocking."""
-        if not self.has_more_to_send:
-            return
-        with signals_deferred():
-            try:
-                while self.has_more_to_send:
-                    sent = self.socket.send(self._outbox)
-                    del self._outbox[:sent]
-                    self.moved_bytes += sent
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self._outbox.clear()
-                self._read()  # frames that the other side sent before it closed
-                self.ended = self.ended or str(error)
+        if self.has_more_to_send:
+            with signals_deferred():
+                self._send_buffered()
+
+    def _send_buffered(self) -> None:
+        try:
+            while self.has_more_to_send:
+                sent = self.socket.send(self._outbox)
+                del self._outbox[:sent]
+                self.moved_bytes += sent
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._outbox.clear()
+            self._read()  # frames that the other side sent before it closed
+            self.ended = self.ended or str(error)
 
     def receive(self) -> list[Frame[M]]:
         """Return the frames that have arrived; if there are none, check `ended`."""

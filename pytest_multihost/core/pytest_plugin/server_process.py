@@ -39,7 +39,7 @@ from pytest_multihost.core.model.errors import CollectedDifferentlyError
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
 from pytest_multihost.core.pytest_private import redirect_terminal
-from pytest_multihost.core.rank import prepare_recording, thread_variables
+from pytest_multihost.core.rank import foreign_variables, prepare_recording, thread_variables
 from pytest_multihost.core.rank.agent import (
     FindItem,
     prepare_pytest,
@@ -134,8 +134,9 @@ def prepare_server(
     prepare_recording()
     prepare_pytest(config)
     re.sub(r"[\W]", "_", "")  # compiles and caches tmp_path's pattern for the name of a test
+    foreign_variables(os.environ)  # computed and cached, as is the next
     for item in items:
-        _ = item.location  # computed and cached
+        _ = item.location
     if variables:  # the user has not set them
         # N ranks, each with a pool of all cores, would compete for the machine. A library reads
         # OMP_NUM_THREADS and similar variables when it is loaded, which for a forked rank was

@@ -15,13 +15,19 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 * `recorder`: records operations.
 """
 
-from pytest_multihost.core.rank.environment import own_variables, rank_variables, thread_variables
+from pytest_multihost.core.rank.environment import (
+    foreign_variables,
+    own_variables,
+    rank_variables,
+    thread_variables,
+)
 from pytest_multihost.core.rank.recorder import operation, prepare_recording
 from pytest_multihost.core.rank.world import World, current_world
 
 __all__ = [
     "World",
     "current_world",
+    "foreign_variables",
     "operation",
     "own_variables",
     "prepare_recording",

@@ -28,12 +28,16 @@ from pytest_multihost.core.cpython_private import (
     unfinished_tasks,
 )
 from pytest_multihost.core.model.json_values import to_json
+from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.model.stack import short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.core.slots.stacks import dump_signal
 
 _MAX_DIRECTORY_BYTES = 85
+
+_BY_FAULTHANDLER: tuple[tuple[DumpKind, bool], ...] = (("threads", True), ("main", False))
+"""The dumps that faulthandler writes, and whether they are of all threads."""
 
 
 def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
@@ -44,8 +48,8 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
     Args:
         keeps_input: Whether it keeps the standard input that it has.
     """
-    files = Path(spec.directory, f"rank-{spec.rank}")
-    _redirect_output(files.with_suffix(".log"))
+    files = f"{spec.directory}/rank-{spec.rank}"  # no `Path`: it costs each rank pages
+    _redirect_output(f"{files}.log")
     if not keeps_input:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -55,7 +59,7 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
     clear_exit_handlers()
-    _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
+    _keep_sockets(spec.sockets)
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
         del os.environ[name]
@@ -67,20 +71,20 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed(random.Random(seed).getrandbits(32))
-    _arm_faulthandler(files.with_suffix(".stacks"))
+    _arm_faulthandler(files)
 
 
-def _keep_sockets(directory: Path) -> None:
+def _keep_sockets(directory: str) -> None:
     """Have multiprocessing keep its sockets in a directory that is removed with the world.
 
     Names of its sockets have 18 characters; a socket's address may have 107: see unix(7).
     """
     if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
-        directory.mkdir(exist_ok=True)
+        Path(directory).mkdir(exist_ok=True)
         keep_sockets_in(directory)
 
 
-def _redirect_output(log: Path) -> None:
+def _redirect_output(log: str) -> None:
     """Send standard output and error to the rank's log, unbuffered.
 
     One file keeps the order of both, and unbuffered output survives any end of the rank.
@@ -111,20 +115,19 @@ class _Log(io.FileIO):
             return len(data)
 
 
-def _arm_faulthandler(stacks: Path) -> None:
-    """Make faulthandler write fatal errors to the log, and stacks to files on a signal.
+def _arm_faulthandler(files: str) -> None:
+    """Make faulthandler write fatal errors to the log, and stacks to a file on a signal.
 
     faulthandler's own handler is C and async-signal-safe: it works even while a thread holds the
     GIL and never returns. The handler for asyncio tasks is Python and needs the GIL.
     """
     faulthandler.enable(file=2)
-    for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may also write there
-        file = os.open(path, flags, 0o644)  # never closed
-        number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
-        faulthandler.register(number, file=file, all_threads=is_all, chain=False)
-    dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))
-    dump_locks_on_signal(dump_signal("locks"), stacks.with_suffix(".locks"))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may also write there
+    file = os.open(f"{files}.stacks", flags, 0o644)  # never closed
+    for kind, is_all in _BY_FAULTHANDLER:
+        faulthandler.register(dump_signal(kind), file=file, all_threads=is_all, chain=False)
+    dump_tasks_on_signal(dump_signal("tasks"), f"{files}.tasks")
+    dump_locks_on_signal(dump_signal("locks"), f"{files}.locks")
 
 
 _MAX_TASKS = 50
@@ -137,7 +140,7 @@ _AWAITABLES = (
 """Code, frame and inner awaitable of coroutines and generators."""
 
 
-def dump_tasks_on_signal(number: int, file: Path) -> None:
+def dump_tasks_on_signal(number: int, file: str) -> None:
     """Write a line per unfinished asyncio task to `file` on signal `number`.
 
     The stack of a rank in an event loop shows only `select`. Before Python 3.14, which has
@@ -154,7 +157,7 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
     _write_on_signal(number, file, lines, none="no tasks")
 
 
-def dump_locks_on_signal(number: int, file: Path) -> None:
+def dump_locks_on_signal(number: int, file: str) -> None:
     """Write a line of JSON per wait for a lock or thread to `file` on signal `number`.
 
     The handler is Python code, which runs also while the main thread waits for a lock.
@@ -169,7 +172,7 @@ def dump_locks_on_signal(number: int, file: Path) -> None:
 
 
 def _write_on_signal(
-    number: int, file: Path, lines: Callable[[FrameType | None], list[str]], *, none: str
+    number: int, file: str, lines: Callable[[FrameType | None], list[str]], *, none: str
 ) -> None:
     """Append lines to `file` on signal `number`.
 

@@ -295,7 +295,7 @@ def run_test_and_exit(
         backend: The world's backend, which has been started.
     """
     link = ControllerLink(channel)
-    with sending_errors(channel, root=str(Path.cwd())):
+    with sending_errors(channel):
         item = find_item(spec.world.nodeid)
     root = str(item.config.rootpath)
 
@@ -353,9 +353,7 @@ def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:
     prepare_pytest(config)
     redirect_terminal(config, sys.stdout)
     redirect_log_file(config, sys.stderr)
-    base = Path(spec.scratch, f"rank-{spec.rank}")
-    base.mkdir(mode=0o700)
-    set_base_temp(config, base)
+    set_base_temp(config, Path(spec.scratch, f"rank-{spec.rank}"))
     # A server that replaces a dead one is forked during a run, when the controller has set up an
     # item.
     reset_setup_state(item.session)

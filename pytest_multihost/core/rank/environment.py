@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from pytest_multihost.core.launch.launcher_env import is_foreign
 from pytest_multihost.core.model.spec import MACHINE, ONE, RankSpec
@@ -31,12 +32,21 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
         inherited: The environment.
         keeps_proxies: Whether a rank may see variables of proxies.
     """
-    patterns = (_OF_PYTEST,) if keeps_proxies else (_OF_PYTEST, _PROXY)
     return [
         name
         for name in inherited
-        if is_foreign(name) or any(each.fullmatch(name) for each in patterns)
+        if _is_of_world(name) or (not keeps_proxies and _is_of_proxy(name))
     ]
+
+
+@cache  # the server has asked before it forks a rank
+def _is_of_world(name: str) -> bool:
+    return is_foreign(name) or _OF_PYTEST.fullmatch(name) is not None
+
+
+@cache
+def _is_of_proxy(name: str) -> bool:
+    return _PROXY.fullmatch(name) is not None
 
 
 def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:

@@ -66,7 +66,7 @@ def start_rank(spec: RankSpec, channel: Channel, *, keeps_input: bool = False) -
     Args:
         keeps_input: Whether it keeps the standard input that it has; else it reads nothing.
     """
-    with sending_errors(channel, root=str(Path.cwd())):
+    with sending_errors(channel):
         join_services(spec)  # first, because all times that this rank reports are the world's
         reset_after_fork(spec, keeps_input=keeps_input)
         start_recording(spec)
@@ -76,20 +76,24 @@ def start_rank(spec: RankSpec, channel: Channel, *, keeps_input: bool = False) -
 
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
     """Start the backend; if that fails, send the error and leave."""
-    with sending_errors(channel, root=str(Path.cwd())):
+    with sending_errors(channel):
         delay_start(spec, ControllerLink(channel).send)
         backend.start(spec)
 
 
 @contextlib.contextmanager
-def sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
-    """Send the controller any exception of the block, and end the rank there."""
+def sending_errors(channel: Channel, *, root: str = "") -> Iterator[None]:
+    """Send the controller any exception of the block, and end the rank there.
+
+    Args:
+        root: The directory that frames are shown relative to; by default the working directory.
+    """
     try:
         yield
     except EOFError:  # the controller is gone: there is no reader for a report
         _exit(1)
     except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
-        send_interrupted(channel, error, root=root)
+        send_interrupted(channel, error, root=root or str(Path.cwd()))
 
 
 def send_interrupted(

@@ -52,7 +52,7 @@ _MAX_NAME = 120
 T = TypeVar("T")
 _MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
-_STACKS = re.compile(r"rank-.*\.(stacks|main)")
+_STACKS = re.compile(r"rank-.*\.stacks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -555,9 +555,10 @@ def written_size(records: bytes | memoryview) -> int:
     """Return the size of the records up to the last one that is used: a small part of a page."""
     whole = memoryview(records)[: len(records) // STRIDE * STRIDE]
     began = whole.cast("Q")[::WORDS].tolist()
-    while began and not began[-1]:
-        began.pop()
-    return len(began) * STRIDE
+    count = began.index(0) if 0 in began else len(began)
+    while any(began[count:]):  # only for a moment: another thread is writing the record before
+        count += 1
+    return count * STRIDE
 
 
 @lru_cache(maxsize=GROUPS)  # thousands of records name the same few groups

@@ -155,7 +155,7 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
 
 
 _MAX_HEADLINE = 240
-_LISTED_FILES = (".log", ".stacks", ".main", ".tasks", ".locks")
+_LISTED_FILES = (".log", ".stacks", ".tasks", ".locks")
 
 
 def headline(page: PageModel) -> Sentence:

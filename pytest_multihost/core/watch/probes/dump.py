@@ -146,7 +146,7 @@ def request_dump(
 
 
 def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict[int, Path]:
-    name = "stacks" if kind in {"threads", "outside"} else kind
+    name = "stacks" if kind in {"threads", "outside", "main"} else kind
     return {rank: directory / f"rank-{rank}.{name}" for rank in ranks}
 
 
