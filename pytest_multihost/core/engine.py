@@ -65,7 +65,7 @@ from pytest_multihost.core.outcome.active_faults import (
     has_pending_actions,
 )
 from pytest_multihost.core.services.service import Action, Service, Turn
-from pytest_multihost.core.watch import NoWatch, Observations, Watchdog
+from pytest_multihost.core.watch import NoWatch, Observations, Watchdog, collection_put_off
 
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
@@ -135,7 +135,8 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = utc_text()
     try:
-        ending, reason = world_run.run()
+        with collection_put_off():
+            ending, reason = world_run.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
     except KeyboardInterrupt as error:  # while ranks were started or ended; the server ends them

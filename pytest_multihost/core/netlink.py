@@ -102,11 +102,12 @@ def attribute(kind: int, content: bytes) -> bytes:
 def netlink_attributes(data: bytes) -> dict[int, bytes]:
     """Return the content of each attribute by its type."""
     found: dict[int, bytes] = {}
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        found[kind] = data[at + _ATTRIBUTE.size : at + size]
-        at += max(_aligned(size), _ATTRIBUTE.size)
+    at, head, unpack = 0, _ATTRIBUTE.size, _ATTRIBUTE.unpack_from
+    last = len(data) - head
+    while at <= last:
+        size, kind = unpack(data, at)
+        found[kind] = data[at + head : at + size]
+        at += _aligned(max(size, head))
     return found
 
 

@@ -27,10 +27,13 @@ def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
     Args:
         snapshot: A deep snapshot of the world.
     """
-    holders = _holders(snapshot)
+    awaited_by = {
+        rank: awaited for rank, process in snapshot.ranks.items() if (awaited := _awaited(process))
+    }
+    holders = _holders(snapshot) if awaited_by else {}  # a large world has thousands of sockets
     found = {}
-    for rank, process in snapshot.ranks.items():
-        awaited = _awaited(process)
+    for rank, awaited in awaited_by.items():
+        process = snapshot.ranks[rank]
         endpoints = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
         peers = {holders.get(each) for each in endpoints} - {rank}
         known = {each for each in peers if each is not None}

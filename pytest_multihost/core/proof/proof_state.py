@@ -65,6 +65,9 @@ _ENOUGH = 0.9
 EARLY_START_S = 4.0
 """How often a deep snapshot is taken after only one shallow snapshot of a still world."""
 
+_SMALL = 16
+"""The same for how many ranks at most."""
+
 SLACK_S = 0.02
 """How much too early a wakeup may come: the event loop's timers are not exact."""
 
@@ -254,8 +257,10 @@ class ProofSearch:
             self.state = ProofState()
             return False
         # Once in a while a single shallow snapshot is enough. That saves some time, and
-        # costs a deep snapshot of a world that may only be still by chance.
-        if self.state.last is None and at_s >= self._early_start_s:
+        # costs a deep snapshot of a world that may only be still by chance. A large world needs
+        # longer to come to rest, and a deep snapshot of it takes longer than a second shallow one.
+        is_small = len(now.kernel.ranks) <= _SMALL
+        if is_small and self.state.last is None and at_s >= self._early_start_s:
             self._early_start_s = at_s + EARLY_START_S
         elif any(has_left_wait(rank, before, now) for rank in now.kernel.ranks):
             self.state = ProofState()

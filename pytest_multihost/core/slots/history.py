@@ -16,10 +16,11 @@ from pytest_multihost.core.slots.page import (
     HAVE_HISTORY,
     RING,
     RINGS,
+    entered_of,
+    groups_of,
     history_path,
     parse_group,
     read_page,
-    read_slots,
     texts_of,
 )
 
@@ -33,21 +34,27 @@ def read_histories(page: Path, *, rank: int) -> tuple[History, ...]:
     if data is None:
         return ()
     texts = texts_of(data)
-    counted = read_slots(page, rank=rank).entered
+    counted = entered_of(data, texts)
     found = {key: History(rank, key) for key in counted if key[2].kind in HAVE_HISTORY}
-    for key, entries in _rings(history_path(page), texts):
+    for key, entries in _rings(history_path(page), texts, most=groups_of(data)):
         found[key] = _history(rank, key, entries, texts)
     return tuple(found.values())
 
 
-def _rings(path: Path, texts: Mapping[int, str]) -> Iterator[tuple[GroupKey, list[Entry]]]:
-    """Yield each group with its entries, oldest first; the first is written at index 1."""
+def _rings(
+    path: Path, texts: Mapping[int, str], *, most: int
+) -> Iterator[tuple[GroupKey, list[Entry]]]:
+    """Yield each group with its entries, oldest first; the first is written at index 1.
+
+    Args:
+        most: How many groups there are.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return
     try:
-        for start in range(0, RINGS * RING, RING):
+        for start in range(0, min(RINGS, most) * RING, RING):
             if not any(os.pread(descriptor, ENTRY.size, start + ENTRY.size)):
                 continue
             ring = ENTRY.iter_unpack(os.pread(descriptor, RING, start))

@@ -107,6 +107,11 @@ TEXTS_AT = SINK_AT + STRIDE
 TEXT_BYTES = 1 << 18
 SIZE = TEXTS_AT + TEXT_BYTES
 
+_MAX_TEXT = 1000
+_FEW_TEXTS = 1 << 13
+_NO_TEXT = bytes(_MAX_TEXT + 2)
+"""So many zeros follow only the last text: each other text begins with a length above 0."""
+
 NO_RECORD = SINK_AT // 8
 """Position of an operation for which there is no room: the sink."""
 
@@ -265,7 +270,7 @@ class SlotPage:
         """Return the number of `text`; 0, that of the empty text, if there is no room."""
         if (number := self._texts.get(text)) is not None:
             return number
-        data = text.encode("utf-8", "backslashreplace")[:1000]
+        data = text.encode("utf-8", "backslashreplace")[:_MAX_TEXT]
         with self._lock:
             if text in self._texts:
                 return self._texts[text]
@@ -460,22 +465,28 @@ def read_slots(path: Path, *, rank: int) -> Operations:
     data = read_page(path)
     if data is None:
         return Operations(rank)
-    again = path.read_bytes()
+    again = read_page(path) or data
     records = list(_stable_records(data, again, path))
-    texts = texts_of(path.read_bytes())  # after the records: a text is written before its number
+    texts = texts_of(read_page(path) or again)  # last: a text is written before its number
     found = _operations(rank, records, again, texts)
     recent = tuple(each for each in found.recent if each.name != PROGRAM_START)
     return replace(found, recent=recent)
 
 
 def read_page(path: Path) -> bytes | None:
-    """Return a page's content; None if it does not exist or is incomplete."""
+    """Return a page's content, at least up to its last text; None if it is missing or incomplete.
+
+    Most of a page is room for texts, and zero.
+    """
     try:
-        data = path.read_bytes()
+        with path.open("rb", buffering=0) as file:
+            data = file.read(TEXTS_AT + _FEW_TEXTS)
+            if not data.endswith(_NO_TEXT):
+                data += file.read()
+            is_whole = os.fstat(file.fileno()).st_size >= SIZE
     except OSError:
         return None
-    is_whole = len(data) >= SIZE and HEADER.unpack_from(data)[0] == MAGIC
-    return data if is_whole else None
+    return data if is_whole and HEADER.unpack_from(data)[0] == MAGIC else None
 
 
 def shift_times(page: bytes, by_ns: int) -> bytes:
@@ -577,10 +588,24 @@ def _operations(
 ) -> Operations:
     in_order = sorted(records, key=lambda record: record[-1])
     recent = tuple(operation_of(each, texts) for each in in_order)
+    return Operations(rank, recent, entered_of(data, texts))
+
+
+def groups_of(data: bytes) -> int:
+    """Return the number of groups on a page."""
+    return sum(map(bool, memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()))
+
+
+def entered_of(data: bytes, texts: Mapping[int, str]) -> dict[GroupKey, int]:
+    """Return the sequence of the last collective that the rank of a page has entered in each group.
+
+    Args:
+        data: The page's content.
+        texts: The page's texts.
+    """
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
     used = filter(None, counts)  # few
-    entered = {parse_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
-    return Operations(rank, recent, entered)
+    return {parse_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
 
 
 def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:

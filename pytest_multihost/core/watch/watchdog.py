@@ -41,6 +41,7 @@ from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.observer import WorldObserver, with_gates
 from pytest_multihost.core.watch.polled_locks import with_polled_locks
 from pytest_multihost.core.watch.probes import (
+    FlightRequests,
     NativeReader,
     needs_native_frames,
     probe_partings,
@@ -335,8 +336,9 @@ class Watchdog:
         """Take the last snapshots before the ranks are ended; return all observations."""
         kernel = self._deep(facts)
         last = self._take(now, facts, "end")
+        flight = FlightRequests.send(self.observer.scratch, self._can_answer(facts))
         self._add_deep(kernel)
-        self._probe(now, facts, kernel)
+        self._probe(now, facts, kernel, flight)
         operations = self.observer.recorded_operations()
         self._snapshots[-1] = with_polled_locks(
             self._snapshots[-1],
@@ -350,9 +352,7 @@ class Watchdog:
             then, at_failure = self._at_failure
             unmoved = unmoved_ranks(then.kernel, last.kernel)
             snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
-        partings = probe_partings(
-            self.observer.scratch, self.observer.size, self._can_answer(facts)
-        )
+        partings = probe_partings(self.observer.scratch, self.observer.size, flight)
         return Observations(
             snapshots,
             operations,
@@ -410,16 +410,20 @@ class Watchdog:
         ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
         self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
 
-    def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
+    def _probe(
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        kernel: KernelSnapshot,
+        flight: FlightRequests,
+    ) -> None:
         """Add information that only the ranks or a debugger can give to the last snapshot kept."""
-        alive = [each.rank for each in facts if not each.is_gone]
         last = self._snapshots[-1]
         ranks, unobserved = probe_unclear_ranks(
             last.ranks,
             kernel,
             pids=self._readable(facts),
-            alive=alive,
-            scratch=self.observer.scratch,
+            flight=flight,
             may_run_jax=self.may_run_jax,
             at_s=now,
             reader=self._native,
@@ -430,10 +434,9 @@ class Watchdog:
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
-        """Return the ranks in which the plugin's own threads can run."""
-        seen = self._snapshots[-1].ranks
-        deaf = {each.rank for each in seen if each.label == "STOPPED" or each.holds_gil}
-        return [each.rank for each in facts if not each.is_gone and each.rank not in deaf]
+        """Return the ranks in which the plugin's own threads can run, unless one holds the GIL."""
+        stopped = {each.rank for each in self._snapshots[-1].ranks if each.label == "STOPPED"}
+        return [each.rank for each in facts if not each.is_gone and each.rank not in stopped]
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
         before, was_progress_s = self._last, self._progress_s

@@ -129,9 +129,12 @@ class Tables:
     def describe(self, pid: int, fd: int) -> Descriptor:
         """Return a descriptor with its kind and its peer."""
         target = self.links[pid].get(fd, "")
-        found = Descriptor(fd=fd, target=target, kind="file")
         if target.startswith("socket:"):
-            return self._socket(pid, found)
+            inode = int(target[8:-1])
+            if (tcp := self.tcp.get(inode)) is not None:  # most descriptors of large worlds
+                return self._tcp(fd, target, tcp)
+            return self._socket(pid, Descriptor(fd=fd, target=target, kind="file"), inode)
+        found = Descriptor(fd=fd, target=target, kind="file")
         if self.harness.is_path(target):
             return replace(found, is_exempt=True)
         if target.startswith("pipe:"):
@@ -140,10 +143,7 @@ class Tables:
             return self._anonymous(pid, found)
         return replace(found, kind=_kind_of_file(f"/proc/{pid}/fd/{fd}", target))
 
-    def _socket(self, pid: int, found: Descriptor) -> Descriptor:
-        inode = int(found.target[8:-1])
-        if inode in self.tcp:
-            return self._tcp(found, self.tcp[inode])
+    def _socket(self, pid: int, found: Descriptor, inode: int) -> Descriptor:
         if inode in self.unix:
             return self._unix(found, self.unix[inode])
         if inode in self.udp:
@@ -159,7 +159,7 @@ class Tables:
         kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
         return replace(found, kind=kind, where="unknown", peer=name)
 
-    def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
+    def _tcp(self, fd: int, target: str, tcp: Inet) -> Descriptor:
         other = self.by_endpoints.get(tcp.endpoints[::-1])
         kind: Kind = "tcp"
         where: Where = "inside"
@@ -174,8 +174,8 @@ class Tables:
             peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
             endpoints = tcp.endpoints
         return Descriptor(
-            fd=found.fd,
-            target=found.target,
+            fd=fd,
+            target=target,
             kind=kind,
             where=where,
             peer=peer,

@@ -54,6 +54,7 @@ class MemoryMapping:
         return self.path.endswith(" (deleted)")
 
 
+@lru_cache(maxsize=1 << 12)  # processes forked from one have their libraries at equal addresses
 def _mapping(line: bytes) -> MemoryMapping:
     addresses, flags, offset, device, inode, *rest = line.split(maxsplit=5)
     start, _, end = addresses.partition(b"-")

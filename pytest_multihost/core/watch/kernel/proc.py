@@ -12,20 +12,28 @@ marked unknown, never skipped.
 from __future__ import annotations
 
 import functools
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
+from pytest_multihost.core.watch.collection import collection_put_off
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses, find_family
 from pytest_multihost.core.watch.kernel.process_reader import ProcessReader
+from pytest_multihost.core.watch.kernel.return_addresses import CodePlace
 from pytest_multihost.core.watch.kernel.time_source import MACHINE_TIME, TimeSource
 
 _TICK_S = 0.02
+
+_TURN_S = 0.002
+"""Longer than a turn of a thread that polls."""
+
+_FEW = 8
+"""How many threads that run are read once more at most."""
 
 
 class KernelReader(Protocol):
@@ -36,22 +44,6 @@ class KernelReader(Protocol):
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Put off the collection of garbage.
-
-    A snapshot of 64 ranks makes 50,000 objects, of which none is garbage. Each collection that they
-    trigger looks at all objects of the program, which has imported torch.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @dataclass(slots=True)
@@ -72,6 +64,7 @@ class ProcReader:
     """For each thread: its wait's key, the earliest time at which the wait can have begun, and the
     time of the thread's last snapshot."""
     _codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    _calls: dict[CodePlace, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         found = {pid: proc_files.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
@@ -97,7 +90,7 @@ class ProcReader:
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
-        with _no_collection():
+        with collection_put_off():
             return self._deep_snapshot()
 
     def _deep_snapshot(self) -> KernelSnapshot:
@@ -130,12 +123,9 @@ class ProcReader:
         tables = Tables(links, names, called, harness)
         # Read only if a thread waits for a lock: reading /proc/locks waits 5 ms for all processors.
         locks = functools.cache(proc_files.holders_by_waiter)
-        processes = []
-        for pid, (rank, is_rank) in family.items():
-            if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
-                processes.append(Process(pid=pid, rank=rank))
-                continue
-            reader = ProcessReader(
+
+        def reader_of(pid: int) -> ProcessReader:
+            return ProcessReader(
                 pid,
                 at_s,
                 self._since,
@@ -145,12 +135,21 @@ class ProcReader:
                 ends=ends,
                 own=self.time.threads,
                 codes=self._codes,
+                calls=self._calls,
             )
+
+        processes = []
+        for pid, (rank, is_rank) in family.items():
+            if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
+                processes.append(Process(pid=pid, rank=rank))
+                continue
+            reader = reader_of(pid)
             with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
             if pid in unread:
                 found = replace(found, unread=(*found.unread, "descriptors"))
             processes.append(found)
+        processes = _once_more(processes, reader_of)
         alive = {thread.tid for each in processes for thread in each.threads}
         self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
         self._codes = {tid: code for tid, code in self._codes.items() if tid in alive}
@@ -172,3 +171,33 @@ class ProcReader:
         since_s = max(since_s, last_seen_s) if is_new else last_since_s
         self._waits[thread.tid] = key, since_s, at_s
         return since_s, is_new
+
+
+def _once_more(
+    processes: Sequence[Process], reader_of: Callable[[int], ProcessReader]
+) -> list[Process]:
+    """Return the processes, with the few threads that were running read once more.
+
+    A thread of a runtime that polls every 10 ms runs for some microseconds each time. Of the
+    hundreds in a large world one often runs as it is read, and delays a proof by a whole look. The
+    order of reading is arbitrary, so it may as well be read last.
+    """
+    running = [each for process in processes for each in process.threads if _is_running(each)]
+    if not 0 < len(running) <= _FEW:
+        return list(processes)
+    time.sleep(_TURN_S)
+    return [
+        _with_threads_read(each, reader_of) if any(map(_is_running, each.threads)) else each
+        for each in processes
+    ]
+
+
+def _with_threads_read(process: Process, reader_of: Callable[[int], ProcessReader]) -> Process:
+    reader = reader_of(process.pid)
+    with closing(reader.memory):
+        found = [reader.thread(each.tid) if _is_running(each) else each for each in process.threads]
+    return replace(process, threads=tuple(filter(None, found)))
+
+
+def _is_running(thread: Thread) -> bool:
+    return thread.state == "R" or thread.call == "running"

@@ -27,7 +27,7 @@ from pytest_multihost.core.watch.kernel.foreign_processes import with_eventfd_ho
 from pytest_multihost.core.watch.kernel.futexes import waits_for_gil, who_wakes
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.memory import Memory
-from pytest_multihost.core.watch.kernel.return_addresses import ReturnAddresses
+from pytest_multihost.core.watch.kernel.return_addresses import CodePlace, ReturnAddresses
 
 _PIDFD_GETFD = 438
 
@@ -46,6 +46,7 @@ class ProcessReader:
         ends: When timed waits end, by thread: see `TimeSource.ends`.
         own: Names of threads that only serve the world's time source.
         codes: Code and function of each thread whose stack was read, kept between snapshots.
+        calls: See `ReturnAddresses`; kept likewise.
     """
 
     pid: int
@@ -57,12 +58,13 @@ class ProcessReader:
     ends: Mapping[int, float] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
     codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    calls: dict[CodePlace, bool] = field(default_factory=dict)
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.pid)
-        self.returns = ReturnAddresses(self.memory)
+        self.returns = ReturnAddresses(self.memory, self.calls)
 
     def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:
         """Return the process with its threads, descriptors and signals."""

@@ -57,12 +57,22 @@ _MAX_STACK = 1 << 19
 _MACHINE = os.uname().machine
 
 
+CodePlace = tuple[int, str, int]
+"""Inode and device of a file, and an offset in it."""
+
+
 @dataclass
 class ReturnAddresses:
-    """Finds return addresses in the memory of one process."""
+    """Finds return addresses in the memory of one process.
+
+    Attributes:
+        calls: Whether a call stands before a place in a file of code, by inode, device and offset.
+            Processes of one world share it, because they run the same libraries.
+    """
 
     memory: Memory
-    _is_behind_call: dict[int, bool] = field(default_factory=dict, repr=False)
+    calls: dict[CodePlace, bool] = field(default_factory=dict, repr=False)
+    _unnamed: dict[int, bool] = field(default_factory=dict, repr=False)
 
     def of_stack(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
         """Return the return addresses of the stack at `pointer`, innermost first.
@@ -100,17 +110,28 @@ class ReturnAddresses:
             at = bisect.bisect(starts, address) - 1
             if at < 0 or address >= mappings[at].end:
                 continue
-            if address not in self._is_behind_call:
-                before = self.memory.read(address - BYTES, BYTES)
-                # Unreadable code may be a call.
-                self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
-            if self._is_behind_call[address]:
+            if self._is_behind_call(address, mappings[at]):
                 path, offset = mappings[at].path, address - mappings[at].start
                 is_file = path.startswith("/")  # else [vdso], or nothing
                 yield (
                     f"{self._root}{path}" if is_file else path,
                     offset + mappings[at].offset,
                 )
+
+    def _is_behind_call(self, address: int, code: MemoryMapping) -> bool:
+        place = (code.inode, code.device, address - code.start + code.offset)
+        # Code that the process has made itself, or may change, is its own.
+        is_shared = code.inode > 0 and "w" not in code.flags
+        found = self.calls.get(place) if is_shared else self._unnamed.get(address)
+        if found is None:
+            before = self.memory.read(address - BYTES, BYTES)
+            # Unreadable code may be a call.
+            found = before is None or is_call(before, _MACHINE)
+            if is_shared and before is not None:
+                self.calls[place] = found
+            else:
+                self._unnamed[address] = found
+        return found
 
     @cached_property
     def _root(self) -> str:

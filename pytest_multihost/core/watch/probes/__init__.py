@@ -4,6 +4,7 @@
 * `thread_ids`: translates the ids of threads that a process in a container sees.
 * `deep_probe`: probes ranks whose records do not show which ranks they wait for.
 * `native_frames`: native stacks, read by the program `native_reader`.
+* `flight_requests`: asks the ranks for the content of torch's flight recorder.
 * `partings`: the points where ranks entered different operations.
 """
 
@@ -13,6 +14,7 @@ from pytest_multihost.core.watch.probes.deep_probe import (
     with_probe_results,
 )
 from pytest_multihost.core.watch.probes.dump import dump_stacks, request_dump
+from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
 from pytest_multihost.core.watch.probes.native_frames import NativeReader, native_threads
 from pytest_multihost.core.watch.probes.partings import probe_partings
 from pytest_multihost.core.watch.probes.py_spy import (
@@ -24,6 +26,7 @@ from pytest_multihost.core.watch.probes.py_spy import (
 from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
 
 __all__ = [
+    "FlightRequests",
     "NativeReader",
     "PySpySampler",
     "SpiedThread",

@@ -7,11 +7,9 @@ skipped.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
@@ -19,7 +17,7 @@ from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
-from pytest_multihost.core.slots import FlightMailbox
+from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
 from pytest_multihost.core.watch.probes.native_frames import (
     NativeReader,
     NativeStacks,
@@ -27,14 +25,9 @@ from pytest_multihost.core.watch.probes.native_frames import (
 )
 from pytest_multihost.core.watch.probes.py_spy import gil_holders
 
-FLIGHT_S = 0.2
-"""How long a rank may take to answer; it needs a few milliseconds."""
-
 _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
 """Labels of main threads that may hold the GIL. They wait, and should have released it first, or
 compute, and must release it at intervals; the stacks show which."""
-
-POLL_S = 0.002
 
 
 def probe_unclear_ranks(
@@ -42,8 +35,7 @@ def probe_unclear_ranks(
     kernel: KernelSnapshot,
     *,
     pids: Mapping[int, int],
-    alive: Sequence[int],
-    scratch: Path,
+    flight: FlightRequests,
     may_run_jax: bool,
     at_s: float,
     reader: NativeReader | None = None,
@@ -54,14 +46,14 @@ def probe_unclear_ranks(
         ranks: All ranks, as shallow and deep snapshots show them.
         kernel: The last deep snapshot.
         pids: Process ids of the ranks that may be read.
-        alive: Ranks that may answer requests.
+        flight: The requests to the ranks that may answer.
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
     """
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
-    ranks = _with_flight(ranks, scratch, alive)
+    ranks = _with_flight(ranks, flight.operations())
     unclear = [seen for seen in ranks if seen.rank in pids and _is_unclear(seen)]
     asked = {
         seen.rank: pids[seen.rank]
@@ -121,19 +113,9 @@ def _is_unclear(seen: RankSnapshot) -> bool:
 
 
 def _with_flight(
-    ranks: Sequence[RankSnapshot], scratch: Path, asked: Sequence[int]
+    ranks: Sequence[RankSnapshot], found: Mapping[int, Operations]
 ) -> tuple[RankSnapshot, ...]:
-    """Add operations of `asked` ranks that only torch's flight recorders have."""
-    since_s = time.monotonic()
-    mailboxes = [FlightMailbox(scratch, rank) for rank in asked]
-    waiting = [each for each in mailboxes if each.ask()]
-    deadline_s = since_s + FLIGHT_S
-    found: dict[int, Operations] = {}
-    while waiting and time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
-        answers = {each.rank: each.read(since_s=since_s) for each in waiting}
-        found |= {rank: answer for rank, answer in answers.items() if answer is not None}
-        waiting = [each for each in waiting if each.rank not in found]
+    """Add operations that only torch's flight recorders have."""
     return tuple(
         replace(
             seen,

@@ -51,8 +51,9 @@ def dump_stacks(
     py-spy reads the stacks, if it is installed. Use this only for ranks that are to be ended: it
     can crash a running rank with several busy threads (python/cpython issue 116008).
 
-    Each rank is asked twice, to see whether it moves. The first answer is returned, because the
-    request continues a stopped rank, and a signal ends some native calls. faulthandler skips the
+    A rank is asked twice, to see whether it moves, unless its last snapshot shows it at rest in an
+    operation. The first answer is returned, because the request continues a stopped rank, and a
+    signal ends some native calls. faulthandler skips the
     oldest of more than 100 threads, the main one, which is then requested separately.
 
     Args:
@@ -71,7 +72,9 @@ def dump_stacks(
     answered = [rank for rank in ranks if dumps[rank].threads]
     spied = [rank for rank in answered if dumps[rank].source != FAULTHANDLER]
     own = [rank for rank in answered if rank not in spied]
-    for rank, second in (ask(own, "threads") | ask(spied, "outside")).items():
+    resting = {each.rank for each in last if each.operations and not each.has_run}
+    unsure = [rank for rank in own if rank not in resting]
+    for rank, second in (ask(unsure, "threads") | ask(spied, "outside")).items():
         first = dumps[rank]
         one, two = (dump.main.frames if dump.main else () for dump in (first, second))
         common = min(len(one), len(two))  # a slow answer lacks its outermost frames
