@@ -129,6 +129,7 @@ class Launchers:
     backends: Mapping[str, Backend]
     logs: Path
     _open: dict[LaunchRequirements, ServerLauncher] = field(default_factory=dict)
+    _starting: dict[LaunchRequirements, ServerLauncher] = field(default_factory=dict)
     _host_problems: dict[str, str] = field(default_factory=dict)
 
     def get(self, requirements: LaunchRequirements) -> ServerLauncher:
@@ -138,11 +139,28 @@ class Launchers:
             UnsoundForkError: The requested way of launching is not sound.
             LaunchError: A server cannot start.
         """
-        if requirements not in self._open:
-            launcher = self._launcher(requirements)
+        launcher = self._open.get(requirements)
+        if launcher is None:
+            launcher = self._starting.pop(requirements, None) or self._launcher(requirements)
             launcher.open()
             self._open[requirements] = launcher
-        return self._open[requirements]
+        return launcher
+
+    def is_ready(self, requirements: LaunchRequirements) -> bool:
+        """Return whether `get` would not wait, unless nobody has prepared this launcher."""
+        starting = self._starting.get(requirements)
+        return starting is None or starting.is_ready
+
+    def prepare(self, requirements: LaunchRequirements) -> None:
+        """Start a launcher that is going to be needed; returns before it is ready.
+
+        Raises:
+            LaunchError: A server cannot start.
+        """
+        if requirements not in self._open and requirements not in self._starting:
+            launcher = self._launcher(requirements)
+            launcher.begin_open()
+            self._starting[requirements] = launcher
 
     def _launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
         for each in requirements.preloads:
@@ -232,7 +250,7 @@ class Launchers:
 
     def close(self) -> None:
         """End the servers and all remaining ranks."""
-        for launcher in self._open.values():
+        for launcher in (*self._open.values(), *self._starting.values()):
             launcher.close()
 
 

@@ -113,6 +113,48 @@ def test_it_waits_until_it_is_alone() -> None:
     assert step.purpose == "confirm"
 
 
+def test_a_proven_witness_is_repeated_beside_the_last_worlds() -> None:
+    """Its repeats need not wait for a slow world of another disturbance."""
+    sweep = begun(2)
+    take(sweep, "hung", "proof")
+    slow = sweep.next_step(has_time=True)
+    assert slow is not None
+    assert slow.purpose == "sweep"
+    assert [take(sweep, "hung", "proof").purpose for _ in range(5)] == ["repeat"] * 5
+    assert sweep.next_step(has_time=True) is None
+    sweep.take(slow, run_of(slow))
+    assert sweep.next_step(has_time=True) is None
+
+
+def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
+    """Even after repeats; it is awaited only if nothing else is left, and nothing runs."""
+    sweep = begun(3)
+    unready = sweep.rest[0]
+
+    def step() -> Step | None:
+        return sweep.next_step(has_time=True, is_ready=lambda each: each != unready)
+
+    second, third = step(), step()
+    assert second is not None
+    assert third is not None
+    assert unready not in (second.disturbance, third.disturbance)
+    assert step() is None
+    sweep.take(second, run_of(second, "hung", "proof"))
+    repeated = step()
+    assert repeated is not None
+    assert repeated.purpose == "repeat"
+    sweep.take(third, run_of(third))
+    sweep.take(repeated, run_of(repeated, "hung", "proof"))
+    for _ in range(4):
+        again = step()
+        assert again is not None
+        assert again.purpose == "repeat"
+        sweep.take(again, run_of(again, "hung", "proof"))
+    last = step()
+    assert last is not None
+    assert last.disturbance == unready
+
+
 def test_what_does_not_occur_alone_is_no_weakness() -> None:
     """The run that was made alone counts."""
     sweep = begun(1)

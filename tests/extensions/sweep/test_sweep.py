@@ -92,6 +92,38 @@ def test_a_file_that_is_not_waited_for_is_found(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*HANGS*", "*survives * of * disturbances*"])
 
 
+# The order of a set of texts depends on the seed of their hashes.
+SET = (
+    HEAD
+    + """
+import pathlib
+
+with pathlib.Path(__file__).with_name("imports").open("a") as file:
+    file.write("x")
+
+@pytest.mark.multihost(ranks=4, backend="gloo", timeout=30)
+def test_set(world):
+    for name in {"weight", "bias", "scale", "mean"}:
+        if name == "bias":
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(1))
+"""
+)
+
+
+@pytest.mark.program(SET, "--multihost-sweep=differs")
+def test_an_order_that_depends_on_hashes_is_found(worlds) -> None:
+    """The worlds of two seeds and their repeats need one interpreter for each seed."""
+    worlds.run.assert_outcomes(failed=1)
+    result = swept(worlds, "test_set")
+    (found,) = result.weaknesses
+    assert found.witness.disturbance.fault.kind == "hash_seed"
+    assert found.repeated[0] == found.repeated[1] > 1
+    imports = (worlds.path / "imports").read_text()
+    assert len(imports) <= 1 + 3  # pytest's process; the others' seed, and seeds 1 and 2
+
+
 def test_a_file_after_the_bare_option_is_a_test_file(run_worlds) -> None:
     """`--multihost-sweep test_a.py` sweeps that file: it is no list of families."""
     plain = "def test_plain(world): world.barrier('x')"

@@ -3,11 +3,12 @@
 In the server, `serve` is the loop, `rank_processes` manages the ranks, and `parts` is the interface
 to the code of services; `huge_pages` makes forks of a large process cheap. `start_server` starts a
 server, and `fork_safety` checks whether a process may be forked. In the controller, `launcher`
-starts worlds, and `world` is the ranks of one server.
+starts worlds, and `world` is the ranks of one server; `split_launcher` starts worlds with several.
 """
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
+from pytest_multihost.core.launch.server.split_launcher import SplitLauncher
 from pytest_multihost.core.launch.server.start_server import (
     ServerProgram,
     exec_server,
@@ -23,6 +24,7 @@ __all__ = [
     "ServerLauncher",
     "ServerProgram",
     "ServerWorld",
+    "SplitLauncher",
     "exec_server",
     "fork_server",
     "prepare_and_serve",

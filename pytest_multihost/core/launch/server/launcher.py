@@ -6,6 +6,7 @@ The launch modes are tried from the cheapest to the safest; the first sound one 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,11 +42,30 @@ class ServerLauncher:
     ways: dict[str, Callable[[], ServerConnection]]
     reasons: list[str] = field(default_factory=list)
     _server: ServerConnection | None = None
+    _is_starting: bool = False
 
     @property
     def name(self) -> str:
         """The launch mode in use, as in the verdict."""
         return next(iter(self.ways))
+
+    def begin_open(self) -> None:
+        """Start a server, and return before it can serve; `open` waits for that.
+
+        Raises:
+            LaunchError: The server could not be started.
+        """
+        if self._server is None:
+            with refusals("the server that starts the ranks could not be started"):
+                self._server = self.ways[self.name]()
+            self._is_starting = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `open` would not wait."""
+        if self._server is None or not self._is_starting:
+            return self._server is not None
+        return bool(select.select([self._server.control], [], [], 0.0)[0])
 
     def open(self) -> ServerConnection:
         """Start a server in the first launch mode that is sound, and wait until it can serve.
@@ -56,8 +76,11 @@ class ServerLauncher:
         """
         while True:
             try:
-                with refusals("the server that starts the ranks could not be started"):
-                    self._server = self.ways[self.name]()
+                if self._server is None or not self._is_starting:
+                    self._server = None
+                    self.begin_open()
+                assert self._server is not None  # noqa: S101 - for the type checker
+                self._is_starting = False
                 self._server.await_serving()
             except LaunchError as error:
                 self.close()

@@ -10,7 +10,7 @@ messages between them. The lane parent, a process that imports everything once, 
 lanes end with the controller, however it ends, and the servers end with their lanes.
 """
 
-from pytest_multihost.extensions.sweep.lanes.messages import RunWorld, WorldLost, WorldRun
+from pytest_multihost.extensions.sweep.lanes.messages import RunWorld, Share, WorldLost, WorldRun
 from pytest_multihost.extensions.sweep.lanes.pool import LanePool
 
-__all__ = ["LanePool", "RunWorld", "WorldLost", "WorldRun"]
+__all__ = ["LanePool", "RunWorld", "Share", "WorldLost", "WorldRun"]

@@ -55,12 +55,24 @@ class UseServer:
 
 
 @message
+class Share:
+    """The ranks of a world that one server starts.
+
+    Attributes:
+        server: Key of the server.
+    """
+
+    server: str
+    ranks: tuple[int, ...]
+
+
+@message
 class RunWorld:
     """Run a world with a disturbance, and judge it.
 
     Attributes:
         serial: The number of this request; the answer repeats it.
-        server: Key of the server that starts the ranks.
+        shares: The servers that start the ranks, and which ranks each of them starts.
         spec: The world; the disturbance's fault is its last one.
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
@@ -75,7 +87,7 @@ class RunWorld:
     """
 
     serial: int
-    server: str
+    shares: tuple[Share, ...]
     spec: WorldSpec
     disturbance: Disturbance
     patience_s: float

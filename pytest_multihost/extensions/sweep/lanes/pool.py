@@ -114,19 +114,21 @@ class LanePool:
         self._lanes.append(lane)
         self._selector.register(ours, selectors.EVENT_READ, lane)
 
-    def begin(self, request: RunWorld, launcher: ServerLauncher) -> None:
+    def begin(self, request: RunWorld, launchers: Mapping[str, ServerLauncher]) -> None:
         """Let an idle lane run a world; there must be an idle lane.
 
         Args:
-            launcher: The controller's launcher for this world; the lane gets a clone of its server.
+            launchers: The controller's launchers for this world, by the keys of their servers; the
+                lane gets a clone of each server.
 
         Raises:
             LaunchError: No server could be cloned.
         """
         lane = next(each for each in self._lanes if each.request is None)
         with signals_deferred():
-            if request.server not in lane.servers:
-                self._attach_server(lane, request.server, launcher)
+            for key, launcher in launchers.items():
+                if key not in lane.servers:
+                    self._attach_server(lane, key, launcher)
             lane.request = request
             with contextlib.suppress(OSError):  # it has ended: `wait` will see that
                 send_packet(lane.connection, request)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.launch import hold_permits
+from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.launch.job_spec import take_job
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
-from pytest_multihost.core.launch.server import ServerLauncher
+from pytest_multihost.core.launch.server import ServerLauncher, SplitLauncher
 from pytest_multihost.core.model.replay import token
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
@@ -98,7 +98,8 @@ class _Lane:
                 self.launchers[server.key] = launcher
             case RunWorld() as request:
                 try:
-                    run = _run(request, self.launchers[request.server])
+                    launchers = [(self.launchers[e.server], e.ranks) for e in request.shares]
+                    run = _run(request, SplitLauncher(launchers))
                 except Exception:  # noqa: BLE001 - a defect of one run must not end the sweep
                     lost = WorldLost(request.serial, traceback.format_exc()[-_MAX_TEXT:])
                     send_packet(self.connection, lost)
@@ -106,7 +107,7 @@ class _Lane:
                     send_packet(self.connection, run)
 
 
-def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+def _run(request: RunWorld, launcher: Launcher) -> WorldRun | WorldLost:
     """Run a world, judge it, and remove its files."""
     scratch = Path(tempfile.mkdtemp(prefix="w", dir=request.scratch))
     try:
@@ -119,7 +120,7 @@ def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | WorldLost:
     directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
     directory.mkdir(parents=True, exist_ok=True)
     world = WatchedWorld.make(

@@ -9,7 +9,7 @@ each weakness; if a repeat does not show the weakness, the next mildest run beco
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -95,34 +95,48 @@ class OneSweep:
         """Count disturbances that are not run, with the reason."""
         self._left_out.update((reason, each.family) for each in disturbances)
 
-    def next_step(self, *, has_time: bool) -> Step | None:
+    def next_step(
+        self, *, has_time: bool, is_ready: Callable[[Disturbance], bool] = lambda _: True
+    ) -> Step | None:
         """Return the next world to run beside the running ones; None if there is none now.
 
         Args:
             has_time: Whether the budget allows another disturbance.
+            is_ready: Returns whether a disturbance could be run without waiting for a server. One
+                for which it cannot is returned if there is nothing else, and nothing runs.
         """
-        step = self._next(has_time=has_time)
+        step = self._next(has_time=has_time, is_ready=is_ready)
         if step is not None:
             self._running.append(step)
         return step
 
-    def _next(self, *, has_time: bool) -> Step | None:
+    def _next(self, *, has_time: bool, is_ready: Callable[[Disturbance], bool]) -> Step | None:
         if any(each.purpose == "confirm" for each in self._running):
             return None  # it runs alone
         if self._again:
             return self._again.popleft()
         self._lacked_time |= bool(self.rest) and not has_time
-        if self.rest and has_time:
-            running = [each.disturbance for each in self._running if each.purpose == "sweep"]
-            first = next((e for e in self.rest if order_rest([e], self.runs, running)), None)
-            if first is not None:
-                self.rest.remove(first)
-                return Step(first, "sweep")
-        if any(each.purpose == "sweep" for each in self._running):
-            return None  # its result decides what is repeated
+        unready = None
+        running = [each.disturbance for each in self._running if each.purpose == "sweep"]
+        for each in self.rest if has_time else ():
+            if not order_rest([each], self.runs, running):
+                continue
+            if is_ready(each):
+                return self._first_run(each)
+            unready = unready or each
+        if (again := self._next_again()) is not None or self._running:
+            return again
+        return self._first_run(unready) if unready is not None else None
+
+    def _first_run(self, disturbance: Disturbance) -> Step:
+        self.rest.remove(disturbance)
+        return Step(disturbance, "sweep")
+
+    def _next_again(self) -> Step | None:
+        """Return a step that runs a witness again; None if there is none now."""
         doubtful = self._doubtful()
         if doubtful is None:
-            return self._next_repeat()
+            return self._next_repeat()  # perhaps in vain: a running world may be a milder witness
         return None if self._running else self._step(doubtful.disturbance, "confirm")
 
     def _doubtful(self) -> DisturbedRun | None:

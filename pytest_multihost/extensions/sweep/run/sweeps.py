@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
-from pytest_multihost.core.model.fault import Fault
+from pytest_multihost.core.model.fault import Fault, hash_seed_of
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
@@ -41,7 +41,7 @@ from pytest_multihost.core.report.layout import Section
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
-from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, WorldRun
+from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, Share, WorldRun
 from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
 from pytest_multihost.extensions.sweep.made_with.comparison import combined
 from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
@@ -223,8 +223,12 @@ class Sweeps:
             began_s=began_s,
             budget_s=result.budget_s,
             request=lambda step: self._request(step, plan, attempt, scratch),
-            launcher=lambda step: self.run.launchers.get(
-                self._requirements(plan, step.disturbance)
+            launchers=lambda step: {
+                repr(needs): self.run.launchers.get(needs)
+                for needs, _ in self._shares(plan, step.disturbance)
+            },
+            is_ready=lambda each: all(
+                self.run.launchers.is_ready(needs) for needs, _ in self._shares(plan, each)
             ),
             line=SweepLine(self.run.config),
             lost=[],
@@ -232,6 +236,7 @@ class Sweeps:
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         write_known(scratch, used)
+        self._prepare_servers(plan, sweep.rest)
         status: SweepStatus = "passed"
         reason: str | None = None
         try:
@@ -354,10 +359,47 @@ class Sweeps:
             debugger=None,
         )
 
-    def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
-        facts = self._disturbed(plan.world, disturbance).fault_facts
+    def _prepare_servers(self, plan: Plan, disturbances: Iterable[Disturbance]) -> None:
+        """Begin to start the servers of worlds that need several: starting one takes seconds."""
+        needed = dict.fromkeys(
+            needs
+            for each in disturbances
+            if len(shares := self._shares(plan, each)) > 1
+            for needs, _ in shares
+        )
+        for needs in needed:
+            self.run.launchers.prepare(needs)
+
+    def _shares(
+        self, plan: Plan, disturbance: Disturbance
+    ) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
+        """Return what the servers of a world must be like, and which ranks each of them starts.
+
+        A rank with a hash seed of its own would have to be an interpreter of its own, and import
+        everything again. So a server is started with each seed, once for all worlds, and its ranks
+        are forked from it.
+        """
+        spec = self._disturbed(plan.world, disturbance)
         env, launch = dict(plan.requirements.env), self.run.tally.settings.get(LAUNCH)
-        return launch_requirements(env, facts, launch, preloads=plan.requirements.preloads)
+        preloads = plan.requirements.preloads
+        needs = launch_requirements(env, spec.fault_facts, launch, preloads=preloads)
+        has_server_parts = any(each.server for each in spec.services.values())
+        if not needs.has_fresh_interpreters or launch == "spawn" or spec.hosts or has_server_parts:
+            return [(needs, tuple(range(spec.size)))]
+        facts = {k: v for k, v in spec.fault_facts.items() if not v.needs_fresh_interpreters}
+        ranks_of: dict[int | None, list[int]] = {}
+        for rank in range(spec.size):
+            seed = hash_seed_of(spec.faults, rank, spec.seed)
+            ranks_of.setdefault(seed, []).append(rank)
+        return [
+            (
+                launch_requirements(
+                    {**env, "PYTHONHASHSEED": str(seed)}, facts, launch, preloads=preloads
+                ),
+                tuple(ranks),
+            )
+            for seed, ranks in ranks_of.items()
+        ]
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
@@ -372,7 +414,9 @@ class Sweeps:
         patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
         return RunWorld(
             serial=next(self._numbers),
-            server=repr(self._requirements(plan, step.disturbance)),
+            shares=tuple(
+                Share(repr(needs), ranks) for needs, ranks in self._shares(plan, step.disturbance)
+            ),
             spec=spec,
             disturbance=step.disturbance,
             patience_s=spec.timeout_s if step.purpose == "confirm" else patience_s,
@@ -478,7 +522,8 @@ class _Runner:
         began_s: The start of the sweep, by the monotonic clock.
         budget_s: The time in which disturbances may be started.
         request: Returns the request to a lane for a step.
-        launcher: Returns the launcher whose server a step needs.
+        launchers: Returns the launchers whose servers a step needs, by the servers' keys.
+        is_ready: Returns whether these can start the ranks of a disturbance at once.
         lost: The reasons why worlds could not be run.
     """
 
@@ -487,7 +532,8 @@ class _Runner:
     began_s: float
     budget_s: float
     request: Callable[[Step], RunWorld]
-    launcher: Callable[[Step], ServerLauncher]
+    launchers: Callable[[Step], Mapping[str, ServerLauncher]]
+    is_ready: Callable[[Disturbance], bool]
     line: SweepLine
     lost: list[str]
     _steps: dict[int, Step] = field(default_factory=dict)
@@ -515,13 +561,13 @@ class _Runner:
         """Begin steps while the machine has room for more worlds."""
         while has_room(len(self._steps)):
             has_time = time.monotonic() + self._reserve_s() < self.began_s + self.budget_s
-            step = self.sweep.next_step(has_time=has_time)
+            step = self.sweep.next_step(has_time=has_time, is_ready=self.is_ready)
             if step is None:
                 return
             self.lanes.grow(len(self._steps) + 1)
             request = self.request(step)
             self._steps[request.serial] = step
-            self.lanes.begin(request, self.launcher(step))
+            self.lanes.begin(request, self.launchers(step))
 
     def _reserve_s(self) -> float:
         """Return the estimated time to repeat the witnesses, at most half of the budget."""
