@@ -252,6 +252,25 @@ class SyncPointPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueStated:
+    """It has stated a value that all ranks are to have.
+
+    Attributes:
+        nth: How often it has stated a value of this name before.
+        digest: Equal for equal values.
+        text: The value, shortened, for the reader.
+        frame: The user's line; None if it is not known.
+    """
+
+    kind: ClassVar = "value"
+    name: str
+    nth: int
+    digest: str
+    text: str = ""
+    frame: Frame | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TerminalWanted:
     """It waits for the terminal; `is_post_mortem`: to look at an exception, else at a line."""
 
@@ -453,6 +472,7 @@ RankEventBody = (
     | Parked
     | ExchangeEntered
     | SyncPointPassed
+    | ValueStated
     | TerminalWanted
     | TerminalReturned
     | Done

@@ -4,6 +4,7 @@
   only follow from another rank's failure.
 * `finding`: what happened. `own_failures`: failures that the end of a world does not explain.
 * `points`: the points that ranks have passed.
+* `agreement`: the values in which ranks differ.
 * `fault_progress`: which faults have happened. `active_faults`: which will still act.
 """
 
@@ -12,6 +13,7 @@ from pytest_multihost.core.outcome.active_faults import (
     frozen_for_good,
     has_pending_actions,
 )
+from pytest_multihost.core.outcome.agreement import disagreements
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.finding import Finding, RankFinding, judge
 from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
@@ -26,6 +28,7 @@ __all__ = [
     "advance",
     "continued_by_plan",
     "describe_exit",
+    "disagreements",
     "firings",
     "fold_history",
     "frozen_for_good",

@@ -20,6 +20,7 @@ from pytest_multihost.core.launch import Launcher, hold_permits
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.outcome.agreement import require_agreement
 from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.debugger import BorrowedTerminal
@@ -124,7 +125,9 @@ def run_attempt(
     if plan.expected is not None:
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last, because a test whose fault never fired has shown nothing, even if it hung as expected.
-    judged = replace(judged, finding=require_fired(finding, result))
+    finding = require_fired(finding, result)
+    finding = require_agreement(finding, result, str(config.rootpath))
+    judged = replace(judged, finding=finding)
     attempt = CompletedAttempt(plan, judged, directory, scratch, watchdog.warned)
     analyses = config.hook.pytest_multihost_analyse(item=item, attempt=attempt)
     attempt = replace(attempt, analyses=tuple(analyses))

@@ -15,11 +15,18 @@ from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import NoWorldError, WorldBrokenError
-from pytest_multihost.core.model.event import ExchangeEntered, SyncPointPassed, event_header, now
+from pytest_multihost.core.model.event import (
+    ExchangeEntered,
+    SyncPointPassed,
+    ValueStated,
+    event_header,
+    now,
+)
 from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.debugger import NoTerminalError
+from pytest_multihost.core.rank.digest import digest, short_text
 from pytest_multihost.core.rank.points import pass_point
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.services import WorldClock, current_clock
@@ -44,6 +51,7 @@ class World:
     _stop_at: Callable[[FrameType], None] | None = None
     _clock: WorldClock = field(default_factory=current_clock)
     _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _stated: Counter[str] = field(default_factory=Counter)
 
     def __repr__(self) -> str:
         """Name the rank, as in "<World: rank 0 of 4, gloo>"."""
@@ -124,6 +132,32 @@ class World:
         """Pass a named point of the test, recorded in its history; does not wait."""
         self._channel.send(event_header(SyncPointPassed(str(name)), now()))
         pass_point("sync_point", name)
+
+    def same(self, name: str, value: object) -> None:
+        """State a value that all ranks are to have; does not wait, and sends only its digest.
+
+        At the end the controller compares what the ranks have stated: the first value of a name
+        with the other ranks' first, and so on. If ranks differ, or one has stated less than the
+        others, a test that passed otherwise fails, and the report shows each side. A sweep reports
+        a disturbance that makes ranks differ.
+
+            world.same("step", step)
+            world.same("weights", model)
+
+        Args:
+            name: What the value is, for the report.
+            value: A number, text, array, tensor or module of torch, or a container of these;
+                anything else is pickled.
+
+        Raises:
+            TypeError: The value cannot be compared.
+        """
+        name = str(name)
+        nth = self._stated[name]
+        self._stated[name] += 1
+        frame = self._recorder.frame_of(self._recorder.user_source(2))
+        stated = ValueStated(name, nth, digest(value), short_text(value), frame)
+        self._channel.send(event_header(stated, now()))
 
     def breakpoint(self, rank: int | None = None) -> None:
         """Stop in the debugger, as `breakpoint()` does in this line.

@@ -1,6 +1,7 @@
 """Judges a run with one disturbance.
 
-A run shows a weakness if a rank waits for something that never comes. The following runs show none:
+A run shows a weakness if a rank waits for something that never comes, or if it passes and ranks
+differ in a value that they have stated with `world.same`. The following runs show none:
 
 * The failure reached every rank, and all ended by themselves, whatever they raised.
 * Some ranks passed and others failed, and no rank was left waiting.
@@ -22,7 +23,8 @@ from pytest_multihost.core.model.event import FaultChanged, HoldEnded, PointsPas
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.core.outcome import RankFinding
+from pytest_multihost.core.outcome import RankFinding, disagreements
+from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
@@ -67,7 +69,7 @@ def judge_run(
     outcome = run.outcome()
     is_weak = outcome in WEAK
     diagnosis = judged.diagnosis
-    waiting = run.waiting() if is_weak else ()
+    waiting = run.waiting() if is_weak and outcome != "wrong" else ()
     culprit = run.culprit(waiting) if is_weak else None
     return DisturbedRun(
         disturbance=disturbance,
@@ -112,6 +114,11 @@ class _Run:
         """The findings of all ranks."""
         return self.judged.finding.ranks
 
+    @property
+    def differences(self) -> Sequence[Disagreement]:
+        """The values in which ranks differ that have passed."""
+        return disagreements(self.judged.result)
+
     # The outcome
 
     def outcome(self) -> RunOutcome:
@@ -120,7 +127,7 @@ class _Run:
         if result.ending in _NO_RUN or not self.has_happened() or self.is_still_held():
             return "not reached"
         if finding.outcome in ("passed", "skipped"):
-            return "survived"
+            return "wrong" if self.differences else "survived"
         unfinished = self.unfinished()
         if unfinished and not self.someone_waits(unfinished):
             return "split"
@@ -135,8 +142,10 @@ class _Run:
         return "told"
 
     def is_proven(self) -> bool:
-        """Return whether the run proves that no rank could go on."""
+        """Return whether the run proves that no rank could go on, or that ranks differ."""
         result = self.judged.result
+        if result.ending == "self" and self.differences:
+            return True
         return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
 
     def index(self) -> int | None:
@@ -391,6 +400,8 @@ class _Run:
         """Return one sentence that describes the run."""
         if outcome == "not reached":
             return self.judged.result.reason or "the fault did not happen"
+        if outcome == "wrong":
+            return "; ".join(each.words(self.judged.context.root) for each in self.differences)
         diagnosis = self.judged.diagnosis
         if diagnosis is not None and diagnosis.kind != "unknown":
             return diagnosis.summary

@@ -23,13 +23,15 @@ RunOutcome = Literal[
     "left waiting",  # ranks waited for one that had failed
     "hung",
     "timed out",  # a timeout of the runtime or of the program ended a wait
+    "wrong",  # it passed, and ranks differ in a value that they have stated
     "split",  # ranks passed and others failed, and no rank was left waiting
     "not reached",  # the disturbance did not happen
 ]
 """The outcome of a disturbed run."""
 
-WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
-"""Outcomes that show a weakness: a rank waits for something that never comes."""
+WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out", "wrong"})
+"""Outcomes that show a weakness: a rank waits for something that never comes, or ranks differ in
+what is to be the same, and no rank has noticed."""
 
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 

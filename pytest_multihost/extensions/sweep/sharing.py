@@ -180,7 +180,8 @@ class Sharing:
         """
         path = passed.point.name
         if passed.point.call == "listdir":
-            inside = [each for each in self.at if _folder(each) == path]
+            names = {path, "*"} if path == _SHARED else {path}
+            inside = [each for each in self.at if _folder(each) in names]
             made = [each for each in inside if self._is_made_by_others(each, passed.rank)]
             if len(made) > 1:
                 yield f"{path}/*"
@@ -201,6 +202,9 @@ class Sharing:
 
 
 _TWO = 2
+
+_SHARED = "*/shared"
+"""The name of the folder that ranks share; files in it are named without it, as "*/file"."""
 
 
 def _clash(one: Access, other: Access) -> bool:

@@ -22,13 +22,14 @@ from pytest_multihost.extensions.sweep.result import (
     Weakness,
 )
 
-ShownOutcome = Literal["hangs", "fails", "passes", "not reached"]
+ShownOutcome = Literal["hangs", "wrong", "fails", "passes", "not reached"]
 """The outcome of a disturbed run as reports show it; sweep.json is more precise."""
 
 OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
     "left waiting": "hangs",
     "hung": "hangs",
     "timed out": "hangs",
+    "wrong": "wrong",
     "split": "fails",
     "told": "fails",
     "survived": "passes",
@@ -38,6 +39,7 @@ OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
 
 MEANINGS: Mapping[ShownOutcome, str] = {
     "hangs": "a rank waited in vain until the plugin or a timeout ended it",
+    "wrong": "the test passed, and ranks differ in what is to be the same",
     "fails": "the test failed, and no rank was left waiting",
     "passes": "the test passed",
     "not reached": "the disturbance did not happen",
@@ -160,7 +162,7 @@ def mending(run: DisturbedRun) -> Mending:
 
 
 def survived(result: SweepResult) -> int:
-    """Return the number of disturbances that happened and left no rank waiting."""
+    """Return the number of disturbances that happened and showed no weakness."""
     return len(result.runs) - result.count("not reached", *WEAK)
 
 

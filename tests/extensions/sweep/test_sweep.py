@@ -92,6 +92,49 @@ def test_a_file_that_is_not_waited_for_is_found(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*HANGS*", "*survives * of * disturbances*"])
 
 
+# Each rank resumes from the newest checkpoint that it sees itself.
+RESUME = (
+    HEAD
+    + """
+def newest(folder):
+    return max((int(each.name) for each in folder.iterdir()), default=0)
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_each(world, shared_tmp_path):
+    if world.rank == 0:
+        (shared_tmp_path / "7").write_text("weights")
+    dist.barrier()
+    step = newest(shared_tmp_path)
+    dist.all_reduce(torch.ones(1))
+    world.same("step", step)
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_agreed(world, shared_tmp_path):
+    if world.rank == 0:
+        (shared_tmp_path / "7").write_text("weights")
+    dist.barrier()
+    step = torch.tensor([newest(shared_tmp_path)])
+    dist.broadcast(step, 0)
+    world.same("step", int(step))
+"""
+)
+
+
+@pytest.mark.program(RESUME, "--multihost-sweep=differs")
+def test_ranks_that_go_on_from_different_steps_are_wrong(worlds) -> None:
+    """No rank fails and none waits; a decision that is broadcast survives the same faults."""
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    result = swept(worlds, "test_each")
+    (found,) = result.weaknesses
+    assert found.witness.outcome == "wrong"
+    assert found.witness.summary.startswith("ranks differ in 'step': rank 0 has 7")
+    assert found.repeated[0] == found.repeated[1] > 1
+    assert found.witness.culprit is not None
+    assert found.witness.culprit.line == line_of(RESUME, "folder.iterdir()")
+    assert swept(worlds, "test_agreed").weaknesses == ()
+    worlds.run.stdout.fnmatch_lines(["WRONG  when rank 1 did not see *"])
+
+
 # The order of a set of texts depends on the seed of their hashes.
 SET = (
     HEAD

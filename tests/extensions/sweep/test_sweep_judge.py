@@ -95,6 +95,7 @@ def world(
     passed: int = 0,
     is_quiescent: bool = False,
     let_go: Mapping[str, Any] | None = None,
+    values: Sequence[Event] = (),
 ) -> WorldResult:
     """Return what was observed of a world of two ranks.
 
@@ -112,6 +113,7 @@ def world(
         passed: How often the disturbed rank has come to the point, if it says so.
         is_quiescent: Whether it was seen that no rank could go on.
         let_go: What the controller has let a held rank go with.
+        values: The values that ranks have stated.
     """
     errors = errors or {}
     history: list[Event] = []
@@ -138,7 +140,7 @@ def world(
         history.append(make_event(RELEASED_S, 0, "points", points))
     if let_go is not None:
         history.append(make_event(RELEASED_S, 0, "hold_ended", let_go))
-    history += ended(stays, ended_s)
+    history += [*values, *ended(stays, ended_s)]
     pages = tuple(waits_in(rank) if rank in waits else Operations(rank) for rank in GROUP)
     ranks = tuple(
         seen(each.rank, *each.open, entered=tuple(each.entered.items())) for each in pages
@@ -174,6 +176,21 @@ def test_a_world_that_passes_has_survived() -> None:
     """The error was handled."""
     run = judged()
     assert (run.outcome, run.culprit, run.waiting) == ("survived", None, None)
+
+
+def test_a_world_that_passes_and_differs_is_wrong() -> None:
+    """Nothing failed; the report names the value, and the line that was disturbed."""
+    values = [make_event(3.0, rank, "value", _value(rank)) for rank in GROUP]
+    run = judged(values=values)
+    assert run.outcome == "wrong"
+    assert run.is_proven
+    assert run.culprit == PASSED.where
+    assert (run.waiting, run.waiting_ranks, run.kind) == (None, (), None)
+    assert run.summary == "ranks differ in 'step': rank 0 has 0; rank 1 has 1"
+
+
+def _value(rank: int) -> dict[str, object]:
+    return {"name": "step", "nth": 0, "digest": str(rank), "text": str(rank)}
 
 
 def test_a_fault_that_has_not_happened_shows_nothing() -> None:

@@ -1,0 +1,103 @@
+"""Whether ranks agree on the values that they have stated with `world.same`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pytest_multihost.core.model.event import ReportMade, ValueStated
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.core.model.stack import Frame, short_path
+from pytest_multihost.core.outcome.finding import Finding
+
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks with equal values.
+
+    Attributes:
+        text: The value, shortened; empty if these ranks have not stated it.
+        digest: Distinguishes values whose texts are equal.
+        frame: The line at which the first of them has stated it.
+    """
+
+    ranks: tuple[int, ...]
+    text: str = ""
+    digest: str = ""
+    frame: Frame | None = None
+
+    def words(self, root: str, *, shows_digest: bool = False) -> str:
+        """Return the side in words; files below `root` are relative to it."""
+        verb = "has" if len(self.ranks) == 1 else "have"
+        if not self.text:
+            return f"{rank_set(self.ranks)} {verb} not stated it"
+        where = ""
+        if self.frame is not None:
+            where = f" ({short_path(root, self.frame.file)}:{self.frame.line})"
+        text = f"{self.text}, digest {self.digest[:_DIGITS]}" if shows_digest else self.text
+        return f"{rank_set(self.ranks)} {verb} {text}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A value in which ranks differ.
+
+    Attributes:
+        nth: How often the ranks had stated a value of this name before.
+        sides: At least two, that with the lowest rank first.
+    """
+
+    name: str
+    nth: int
+    sides: tuple[Side, ...]
+
+    def words(self, root: str) -> str:
+        """Return what the ranks have, in one sentence."""
+        again = f" (value {self.nth + 1})" if self.nth else ""
+        are_alike = len({each.text for each in self.sides}) < len(self.sides)
+        sides = "; ".join(each.words(root, shows_digest=are_alike) for each in self.sides)
+        return f"ranks differ in {self.name!r}{again}: {sides}"
+
+
+def disagreements(result: WorldResult) -> tuple[Disagreement, ...]:
+    """Return the values in which the ranks differ that have passed, in the order of stating."""
+    passed = sorted(
+        {
+            event.rank
+            for event in result.history
+            if isinstance(event.body, ReportMade)
+            and (event.body.when, event.body.outcome) == ("call", "passed")
+        }
+    )
+    stated: dict[tuple[str, int], dict[int, ValueStated]] = {}
+    for event in result.history:
+        if isinstance(event.body, ValueStated):
+            stated.setdefault((event.body.name, event.body.nth), {})[event.rank] = event.body
+    found = []
+    for (name, nth), by_rank in stated.items():
+        sides: dict[str, list[int]] = {}
+        for rank in passed:
+            sides.setdefault(by_rank[rank].digest if rank in by_rank else "", []).append(rank)
+        if len(sides) > 1:
+            found.append(Disagreement(name, nth, tuple(_side(e, by_rank) for e in sides.values())))
+    return tuple(found)
+
+
+def _side(ranks: list[int], stated: dict[int, ValueStated]) -> Side:
+    first = stated.get(ranks[0])
+    if first is None:
+        return Side(tuple(ranks))
+    return Side(tuple(ranks), first.text, first.digest, first.frame)
+
+
+def require_agreement(finding: Finding, result: WorldResult, root: str) -> Finding:
+    """Return `finding`, as failed if the test passed but ranks differ in a value.
+
+    A test that did not pass keeps its own reason.
+    """
+    if finding.status == "passed" and (found := disagreements(result)):
+        reason = "; ".join(each.words(root) for each in found)
+        return replace(finding, outcome="failed", status="failed", reason=reason)
+    return finding
