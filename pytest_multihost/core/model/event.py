@@ -260,6 +260,8 @@ class ValueStated:
         digest: Equal for equal values.
         text: The value, shortened, for the reader.
         frame: The user's line; None if it is not known.
+        is_asked: Whether the test has stated it. Otherwise a service has, and a difference is no
+            failure of the test.
     """
 
     kind: ClassVar = "value"
@@ -268,6 +270,7 @@ class ValueStated:
     digest: str
     text: str = ""
     frame: Frame | None = None
+    is_asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,13 @@ class Disagreement:
     Attributes:
         nth: How often the ranks had stated a value of this name before.
         sides: At least two, that with the lowest rank first.
+        is_asked: Whether the test has stated it.
     """
 
     name: str
     nth: int
     sides: tuple[Side, ...]
+    is_asked: bool = True
 
     def words(self, root: str) -> str:
         """Return what the ranks have, in one sentence."""
@@ -81,7 +83,9 @@ def disagreements(result: WorldResult) -> tuple[Disagreement, ...]:
         for rank in passed:
             sides.setdefault(by_rank[rank].digest if rank in by_rank else "", []).append(rank)
         if len(sides) > 1:
-            found.append(Disagreement(name, nth, tuple(_side(e, by_rank) for e in sides.values())))
+            parts = tuple(_side(each, by_rank) for each in sides.values())
+            is_asked = any(each.is_asked for each in by_rank.values())
+            found.append(Disagreement(name, nth, parts, is_asked))
     return tuple(found)
 
 
@@ -93,11 +97,12 @@ def _side(ranks: list[int], stated: dict[int, ValueStated]) -> Side:
 
 
 def require_agreement(finding: Finding, result: WorldResult, root: str) -> Finding:
-    """Return `finding`, as failed if the test passed but ranks differ in a value.
+    """Return `finding`, as failed if the test passed but ranks differ in a value of the test's.
 
     A test that did not pass keeps its own reason.
     """
-    if finding.status == "passed" and (found := disagreements(result)):
+    found = [each for each in disagreements(result) if each.is_asked]
+    if finding.status == "passed" and found:
         reason = "; ".join(each.words(root) for each in found)
         return replace(finding, outcome="failed", status="failed", reason=reason)
     return finding

@@ -63,6 +63,7 @@ from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.services import stated_by_services
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -138,7 +139,9 @@ class RankPlugin:
         self._link.send(PhaseEntered("call"))
         self._is_in_body = True
         try:
-            return (yield)
+            yield
+            for each in stated_by_services():
+                self._link.send(each)
         finally:
             self._points.heal()
             self._is_in_body = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pytest_multihost.core.import_path import import_path
-from pytest_multihost.core.model.event import now
+from pytest_multihost.core.model.event import ValueStated, now
 from pytest_multihost.core.model.spec import RankSpec
 
 
@@ -52,9 +53,11 @@ class RankPart:
 
     Attributes:
         clock: The world's clock, if the service changes it.
+        state: Returns values that all ranks are to have at the end of the test's body.
     """
 
     clock: WorldClock | None = None
+    state: Callable[[], Iterable[ValueStated]] | None = None
 
 
 JoinService = Callable[[RankSpec], RankPart]
@@ -79,3 +82,14 @@ def join_services(spec: RankSpec) -> None:
 def current_clock() -> WorldClock:
     """Return the clock of this rank's world: the machine's, unless a service provides another."""
     return next((each.clock for each in _parts if each.clock is not None), WorldClock())
+
+
+def stated_by_services() -> Iterator[ValueStated]:
+    """Yield the values that the services' parts in this rank state at the end of a test's body.
+
+    A part that cannot state a value states no more: it is no failure of the test.
+    """
+    for part in _parts:
+        if part.state is not None:
+            with contextlib.suppress(Exception):
+                yield from part.state()

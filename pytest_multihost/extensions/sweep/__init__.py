@@ -98,18 +98,26 @@ def pytest_multihost_plan(item: pytest.Item, settings: Settings) -> Sequence[str
 
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
-    """Begin to start the lanes, and make the undisturbed run record its points."""
+    """Begin to start the lanes, and make the undisturbed run record its points.
+
+    A world that is replayed states its DDP modules, as the worlds of a sweep do.
+    """
     from pytest_multihost.extensions.sweep.marker import REQUEST
 
     request, spec = item.stash.get(REQUEST, None), (yield)
+    if request is None and item.config.getoption("multihost_replay", None):
+        from pytest_multihost.extensions.sweep.replicas import stating_replicas
+
+        return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
     if request is None:
         return spec
     from pytest_multihost.extensions.sweep.made_with.service import recording
+    from pytest_multihost.extensions.sweep.replicas import stating_replicas
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
     return replace(
-        recording(spec),
+        stating_replicas(recording(spec)),
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
@@ -118,10 +126,11 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the service that records the code of ranks."""
+    """Offer the services that record the code of ranks, and state their DDP modules."""
     from pytest_multihost.extensions.sweep.made_with.service import RECORDER
+    from pytest_multihost.extensions.sweep.replicas import REPLICAS
 
-    return [RECORDER]
+    return [RECORDER, REPLICAS]
 
 
 @hookimpl

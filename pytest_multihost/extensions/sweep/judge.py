@@ -15,7 +15,7 @@ reached the ranks that they ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
@@ -54,6 +54,7 @@ def judge_run(
     judged: Judgement,
     *,
     usual_s: float = 0.0,
+    usual_differences: Collection[str] = (),
     token: str = "",
     directory: str | None = None,
 ) -> DisturbedRun:
@@ -63,9 +64,10 @@ def judge_run(
         disturbance: Its fault is the last equal one among the world's faults.
         judged: The world, judged like the world of any test.
         usual_s: Duration of the undisturbed run.
+        usual_differences: Names of the values in which the ranks of the undisturbed run differ.
         directory: The run's folder, relative to the artifacts directory.
     """
-    run = _Run(disturbance, judged, usual_s)
+    run = _Run(disturbance, judged, usual_s, frozenset(usual_differences))
     outcome = run.outcome()
     is_weak = outcome in WEAK
     diagnosis = judged.diagnosis
@@ -100,6 +102,7 @@ class _Run:
     disturbance: Disturbance
     judged: Judgement
     usual_s: float
+    usual_differences: frozenset[str]
 
     @property
     def rank(self) -> int:
@@ -116,8 +119,9 @@ class _Run:
 
     @property
     def differences(self) -> Sequence[Disagreement]:
-        """The values in which ranks differ that have passed."""
-        return disagreements(self.judged.result)
+        """The values in which ranks differ that have passed, except those that differ always."""
+        found = disagreements(self.judged.result)
+        return [each for each in found if each.name not in self.usual_differences]
 
     # The outcome
 

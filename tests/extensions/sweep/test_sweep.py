@@ -135,6 +135,69 @@ def test_ranks_that_go_on_from_different_steps_are_wrong(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["WRONG  when rank 1 did not see *"])
 
 
+# Each rank reads the learning rate itself, and falls back to another one.
+RATE = (
+    HEAD
+    + """
+from torch.nn.parallel import DistributedDataParallel
+
+def rate(path):
+    try:
+        return float(path.read_text())
+    except OSError:
+        return 0.1
+
+def train(lr, rank):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    model(torch.randn(4, 3) * (rank + 1)).square().sum().backward()
+    optimizer.step()
+
+@pytest.fixture
+def path(world, shared_tmp_path):
+    (shared_tmp_path / f"{world.rank}.txt").write_text("0.01")
+    return shared_tmp_path / f"{world.rank}.txt"
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_each(world, path):
+    train(rate(path), world.rank)
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_agreed(world, path):
+    lr = torch.tensor([rate(path)])
+    dist.broadcast(lr, 0)
+    train(float(lr), world.rank)
+"""
+)
+
+
+@pytest.mark.program(RATE, "--multihost-sweep=fails")
+def test_modules_of_ddp_that_part_are_wrong(worlds) -> None:
+    """The test states nothing; the buffers of a batch norm, which differ always, are fine."""
+    result = swept(worlds, "test_each")
+    wrong = [each.witness for each in result.weaknesses if each.witness.outcome == "wrong"]
+    assert wrong
+    name = "parameters of DistributedDataParallel #1"
+    assert all(each.summary.startswith(f"ranks differ in {name!r}") for each in wrong)
+    assert {each.culprit.line for each in wrong if each.culprit} == {
+        line_of(RATE, "return float(path.read_text())")
+    }
+    agreed = swept(worlds, "test_agreed").weaknesses
+    assert [each for each in agreed if each.witness.outcome == "wrong"] == []
+
+
+def test_a_replay_shows_that_modules_of_ddp_part(run_worlds) -> None:
+    """The test passes on each rank, and fails all the same."""
+    found = run_worlds(RATE, "--multihost-sweep=fails", "-k", "each")
+    result = read_sweep(found.directory("test_each") / "sweep.json")
+    witness = next(e.witness for e in result.weaknesses if e.witness.outcome == "wrong")
+    again = run_worlds(RATE, "--multihost-replay", witness.token, "-k", "each")
+    again.run.assert_outcomes(failed=1)
+    assert "ranks differ in 'parameters of DistributedDataParallel #1'" in again.stdout
+
+
 # The order of a set of texts depends on the seed of their hashes.
 SET = (
     HEAD

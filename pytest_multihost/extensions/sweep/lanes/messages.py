@@ -76,6 +76,7 @@ class RunWorld:
         spec: The world; the disturbance's fault is its last one.
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
+        usual_differences: Names of the values in which its ranks differ.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory.
@@ -102,6 +103,7 @@ class RunWorld:
     permit_count: int = 0
     run_id: str = ""
     environment: Mapping[str, str | None] | None = None
+    usual_differences: tuple[str, ...] = ()
 
 
 @message

@@ -143,6 +143,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | 
         request.disturbance,
         judged,
         usual_s=request.usual_s,
+        usual_differences=request.usual_differences,
         token=token(request.spec),
         directory=kept,
     )

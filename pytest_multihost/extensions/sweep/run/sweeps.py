@@ -23,6 +23,7 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import utc_text
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.outcome.points import recorded_points
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -431,6 +432,7 @@ class Sweeps:
             permit_count=_MOST_LANES * spec.size,
             run_id=self.run.folder.run_id,
             environment=package_versions(),
+            usual_differences=tuple({each.name for each in disagreements(world)}),
         )
 
 

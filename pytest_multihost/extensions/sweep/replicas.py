@@ -1,0 +1,81 @@
+"""States the parameters and buffers of torch's DDP modules at the end of a test that is swept.
+
+Their ranks are to have equal parameters after each step, and no rank notices if they have not. The
+undisturbed run states them as well: what differs there is meant to, as the buffers of a batch norm.
+A replay has no such run to compare with, so it asks for equal parameters only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from pytest_multihost.core.model.event import ValueStated
+from pytest_multihost.core.model.spec import RankSpec, ServicePart, WorldSpec
+from pytest_multihost.core.rank.digest import digest
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.services import RankPart
+from pytest_multihost.core.services import ServiceKind
+
+NAME = "sweep-replicas"
+
+REPLICAS = ServiceKind(
+    name=NAME,
+    open=lambda _opening: None,  # all of it is in the ranks
+    part=ServicePart(rank="pytest_multihost.extensions.sweep.replicas:join"),
+)
+
+_MODULE = "torch.nn.parallel.distributed"
+
+Tensors = list[tuple[str, Any]]
+"""Tensors with their names. The module itself is not kept: it would keep its process group."""
+
+
+def stating_replicas(spec: WorldSpec, *, is_replay: bool = False) -> WorldSpec:
+    """Return the spec of a world whose ranks state their DDP modules.
+
+    Args:
+        is_replay: Whether the test fails if parameters differ.
+    """
+    part = replace(REPLICAS.part, settings={"is_replay": is_replay})
+    return replace(spec, services={**spec.services, NAME: part})
+
+
+def join(spec: RankSpec) -> RankPart:
+    """Note each DDP module that this rank makes, and state it at the end of the test's body."""
+    is_replay = bool(spec.world.services[NAME].settings.get("is_replay"))
+    made: list[tuple[Tensors, Tensors]] = []
+
+    def wrap(module: ModuleType) -> None:
+        kind: Any = module.DistributedDataParallel
+        initialise: Callable[..., None] = kind.__init__
+
+        @functools.wraps(initialise)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - of torch
+            initialise(self, *args, **kwargs)
+            ignored = set(getattr(self, "parameters_to_ignore", ()))
+            parts = (self.module.named_parameters(), self.module.named_buffers())
+            parameters, buffers = (_kept(part, ignored) for part in parts)
+            made.append((parameters, buffers))
+
+        kind.__init__ = wrapped
+
+    after_import(_MODULE, wrap)
+    return RankPart(state=lambda: _values(made, is_replay=is_replay))
+
+
+def _kept(named: Iterable[tuple[str, Any]], ignored: set[str]) -> Tensors:
+    return [(name, each) for name, each in named if name not in ignored]
+
+
+def _values(made: Iterable[tuple[Tensors, Tensors]], *, is_replay: bool) -> Iterable[ValueStated]:
+    """Yield a value for the parameters and one for the buffers of each module."""
+    for number, parts in enumerate(made, 1):
+        for what, tensors in zip(("parameters", "buffers"), parts, strict=True):
+            if tensors and not (is_replay and what == "buffers"):
+                name = f"{what} of DistributedDataParallel #{number}"
+                text = f"{len(tensors)} tensors"
+                yield ValueStated(name, 0, digest(tensors), text, is_asked=is_replay)
