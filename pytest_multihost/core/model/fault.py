@@ -67,6 +67,9 @@ FaultParams = Mapping[str, Any]
 MAX_HASH_SEED = 4_294_967_295
 """The highest valid PYTHONHASHSEED."""
 
+OTHERS_HASH_SEED = 1_000_003
+"""The PYTHONHASHSEED of the ranks that no fault names, if the world has such a fault."""
+
 MAX_SECONDS = 1e9
 """The longest time that a parameter may give: 30 years. C libraries cannot count much further."""
 
@@ -331,8 +334,9 @@ def size_problems(fault: Fault, size: int) -> list[str]:
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
     """Return the PYTHONHASHSEED of a rank, None if no fault changes any.
 
-    Ranks that no fault names share one seed, as if they were forked from one process. Fresh
-    interpreters would each draw their own, and no run could repeat another.
+    Ranks that no fault names share one seed, as if they were forked from one process. It is the
+    same in all worlds, so that a sweep can fork them from one server. Fresh interpreters would each
+    draw their own, and no run could repeat another.
 
     Args:
         faults: The world's faults; ranks are numbers.
@@ -341,9 +345,10 @@ def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
     if not found:
         return None
     mine = next((each for each in found if rank in each.ranks), None)
-    whose = "others" if mine is None else rank
-    drawn = random.Random(f"{seed}/hash/{whose}").randint(1, MAX_HASH_SEED)
-    return drawn if mine is None else int(mine.params.get("seed", drawn))
+    if mine is None:
+        return OTHERS_HASH_SEED
+    drawn = random.Random(f"{seed}/hash/{rank}").randint(1, MAX_HASH_SEED)
+    return int(mine.params.get("seed", drawn))
 
 
 def _rank_problems(ranks: object) -> list[str]:
