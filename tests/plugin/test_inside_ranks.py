@@ -494,3 +494,30 @@ def test_tmp_path_of_passed_worlds_goes_when_pytest_is_told_so(
     )
     assert not Path(worlds.output("test_good", 0).strip()).exists()
     assert Path(worlds.output("test_bad", 0).strip()).exists()
+
+
+def test_of_a_world_that_passed_only_the_tests_own_files_are_kept(
+    run_worlds, tmp_path: Path
+) -> None:
+    """By default pytest keeps them; a suite of a thousand worlds would leave half a gigabyte."""
+    base = tmp_path / "base"
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_with(world, tmp_path, shared_tmp_path):
+            (tmp_path / "own").write_text("x")
+            (shared_tmp_path / f"shared-{world.rank}").write_text("x")
+
+        @pytest.mark.multihost(ranks=2, backend="gloo")
+        def test_without(world):
+            import torch, torch.distributed as dist
+            dist.all_reduce(torch.ones(1))
+        """,
+        f"--basetemp={base}",
+    )
+    worlds.run.assert_outcomes(passed=2)
+    names = sorted(each.name for each in base.rglob("*") if each.is_file())
+    assert names == ["own", "own", "shared-0", "shared-1"]
+    assert len(list(base.glob("world-*"))) == 1
