@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,20 @@ print({"pytest", "_pytest"} & set(sys.modules) or "none")
     )
     first, *_, last = done.stdout.splitlines()
     assert (first, last) == ("[rank 0] none", "none")
+
+
+def test_a_script_whose_ranks_differ_has_failed(tmp_path: Path) -> None:
+    """Each rank ends well, and says with `world.same` what all are to have."""
+    source = """
+    from pytest_multihost import current_world
+
+    world = current_world()
+    world.same("size", world.size)
+    world.same("step", world.rank)
+    """
+    code, printed = run_script(tmp_path, textwrap.dedent(source))
+    assert code == 1
+    assert "FAILED  ranks differ in 'step': rank 0 has 0 (train.py:6); rank 1 has 1" in printed
 
 
 def test_a_module_runs_with_its_arguments(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
 from pytest_multihost.core.outcome import RankFacts, Symptoms
+from pytest_multihost.core.outcome.agreement import require_agreement
 from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.preload import preload_variables
 from pytest_multihost.core.project_plugins import environment_kept, may_offer, project_plugins
@@ -304,7 +305,8 @@ def _judged(result: WorldResult, backend: Backend) -> Judgement:
     symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
     judged = judge_world(result, symptoms, SourceContext(str(Path.cwd())))
     # As for a test, a run whose fault never fired has shown nothing.
-    return replace(judged, finding=require_fired(judged.finding, result))
+    finding = require_fired(judged.finding, result)
+    return replace(judged, finding=require_agreement(finding, result, str(Path.cwd())))
 
 
 def _show_end(judged: Judgement, files: _Files, options: RunOptions) -> int:

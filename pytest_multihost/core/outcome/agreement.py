@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pytest_multihost.core.model.event import ReportMade, ValueStated
+from pytest_multihost.core.model.event import ValueStated
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome.finding import Finding
+from pytest_multihost.core.outcome.rank_facts import RankFacts, fold_history
 
 _DIGITS = 8
 
@@ -65,18 +66,14 @@ class Disagreement:
 
 def disagreements(result: WorldResult) -> tuple[Disagreement, ...]:
     """Return the values in which the ranks differ that have passed, in the order of stating."""
-    passed = sorted(
-        {
-            event.rank
-            for event in result.history
-            if isinstance(event.body, ReportMade)
-            and (event.body.when, event.body.outcome) == ("call", "passed")
-        }
-    )
     stated: dict[tuple[str, int], dict[int, ValueStated]] = {}
     for event in result.history:
         if isinstance(event.body, ValueStated):
             stated.setdefault((event.body.name, event.body.nth), {})[event.rank] = event.body
+    if not stated:  # nearly always
+        return ()
+    facts = fold_history(result.history, result.spec.size)
+    passed = [each.rank for each in facts if _has_passed(each)]
     found = []
     for (name, nth), by_rank in stated.items():
         sides: dict[str, list[int]] = {}
@@ -87,6 +84,11 @@ def disagreements(result: WorldResult) -> tuple[Disagreement, ...]:
             is_asked = any(each.is_asked for each in by_rank.values())
             found.append(Disagreement(name, nth, parts, is_asked))
     return tuple(found)
+
+
+def _has_passed(facts: RankFacts) -> bool:
+    is_over = facts.parked_s is not None or facts.done_s is not None
+    return is_over and facts.failure is None and not facts.is_skipped and not facts.has_died
 
 
 def _side(ranks: list[int], stated: dict[int, ValueStated]) -> Side:
