@@ -77,5 +77,10 @@ _BY_KIND = {each.name: MENDINGS[each.mending] for each in BUILT_IN_KINDS if each
 
 
 def mending_of_kind(run: DisturbedRun) -> Mending:
-    """Return the pattern that removes the usual weakness of the run's kind of fault."""
+    """Return the pattern that removes the usual weakness of the run's kind of fault.
+
+    If no rank waits for a file, but each goes on with what it sees, to wait longer is no cure.
+    """
+    if run.outcome == "wrong":
+        return BROADCAST_DECISIONS
     return _BY_KIND.get(run.disturbance.fault.kind, BROADCAST_DECISIONS)

@@ -14,6 +14,7 @@ from builders import ended, page, seen
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.extensions.sweep.judge import judge_run
+from pytest_multihost.extensions.sweep.mendings import mending_of_kind
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 from pytest_multihost.testing import (
     RUNTIME_SCOPE,
@@ -187,6 +188,7 @@ def test_a_world_that_passes_and_differs_is_wrong() -> None:
     assert run.culprit == PASSED.where
     assert (run.waiting, run.waiting_ranks, run.kind) == (None, (), None)
     assert run.summary == "ranks differ in 'step': rank 0 has 0; rank 1 has 1"
+    assert mending_of_kind(run).anchor == "broadcast-decisions"
 
 
 def _value(rank: int) -> dict[str, object]:
