@@ -16,8 +16,9 @@ from pathlib import Path
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
+from pytest_multihost.core.launch.scratch import make_shared_directories, sockets_directory
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Early, Subject, WorldSpec, sockets_directory
+from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts
@@ -69,7 +70,7 @@ class WatchedWorld:
             kinds: The kinds of services that each plugin offers; the plugin registered last comes
                 first.
         """
-        (scratch / "shared").mkdir()
+        make_shared_directories(scratch)
         harness = harness_processes(directory, scratch, others)
         watchdog = Watchdog(
             WorldObserver(scratch, spec.size, harness, spec),

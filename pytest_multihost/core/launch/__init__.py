@@ -10,7 +10,7 @@
 * `interpreter`: starts a new interpreter; `job_spec` is its job.
 * `refusals`: errors when processes cannot start. `capacity`: how many ranks fit.
   `permits`: shares one machine between controllers.
-* `ports`: reserves ports for ranks.
+* `ports`: reserves ports for ranks. `scratch`: directories that the ranks of a world share.
 * `libc`: system calls. `reaper`: ends processes. `ending_signals`: signals that end a run as Ctrl-C
   does.
 * `kernel_identity`: whether two processes see the same processes and the same clock.

@@ -224,11 +224,6 @@ class WorldSpec:
         return next(host for host in self.all_hosts if rank in host.ranks)
 
 
-def sockets_directory(scratch: object) -> str:
-    """Return the directory for the sockets that multiprocessing makes in the ranks of a world."""
-    return f"{scratch}/sockets"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
     """The spec of one rank of a world.
@@ -247,11 +242,6 @@ class RankSpec:
     directory: str
     scratch: str
     ports: tuple[int, int]
-
-    @property
-    def sockets(self) -> str:
-        """See `sockets_directory`."""
-        return sockets_directory(self.scratch)
 
     @property
     def is_primary(self) -> bool:

@@ -27,6 +27,7 @@ from pytest_multihost.core.cpython_private import (
     keep_sockets_in,
     unfinished_tasks,
 )
+from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.spec import RankSpec
@@ -59,7 +60,7 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
     clear_exit_handlers()
-    _keep_sockets(spec.sockets)
+    _keep_sockets(sockets_directory(spec.scratch))
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
         del os.environ[name]
@@ -80,7 +81,6 @@ def _keep_sockets(directory: str) -> None:
     Names of its sockets have 18 characters; a socket's address may have 107: see unix(7).
     """
     if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
-        Path(directory).mkdir(exist_ok=True)
         keep_sockets_in(directory)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.ending_signals import ENDING
 from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.scratch import make_shared_directories
 from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
@@ -199,7 +200,8 @@ class PeerServer:
             if request.directory is None or request.scratch is None:  # rank 0 cannot see files here
                 private = Path(tempfile.mkdtemp(prefix="world-", dir=self.home))
                 logs, scratch = private / "logs", private / "scratch"
-                (scratch / "shared").mkdir(parents=True)
+                scratch.mkdir(parents=True)
+                make_shared_directories(scratch)
                 logs.mkdir()
             else:
                 logs, scratch = Path(request.directory), Path(request.scratch)

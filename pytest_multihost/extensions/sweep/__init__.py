@@ -15,7 +15,8 @@ offers them. A sweep uses the following modules, in this order; all their functi
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
 
-`made_with` finds out whether the results of an earlier sweep still say something.
+`made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
+ranks state what is to be equal on all of them.
 """
 
 from __future__ import annotations
