@@ -23,6 +23,8 @@ operations, a stopped rank, a lost server, or Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,6 +83,9 @@ A rank that sends an event is making progress, so a snapshot would only cost it 
 
 MAX_SNAPSHOT_DELAY_S = 0.5
 """The longest time for which events can delay a snapshot."""
+
+_COLLECTION_S = 60.0
+"""Time between two collections of garbage while a world runs: see `collection_put_off`."""
 
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
@@ -187,6 +192,7 @@ class _WorldRun:
         detected_s: When all evidence for that decision had been collected.
         snapshot_s: When the last snapshot was taken.
         influenced_s: When a service that was influencing ranks last did something.
+        collected_s: When the garbage was last collected, on the machine's own clock.
     """
 
     spec: WorldSpec
@@ -202,6 +208,7 @@ class _WorldRun:
     detected_s: float | None = None
     snapshot_s: float = 0.0
     influenced_s: float = 0.0
+    collected_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why the world ended."""
@@ -270,6 +277,13 @@ class _WorldRun:
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
+            self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        """Collect garbage if the last time is long ago: a script may run for days."""
+        if time.monotonic() >= self.collected_s + _COLLECTION_S:
+            gc.collect()
+            self.collected_s = time.monotonic()
 
     def _take_all(
         self, world: RunningWorld, exchange: HarnessCollectives, events: Sequence[Event]
