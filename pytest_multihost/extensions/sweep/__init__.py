@@ -106,14 +106,14 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     from pytest_multihost.extensions.sweep.marker import REQUEST
 
     request, spec = item.stash.get(REQUEST, None), (yield)
-    if request is None and item.config.getoption("multihost_replay", None):
-        from pytest_multihost.extensions.sweep.replicas import stating_replicas
-
-        return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
-    if request is None:
+    is_replay = bool(item.config.getoption("multihost_replay", None))
+    if request is None and not is_replay:
         return spec
-    from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.replicas import stating_replicas
+
+    if request is None:
+        return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
+    from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()

@@ -67,7 +67,10 @@ def judge_run(
         usual_differences: Names of the values in which the ranks of the undisturbed run differ.
         directory: The run's folder, relative to the artifacts directory.
     """
-    run = _Run(disturbance, judged, usual_s, frozenset(usual_differences))
+    differences = tuple(
+        each for each in disagreements(judged.result) if each.name not in usual_differences
+    )
+    run = _Run(disturbance, judged, usual_s, differences)
     outcome = run.outcome()
     is_weak = outcome in WEAK
     diagnosis = judged.diagnosis
@@ -97,12 +100,17 @@ def judge_run(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A disturbed run while it is judged."""
+    """A disturbed run while it is judged.
+
+    Attributes:
+        differences: The values in which the ranks differ that have passed, except those in which
+            the ranks of the undisturbed run differ too.
+    """
 
     disturbance: Disturbance
     judged: Judgement
     usual_s: float
-    usual_differences: frozenset[str]
+    differences: Sequence[Disagreement]
 
     @property
     def rank(self) -> int:
@@ -116,12 +124,6 @@ class _Run:
     def ranks(self) -> Sequence[RankFinding]:
         """The findings of all ranks."""
         return self.judged.finding.ranks
-
-    @property
-    def differences(self) -> Sequence[Disagreement]:
-        """The values in which ranks differ that have passed, except those that differ always."""
-        found = disagreements(self.judged.result)
-        return [each for each in found if each.name not in self.usual_differences]
 
     # The outcome
 
