@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.spec import ONE, Host, ServicePart
+from pytest_multihost.core.model.setting_values import ONE
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.model.spec import Host, ServicePart
 
 _SETTING = re.compile(r"([a-z][a-z0-9_]*)(?::([1-9][0-9]{0,8}))?", re.ASCII)
+
+
+def _no_services() -> Mapping[str, ServicePart]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostKind:
     """A kind of emulated hosts. Plugins offer theirs through the hook `pytest_multihost_hosts`.
 
+    Every run of pytest asks for the kinds, because an option names them. So the functions are
+    called only for worlds that have such hosts.
+
     Attributes:
         name: As in ``hosts="name"``.
         hosts: Returns the hosts of a world, given its number of ranks and the ranks per host.
-        services: The services that make the hosts, by name: see `WorldSpec.services`.
+        services: Returns the services that make the hosts, by name: see `WorldSpec.services`.
         probe: Import path, "package.module:function", of a function that checks in a server
             whether such hosts can be made there. It takes a directory that does not exist, and
             raises LaunchError or OSError if they cannot.
@@ -29,7 +40,7 @@ class HostKind:
 
     name: str
     hosts: Callable[[int, int], tuple[Host, ...]]
-    services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
+    services: Callable[[], Mapping[str, ServicePart]] = _no_services
     probe: str = ""
 
 
@@ -76,7 +87,7 @@ class Hosts:
     @property
     def services(self) -> Mapping[str, ServicePart]:
         """The services that make the hosts, by name."""
-        return self.kind.services if self.kind is not None else {}
+        return self.kind.services() if self.kind is not None else {}
 
     def __str__(self) -> str:
         """Return the setting in canonical form."""

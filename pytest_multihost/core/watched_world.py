@@ -18,7 +18,8 @@ from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
 from pytest_multihost.core.launch.scratch import make_shared_directories, sockets_directory
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
-from pytest_multihost.core.model.spec import Early, Subject, WorldSpec
+from pytest_multihost.core.model.setting_values import Early
+from pytest_multihost.core.model.spec import Subject, WorldSpec
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.outcome import RankFacts

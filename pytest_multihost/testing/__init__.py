@@ -121,8 +121,8 @@ from pytest_multihost.core.model.result import RankSnapshot as RankSnapshot
 from pytest_multihost.core.model.result import ServiceRecord as ServiceRecord
 from pytest_multihost.core.model.result import WorldResult as WorldResult
 from pytest_multihost.core.model.result import WorldSnapshot as WorldSnapshot
+from pytest_multihost.core.model.setting_values import MAX_RANKS as MAX_RANKS
 from pytest_multihost.core.model.source import files_below as files_below
-from pytest_multihost.core.model.spec import MAX_RANKS as MAX_RANKS
 from pytest_multihost.core.model.spec import BackendFacts as BackendFacts
 from pytest_multihost.core.model.spec import Host as Host
 from pytest_multihost.core.model.spec import RankSpec as RankSpec

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pytest_multihost.core.model.event import Event, EventBody
 from pytest_multihost.core.model.json_values import from_json
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, WorldSpec
+from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack
 
 Detail = Mapping[str, object]

@@ -18,7 +18,7 @@ from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO, NCCL, gpu_count
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND
+from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND
 
 __all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "gpu_count", "offered_backends"]
 

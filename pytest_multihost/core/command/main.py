@@ -21,7 +21,7 @@ from pytest_multihost.core.host_kind import HostKind, offered_host_kinds
 from pytest_multihost.core.model.errors import MultihostError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
+from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, NO_TIMEOUT_S, ONE
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.registry import new_plugin_manager, offered_renderers
 from pytest_multihost.core.standard_streams import (

@@ -36,7 +36,8 @@ from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, NO_TIMEOUT_S, WorldSpec
+from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, NO_TIMEOUT_S
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library

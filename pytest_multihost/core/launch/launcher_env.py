@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 
 Address = tuple[str, int]
 

@@ -70,9 +70,6 @@ MAX_HASH_SEED = 4_294_967_295
 OTHERS_HASH_SEED = 1_000_003
 """The PYTHONHASHSEED of the ranks that no fault names, if the world has such a fault."""
 
-MAX_SECONDS = 1e9
-"""The longest time that a parameter may give: 30 years. C libraries cannot count much further."""
-
 RANK_WORDS = ("primary", "others", "one", "first", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 

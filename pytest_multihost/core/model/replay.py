@@ -19,7 +19,8 @@ from pytest_multihost.core.model.json_values import (
     parse_json,
     to_json,
 )
-from pytest_multihost.core.model.spec import MAX_RANKS, MAX_SEED, WorldSpec
+from pytest_multihost.core.model.setting_values import MAX_RANKS, MAX_SEED
+from pytest_multihost.core.model.spec import WorldSpec
 
 VERSION = 1
 _CRC_BYTES = 4

@@ -23,7 +23,8 @@ from pytest_multihost.core.model.fault import size_problems
 from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.operation import GroupKey, Operation, Operations
-from pytest_multihost.core.model.spec import MAX_RANKS, WorldSpec
+from pytest_multihost.core.model.setting_values import MAX_RANKS
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Dump, NativeThread
 
 Label = Literal[

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.json_values import JsonObject
-
-Early = Literal["fail", "warn", "off"]
-"""The reaction to a proven hang: end the world, only note it, or do not look for one."""
+from pytest_multihost.core.model.setting_values import ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +29,10 @@ class Host:
     address: str
     interface: str
     ranks: range
-    kind: str = "one"
+    kind: str = ONE
 
 
-ONE, MACHINE = "one", "machine"
-
-MAX_SEED = (1 << 63) - 1
-
-MAX_RANKS = 10_000
-"""The most ranks that a world may have; no machine holds more."""
-
-NO_TIMEOUT_S = 365 * 86_400.0
-"""The timeout of a world that has none: a year, which every runtime can add to a time."""
+MACHINE = "machine"
 
 Subject = Literal["test", "script", "job"]
 """What ranks run: a pytest test, a script, or a job that another program started."""
@@ -51,9 +41,6 @@ Subject = Literal["test", "script", "job"]
 def phase_name(phase: str, subject: Subject) -> str:
     """Return the reader's name of a rank's phase; "call" is pytest's word for the test itself."""
     return f"the {subject}" if phase == "call" else phase
-
-
-DEFAULT_BACKEND: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_multihost.core.model.fault import MAX_SECONDS
+from pytest_multihost.core.model.setting_values import MAX_SECONDS
 from pytest_multihost.core.nemesis.kind import FaultKind, Strike, is_number, must_be
 from pytest_multihost.core.nemesis.targets import replace_names
 

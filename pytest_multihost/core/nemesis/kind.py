@@ -10,13 +10,13 @@ from typing import Any, Literal, TypedDict, TypeGuard
 
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.fault import (
-    MAX_SECONDS,
     Fault,
     FaultFacts,
     FaultParams,
     Point,
     PointKind,
 )
+from pytest_multihost.core.model.setting_values import MAX_SECONDS
 from pytest_multihost.core.model.spec import Host, RankSpec
 
 _MAX_NUMBER = 1 << 63

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_multihost.core.model.errors import known_names, shown
-from pytest_multihost.core.model.fault import MAX_SECONDS, Fault
-from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.model.setting_values import MAX_RANKS, MAX_SECONDS
 from pytest_multihost.core.option import Check
 
 
@@ -56,6 +55,8 @@ def is_count(value: object) -> bool:
 
 def are_faults(value: object) -> bool:
     """Return whether a value is a fault or a list of faults."""
+    from pytest_multihost.core.model.fault import Fault
+
     return all(isinstance(each, Fault) for each in as_tuple(value))
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.option import Check, Option, Settings, T
 from pytest_multihost.core.pytest_plugin.marker_values import (
     are_faults,
@@ -22,6 +21,9 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     must_be,
 )
 from pytest_multihost.core.pytest_plugin.options import BACKENDS, MODE, RANKS, TIMEOUT
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.model.fault import Fault
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"

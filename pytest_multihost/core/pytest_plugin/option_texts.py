@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pytest_multihost.core.model.errors import SettingError, shown
-from pytest_multihost.core.model.fault import MAX_SECONDS
-from pytest_multihost.core.model.spec import MAX_RANKS, MAX_SEED
+from pytest_multihost.core.model.setting_values import MAX_RANKS, MAX_SECONDS, MAX_SEED
 
 T = TypeVar("T")
 

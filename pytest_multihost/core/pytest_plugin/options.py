@@ -15,7 +15,7 @@ import pytest
 
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError
-from pytest_multihost.core.model.spec import DEFAULT_BACKEND, MAX_RANKS, Early
+from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
     each_once,

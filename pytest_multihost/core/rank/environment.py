@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from pytest_multihost.core.launch.launcher_env import is_foreign
-from pytest_multihost.core.model.spec import MACHINE, ONE, RankSpec
+from pytest_multihost.core.model.setting_values import ONE
+from pytest_multihost.core.model.spec import MACHINE, RankSpec
 
 _OF_PYTEST = re.compile(r"PYTEST_XDIST_.*|PYTEST_CURRENT_TEST", re.IGNORECASE)
 

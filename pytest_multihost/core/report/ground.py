@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import rank_set
-from pytest_multihost.core.model.spec import NO_TIMEOUT_S, WorldSpec
+from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import DetectedBy, Diagnosis
 
 _GROUNDS: dict[DetectedBy, str] = {

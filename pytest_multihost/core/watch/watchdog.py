@@ -26,7 +26,7 @@ from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import SnapshotReason, WorldSnapshot
-from pytest_multihost.core.model.spec import Early
+from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import (
     SLACK_S,

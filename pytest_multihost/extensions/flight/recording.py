@@ -27,7 +27,7 @@ from pytest_multihost.core.model.json_values import (
 from pytest_multihost.core.model.operation import group_by_value, rank_numbers
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.regular_file import read_regular
-from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.extensions.flight.plain_pickle import MAX_DEPTH, unpickled
 

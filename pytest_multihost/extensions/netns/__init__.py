@@ -1,6 +1,7 @@
 """Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
 
-* `hosts` defines the kind of hosts, `kinds` the faults, and `effects` what each fault does.
+* `kind_of_hosts` defines the kind of hosts, `hosts` its hosts, `kinds` the faults, and `effects`
+  what each fault does.
 * `service` is the controller's part while a world runs, `server_part` the server's.
 * `network` builds and holds a world's hosts; `links` configures the links between them.
 * `network_faults` performs faults in the netfault daemon; `relay` does what the kernel cannot do.
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @hookimpl
 def pytest_multihost_hosts() -> Sequence[HostKind]:
     """Offer hosts made from namespaces."""
-    from pytest_multihost.extensions.netns.hosts import NETNS
+    from pytest_multihost.extensions.netns.kind_of_hosts import NETNS
 
     return [NETNS]
 

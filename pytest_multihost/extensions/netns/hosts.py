@@ -1,15 +1,12 @@
-"""The kind of hosts "netns": made from Linux namespaces, with their own network."""
+"""The hosts of a world that are made from Linux namespaces, and their network."""
 
 from __future__ import annotations
 
 import ipaddress
 from functools import cache
 
-from pytest_multihost.core.host_kind import HostKind
-from pytest_multihost.core.model.spec import Host, ServicePart
-
-NAME = "netns"
-"""The name of the kind of hosts, and of the service that makes them."""
+from pytest_multihost.core.model.spec import Host
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 """The addresses of these hosts; unreachable from outside their world."""
@@ -28,11 +25,3 @@ def hosts_of(size: int, ranks_each: int) -> tuple[Host, ...]:
         address = str(NETWORK[index + 1])
         found.append(Host(index, f"host-{index}", address, "eth0", ranks, NAME))
     return tuple(found)
-
-
-NETNS = HostKind(
-    name=NAME,
-    hosts=hosts_of,
-    services={NAME: ServicePart(server="pytest_multihost.extensions.netns.server_part:start")},
-    probe="pytest_multihost.extensions.netns.server_part:probe",
-)

@@ -12,7 +12,8 @@ from itertools import combinations
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.fault import Fault, FaultParams
-from pytest_multihost.core.model.spec import ONE, Host
+from pytest_multihost.core.model.setting_values import ONE
+from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.nemesis.kind import (
     Announcement,
     Check,
@@ -24,7 +25,7 @@ from pytest_multihost.core.nemesis.kind import (
     seconds,
     truth,
 )
-from pytest_multihost.extensions.netns.hosts import NAME
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME
 
 _TWO = 2
 

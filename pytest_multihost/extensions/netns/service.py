@@ -11,7 +11,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services import Action, Opening, Service, ServiceKind
 from pytest_multihost.extensions.netns.effects import effect_of
-from pytest_multihost.extensions.netns.hosts import NAME, NETNS
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME, NETNS
 from pytest_multihost.extensions.netns.kinds import NETWORK_KINDS, disturbs_network
 
 
@@ -59,4 +59,4 @@ def _open(opening: Opening) -> Service | None:
     )
 
 
-NETWORK_SERVICE = ServiceKind(name=NAME, open=_open, part=NETNS.services[NAME])
+NETWORK_SERVICE = ServiceKind(name=NAME, open=_open, part=NETNS.services()[NAME])

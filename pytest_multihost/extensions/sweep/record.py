@@ -22,7 +22,7 @@ from pytest_multihost.core.model.json_values import (
     to_json,
 )
 from pytest_multihost.core.model.regular_file import read_regular
-from pytest_multihost.core.model.spec import MAX_RANKS
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (

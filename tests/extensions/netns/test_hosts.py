@@ -12,7 +12,8 @@ import pytest
 
 from pytest_multihost.core.host_kind import Hosts
 from pytest_multihost.core.rank import rank_variables
-from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETNS, NETWORK, hosts_of
+from pytest_multihost.extensions.netns.hosts import BRIDGE_ADDRESS, NETWORK, hosts_of
+from pytest_multihost.extensions.netns.kind_of_hosts import NETNS
 from pytest_multihost.extensions.netns.network import ChildFailed, refusal, remedy
 from pytest_multihost.testing import (
     RankSpec,

@@ -281,7 +281,7 @@ from pathlib import Path
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.start_server import fork_server
 from pytest_multihost.core.host_kind import Hosts
-from pytest_multihost.extensions.netns.hosts import NETNS
+from pytest_multihost.extensions.netns.kind_of_hosts import NETNS
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):

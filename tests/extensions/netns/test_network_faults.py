@@ -31,7 +31,7 @@ from pytest_multihost.extensions.netns.effects import (
     merged,
     relay_routes,
 )
-from pytest_multihost.extensions.netns.hosts import NAME, NETNS
+from pytest_multihost.extensions.netns.kind_of_hosts import NAME, NETNS
 from pytest_multihost.extensions.netns.kinds import NETWORK_FAULTS, network_problems
 from pytest_multihost.extensions.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.extensions.netns.service import NETWORK_SERVICE
@@ -268,7 +268,7 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
         Step(0, "answered", done, on="go"),
     ]
     launcher = ScriptedLauncher(clock := ManualClock(100.0), script)
-    given = {"hosts": hosts_of("netns", 2), "services": NETNS.services}
+    given = {"hosts": hosts_of("netns", 2), "services": NETNS.services()}
     spec = replace(make_spec(2), faults=(faults.partition(groups=[[0], [1]]),), **given)
     watchdog = Watchdog(WorldObserver(Path("/nowhere"), 2))
     opening = Opening(spec=spec, scratch=Path("/nowhere"), watchdog=watchdog)
