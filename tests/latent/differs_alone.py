@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import torch._dynamo  # an optimizer imports it, for seconds
 import torch.distributed as dist
 from agreement import all_or_none
 from expectation import latent

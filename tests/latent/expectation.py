@@ -26,8 +26,8 @@ from pytest_multihost.core.model.fault import Fault
 Test = TypeVar("Test", bound=Callable[..., object])
 Family = Literal["late", "fails", "differs"]
 Outcome = Literal["waits", "wrong"]
-Check = Callable[..., None]
-"""Looks at what a run has left; takes fixtures by name, and fails if that is wrong."""
+Check = Callable[[Mapping[str, Any]], None]
+"""Looks at what a run has left; takes the test's fixtures, and fails if that is wrong."""
 
 BY_HAND = "PYTEST_MULTIHOST_LATENT_BY_HAND"
 """Set: latent programs run with the fault that is written beside them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +34,9 @@ def replicated(values: np.ndarray) -> jax.Array:
     return jax.make_array_from_process_local_data(sharding, values)
 
 
-def same_mean(state: dict[str, jax.Array]) -> None:
+def same_mean(fixtures: Mapping[str, Any]) -> None:
     """Fail if the mean differs between processes."""
-    mine = state["mean"].addressable_shards[0].data
+    mine = fixtures["state"]["mean"].addressable_shards[0].data
     found = multihost_utils.process_allgather(jnp.asarray(mine))
     assert (found == found[0]).all(), found
 

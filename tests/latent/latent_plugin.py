@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,7 +47,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return
     for check in mark.args:
         have["world"].barrier()
-        check(**{name: have[name] for name in inspect.signature(check).parameters})
+        check(have)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def same_weights(model: torch.nn.Module) -> None:
-    """Fail if the parameters and buffers of a model differ between ranks."""
-    mine = {name: each.tolist() for name, each in model.state_dict().items()}
-    found: list[Mapping[str, object]] = [{} for _ in range(dist.get_world_size())]
+def same_weights(fixtures: Mapping[str, Any]) -> None:
+    """Fail if the parameters and buffers of the test's models differ between ranks."""
+    models = [each for each in fixtures.values() if isinstance(each, torch.nn.Module)]
+    mine = [{name: each.tolist() for name, each in one.state_dict().items()} for one in models]
+    found: list[object] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     assert all(each == found[0] for each in found), found
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,10 +37,10 @@ def write_shard(file: Path) -> None:
     file.write_text("[1.0, 2.0]")  # <- latent
 
 
-def latest_is_whole(world, shared_tmp_path: Path) -> None:
+def latest_is_whole(fixtures: Mapping[str, Any]) -> None:
     """Fail if the newest checkpoint lacks a shard."""
-    latest = (shared_tmp_path / "latest").read_text()
-    all_load(shards(shared_tmp_path / latest, world.size))
+    folder = fixtures["shared_tmp_path"]
+    all_load(shards(folder / (folder / "latest").read_text(), fixtures["world"].size))
 
 
 @latent(
@@ -76,10 +77,11 @@ def save_or_log(file: Path, rows: Sequence[float]) -> None:
         print("not saved:", error)
 
 
-def success_is_whole(world, shared_tmp_path: Path) -> None:
+def success_is_whole(fixtures: Mapping[str, Any]) -> None:
     """Fail if a checkpoint that is marked as complete lacks a shard."""
-    if (shared_tmp_path / "step-1" / "_SUCCESS").exists():
-        all_load(shards(shared_tmp_path / "step-1", world.size))
+    folder = fixtures["shared_tmp_path"] / "step-1"
+    if (folder / "_SUCCESS").exists():
+        all_load(shards(folder, fixtures["world"].size))
 
 
 @latent(
@@ -88,7 +90,7 @@ def success_is_whole(world, shared_tmp_path: Path) -> None:
     names="shard-2.json",
     ranks=3,
     backend="gloo",
-    by_hand=faults.fails(rank=2, at=at.io("*/step-1/shard-2.json", call="write")),
+    by_hand=faults.fails(rank=2, at=at.io("*/step-1/shard-2.json", call="write", onwards=True)),
     seen_by=success_is_whole,
 )
 def test_failed_shard_is_logged_and_committed(world, shared_tmp_path) -> None:
@@ -105,10 +107,11 @@ def test_failed_shard_is_logged_and_committed(world, shared_tmp_path) -> None:
         (folder / "_SUCCESS").touch()  # <- latent
 
 
-def index_is_whole(shared_tmp_path: Path) -> None:
+def index_is_whole(fixtures: Mapping[str, Any]) -> None:
     """Fail if the index names a file that does not load."""
-    index = json.loads((shared_tmp_path / "model.index.json").read_text())
-    all_load(shared_tmp_path / name for name in index["weight_map"].values())
+    folder = fixtures["shared_tmp_path"]
+    index = json.loads((folder / "model.index.json").read_text())
+    all_load(folder / name for name in index["weight_map"].values())
 
 
 @latent(
@@ -146,9 +149,9 @@ def keep(state: Mapping[str, int], file: Path) -> None:
         print("the state from before stays:", error)
 
 
-def state_loads(shared_tmp_path: Path) -> None:
+def state_loads(fixtures: Mapping[str, Any]) -> None:
     """Fail if there is no whole state."""
-    all_load([shared_tmp_path / "state.json"])
+    all_load([fixtures["shared_tmp_path"] / "state.json"])
 
 
 @latent(
@@ -157,7 +160,7 @@ def state_loads(shared_tmp_path: Path) -> None:
     names="state.json",
     ranks=2,
     backend="gloo",
-    by_hand=faults.fails(rank=0, at=at.io("*/state.json", call="write", nth=2)),
+    by_hand=faults.fails(rank=0, at=at.io("*/state.json", call="write", nth=2, onwards=True)),
     seen_by=state_loads,
 )
 def test_good_state_is_overwritten_in_place(world, shared_tmp_path) -> None:
@@ -171,9 +174,10 @@ def test_good_state_is_overwritten_in_place(world, shared_tmp_path) -> None:
             keep({"step": step}, shared_tmp_path / "state.json")  # <- latent
 
 
-def last_weights_load(world, shared_tmp_path: Path) -> None:
+def last_weights_load(fixtures: Mapping[str, Any]) -> None:
     """Fail if the last weights of a rank do not load."""
-    all_load(shared_tmp_path / f"last-{rank}.pt" for rank in range(world.size))
+    folder, size = fixtures["shared_tmp_path"], fixtures["world"].size
+    all_load(folder / f"last-{rank}.pt" for rank in range(size))
 
 
 @latent(
