@@ -196,13 +196,13 @@ $(PYTEST8_READY): $(READY)
 test-pytest8: $(PYTEST8_READY) ## The whole test suite on PYTEST8=8.3.5, the oldest pytest that is supported
 	@$(MAKE) --no-print-directory suite BIN=$(PYTEST8_VENV)/bin
 
-latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang: LATENT_ARGS='--budget 30'
+latent: $(READY) ## Score what sweeps find in programs that pass and hide a weakness: LATENT_ARGS='--budget 30'
 	$(BIN)/python benchmarks/latent.py $(LATENT_ARGS)
 
 flight: $(READY) ## Who is named from flight-recorder dumps, by us and by torch: FLIGHT_ARGS='--only groups'
 	$(BIN)/python benchmarks/flight.py $(FLIGHT_ARGS)
 
-latent-by-hand: $(READY) ## Does each latent hang show under the fault that is written beside it?
+latent-by-hand: $(READY) ## Does each latent weakness show under the fault that is written beside it?
 	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)
 
 found: .venv-libraries/ready ## Repeat each weakness of docs/found 20 times: FOUND_ARGS='--only orbax'

@@ -1,22 +1,25 @@
-"""Which hang does a passing test hide? Score what sweeps find in the corpus of latent hangs.
+"""What does a passing test hide? Score what sweeps find in the corpus of latent weaknesses.
 
     python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
                                 [--repeat TIMES]
     python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
-The programs of tests/latent pass; most of them hide one hang, and the robust ones hide none. Each
-is swept, at most for the budget. Its sweep.json is read by its contract (docs/sweep-json.md) alone,
-and its weaknesses are compared with the lines that are marked in the program. Prints a table and
-the score; exits with 1 if fewer than 90 % are found, fewer than 90 % of those with a marked line,
-or anything is found in a robust program.
+The programs of tests/latent pass; most of them hide a hang or a wrong result, and the robust ones
+hide nothing. Each is swept, at most for the budget. Its sweep.json is read by its contract
+(docs/sweep-json.md) alone, and its weaknesses are compared with the lines that are marked in the
+program. In a program that hides a wrong result only weaknesses with the outcome `wrong` count; they
+may name the file or the value that is wrong, if the program says which. Prints a table and the
+score; exits with 1 if fewer than 90 % are found, fewer than 90 % of those with a marked line, or
+anything is found in a robust program.
 
 --repeat repeats the witness of each program so many times by its token, and counts how often ranks
-hang or are left waiting again. Then it exits with 1 if a witness does not show that each time.
+hang or are left waiting again, or the run is wrong again. Then it exits with 1 if a witness does
+not show that each time.
 
 --by-hand runs each latent program with the fault that is written beside it instead: does it hang
-then, or leave ranks waiting for one that has failed, and is a line named that is marked in it?
-Exits with 1 if a program does not.
+then, or leave ranks waiting for one that has failed, or is it wrong, and is a line named that is
+marked in it? Exits with 1 if a program does not. Programs without such a fault are left out.
 
 --undisturbed runs every program so many times as it is. All must pass.
 """
@@ -26,6 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,6 +47,7 @@ FOUND_SHARE = 0.9
 LINE_SHARE = 0.9
 
 FAMILIES = ("late", "fails", "differs")
+OUTCOMES = ("waits", "wrong")
 
 MARKS = ("latent", "waits", "")
 """Of lines, the best first."""
@@ -60,7 +65,7 @@ class Exposed:
         world: Backend and ranks.
         family: The kind of disturbance.
         got: What became of the world.
-        is_exposed: Whether it hung, or ranks were left waiting.
+        is_exposed: Whether it hung, ranks were left waiting, or it was wrong: as the program says.
         named: Which marked lines were named: `latent`, `waits`, or nothing.
         seconds: How long the world took.
     """
@@ -83,12 +88,13 @@ class Swept:
         world: Backend and ranks.
         family: The kind of disturbance that lays it bare; None for a robust program.
         status: Of the sweep; "not run" without one.
-        findings: The weaknesses, as texts.
+        outcome: What it hides: `waits` or `wrong`; None for a robust program.
+        findings: The weaknesses that count, as texts.
         named: The best mark of the lines that a weakness names: `latent`, `waits`, or nothing.
         witness: The disturbance that showed the weakness with that line; of several such, one of
             the program's own family.
         repeated: How often that was repeated, and how often it showed the same again.
-        replayed: How often its token was, and how often ranks hung or were left waiting again.
+        replayed: How often its token was, and how often that showed what the program hides again.
         runs: How many runs it took, repetitions aside.
         brute_force: How many it would have taken to disturb all ranks at all points in all ways.
         left_out: How many disturbances were planned and not run.
@@ -99,6 +105,7 @@ class Swept:
     world: str
     family: str | None
     status: str
+    outcome: str | None = None
     findings: Sequence[str] = ()
     named: str = ""
     witness: str = ""
@@ -220,7 +227,7 @@ def _run_undisturbed(programs: Programs, times: int) -> int:
 
 def _run_by_hand(programs: Programs) -> Iterator[Exposed]:
     for expectations in programs.values():
-        latent = {nodeid: each for nodeid, each in expectations.items() if each["family"]}
+        latent = {nodeid: each for nodeid, each in expectations.items() if each.get("has_fault")}
         if not latent:
             continue
         verdicts = _verdicts(latent, {BY_HAND: "1"})
@@ -241,26 +248,27 @@ def _sweep(programs: Programs, budget: float, times: int) -> Iterator[Swept]:
             witness = best_weakness(nodeid, expected, found) if found and times else None
             if witness is not None:
                 token = witness["witness"]["token"]
-                row = replace(row, replayed=(times, _replay(nodeid, token, times)))
+                again = _replay(nodeid, token, times, expected)
+                row = replace(row, replayed=(times, again))
             yield row
 
 
-def _replay(nodeid: str, token: str, times: int) -> int:
-    """Return in how many of so many replays ranks hung or were left waiting."""
+def _replay(nodeid: str, token: str, times: int, expected: Mapping[str, Any]) -> int:
+    """Return how many of so many replays show what a program hides."""
     with tempfile.TemporaryDirectory(prefix="multihost-latent-") as scratch:
-        again = ["--multihost-replay", token, "--times", str(times)]
-        _pytest([nodeid, *again, "--tb=no", "--multihost-artifacts", scratch])
+        options = ["--multihost-replay", token, "--times", str(times)]
+        _pytest([nodeid, *options, "--tb=no", "--multihost-artifacts", scratch])
         file = Path(scratch, "verdicts.jsonl")
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return sum(_is_left_waiting(json.loads(line)) for line in lines)
+    return sum(_is_exposed(json.loads(line), expected) for line in lines)
 
 
 def best_weakness(
     nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Return the weakness that names the program's lines best; None if nothing was found."""
+    """Return the weakness that names the program's lines best; None if none counts."""
     return min(
-        found["weaknesses"],
+        _that_count(found["weaknesses"], expected),
         key=lambda each: (
             MARKS.index(_mark_of(each, nodeid, expected)),
             _family(each) != expected["family"],
@@ -269,15 +277,46 @@ def best_weakness(
     )
 
 
+def _that_count(
+    weaknesses: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the weaknesses that show what a program hides; in a robust one each counts."""
+    is_wrong = _outcome_of(expected) == "wrong"
+    return [
+        each for each in weaknesses if not is_wrong or each["witness"].get("outcome") == "wrong"
+    ]
+
+
+def _outcome_of(expected: Mapping[str, Any]) -> str | None:
+    return expected.get("outcome", "waits") if expected["family"] else None
+
+
 def _mark_of(weakness: Mapping[str, Any], nodeid: str, expected: Mapping[str, Any]) -> str:
-    return named(_lines_of(weakness), nodeid.partition("::")[0], expected["lines"])
+    text = f"{weakness['text']} {weakness['witness'].get('summary')}"
+    return _mark_in(text, _lines_of(weakness), nodeid, expected)
+
+
+def _mark_in(
+    text: str, found: Iterable[tuple[str, int]], nodeid: str, expected: Mapping[str, Any]
+) -> str:
+    """Return the best mark of what a text and lines name."""
+    if _names_what_is_wrong(text, expected):
+        return "latent"
+    return named(found, nodeid.partition("::")[0], expected["lines"])
+
+
+def _names_what_is_wrong(text: str, expected: Mapping[str, Any]) -> bool:
+    """Return whether a text has the name of the file or value that is wrong in a program."""
+    name = expected.get("names")
+    return bool(name) and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | None) -> Swept:
     """Say what the sweep of a program has found; None: there was none."""
     name, world = _name(nodeid), f"{expected['backend']} x {expected['ranks']}"
+    outcome = _outcome_of(expected)
     if found is None:
-        return Swept(name, world, expected["family"], "not run")
+        return Swept(name, world, expected["family"], "not run", outcome)
     weakness = best_weakness(nodeid, expected, found)
     best = _mark_of(weakness, nodeid, expected) if weakness else ""
     return Swept(
@@ -285,7 +324,8 @@ def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | N
         world,
         expected["family"],
         status=found["status"],
-        findings=[_finding(each) for each in found["weaknesses"]],
+        outcome=outcome,
+        findings=[_finding(each) for each in _that_count(found["weaknesses"], expected)],
         named=best,
         witness=_disturbance(weakness["witness"]["disturbance"]) if weakness else "",
         repeated=tuple(weakness["repeated"]) if weakness else (0, 0),
@@ -329,8 +369,8 @@ def exposed(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any]
         world=f"{expected['backend']} x {expected['ranks']}",
         family=expected["family"],
         got=_outcome(found),
-        is_exposed=_is_left_waiting(found),
-        named=named(places(found), nodeid.partition("::")[0], expected["lines"]),
+        is_exposed=_is_exposed(found, expected),
+        named=_mark_in(_texts(found), places(found), nodeid, expected),
         seconds=found.get("duration_s") or 0.0,
     )
 
@@ -343,6 +383,27 @@ def _outcome(verdict: Mapping[str, Any]) -> str:
         return str(verdict["outcome"])
     culprits, waiting = (_ranks(diagnosis[key] or []) for key in ("culprits", "waiting"))
     return f"{diagnosis['kind']} [{culprits}] <- [{waiting}]"
+
+
+def _is_exposed(verdict: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    """Return whether a run shows what its program hides."""
+    is_wrong = _outcome_of(expected) == "wrong"
+    return _is_wrong(verdict) if is_wrong else _is_left_waiting(verdict)
+
+
+def _is_wrong(verdict: Mapping[str, Any]) -> bool:
+    """Return whether a test failed because of what it asserts or states alone."""
+    if not verdict or verdict["status"] != "failed" or _is_left_waiting(verdict):
+        return False
+    errors = [rank["error"] for rank in verdict["rank_results"] if rank["error"]]
+    return all(error["type"].endswith("AssertionError") for error in errors)
+
+
+def _texts(verdict: Mapping[str, Any]) -> str:
+    """Return why a test failed, as the verdict and its ranks say."""
+    errors = [rank["error"] for rank in verdict.get("rank_results", ())]
+    messages = [error.get("message") for error in errors if error]
+    return " ".join(str(each) for each in (verdict.get("reason"), *messages) if each)
 
 
 def _is_left_waiting(verdict: Mapping[str, Any]) -> bool:
@@ -417,7 +478,9 @@ def _summary_by_hand(rows: Sequence[Exposed]) -> list[str]:
     print(f"exposed by hand     {_share(row.is_exposed for row in rows)}")
     print(f"a marked line named {_share(bool(row.named) for row in rows)}")
     print(f"of the fault itself {_share(row.named == 'latent' for row in rows)}")
-    return [] if all(row.is_exposed for row in rows) else ["each fault by hand exposes the hang"]
+    return (
+        [] if all(row.is_exposed for row in rows) else ["each fault by hand exposes what is hidden"]
+    )
 
 
 def summary(rows: Sequence[Swept]) -> list[str]:
@@ -433,6 +496,11 @@ def summary(rows: Sequence[Swept]) -> list[str]:
     for family in FAMILIES:
         print(
             f"  {family:18}{_share(bool(row.findings) for row in latent if row.family == family)}"
+        )
+    for outcome in OUTCOMES:
+        print(
+            f"  {outcome:18}"
+            f"{_share(bool(row.findings) for row in latent if row.outcome == outcome)}"
         )
     print(f"a marked line named {_share(bool(row.named) for row in found)}")
     print(f"of the fault itself {_share(row.named == 'latent' for row in found)}")

@@ -1,4 +1,4 @@
-"""How results of the corpus of latent hangs are scored, on results made by hand."""
+"""How results of the corpus of latent weaknesses are scored, on results made by hand."""
 
 from __future__ import annotations
 
@@ -184,3 +184,67 @@ def test_the_witness_is_one_of_the_programs_family(latent: ModuleType) -> None:
     other = {**WEAKNESS, "witness": {**WEAKNESS["witness"], "disturbance": late}}
     assert swept(latent, weaknesses=[other, WEAKNESS]).witness.startswith("fails: ")
     assert swept(latent, family="late", weaknesses=[WEAKNESS, other]).witness.startswith("late: ")
+
+
+WRONG = {**EXPECTED, "family": "differs", "outcome": "wrong", "names": "step"}
+ELSEWHERE = {"file": "fails_saving.py", "line": 99}
+SILENT = {
+    **WEAKNESS,
+    "witness": {
+        "outcome": "wrong",
+        "disturbance": {**DISTURBANCE, "family": "differs"},
+        "culprit": {"file": "fails_saving.py", "line": 12},
+        "waiting": None,
+    },
+    "text": "ranks differ in 'weights'",
+}
+
+
+def test_a_program_that_hides_a_wrong_result_needs_a_wrong_run(latent: ModuleType) -> None:
+    """Ranks that wait are another weakness, and do not count."""
+    hangs = {**WEAKNESS, "witness": {**WEAKNESS["witness"], "outcome": "left waiting"}}
+    assert latent.swept(NODEID, WRONG, {**SWEEP, "weaknesses": [hangs]}).word == "MISSED"
+    found = latent.swept(NODEID, WRONG, {**SWEEP, "weaknesses": [hangs, SILENT]})
+    assert (found.word, found.named, found.outcome) == ("found", "latent", "wrong")
+    assert len(found.findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("ranks differ in 'step'", "found"), ("ranks differ in 'steps'", "LINE")],
+)
+def test_a_wrong_run_may_name_what_is_wrong(latent: ModuleType, text: str, word: str) -> None:
+    """The value's or file's own name, in place of a marked line."""
+    disturbance = {**DISTURBANCE, "passed": {**DISTURBANCE["passed"], "where": ELSEWHERE}}
+    places = {"culprit": None, "disturbance": disturbance}
+    found = {**SILENT, "text": text, "witness": {**SILENT["witness"], **places}}
+    assert latent.swept(NODEID, WRONG, {**SWEEP, "weaknesses": [found]}).word == word
+
+
+def failed_alone(error: str | None) -> Mapping[str, Any]:
+    """Return the verdict of a test that failed without any rank that waits."""
+    found = {"type": error, "message": "no step", "file": "fails_saving.py", "line": 12}
+    ranks = [{"outcome": "failed", "error": found if error else None}]
+    return {**RAISED, "ended_by": "self", "diagnosis": None, "rank_results": ranks}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_exposed"), [(None, True), ("AssertionError", True), ("OSError", False)]
+)
+def test_a_wrong_result_shows_by_what_the_test_asserts(
+    latent: ModuleType, error: str | None, is_exposed: bool
+) -> None:
+    """Or by the values that it states. An error of the program is a report."""
+    assert latent.exposed(NODEID, WRONG, failed_alone(error)).is_exposed == is_exposed
+    assert not latent.exposed(NODEID, WRONG, RAISED).is_exposed
+
+
+def test_the_score_counts_wrong_results_apart(
+    latent: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A miss of one is seen in its own row."""
+    missed = latent.swept(NODEID, WRONG, {**SWEEP, "weaknesses": []})
+    latent.summary([swept(latent), missed])
+    rows = capsys.readouterr().out.splitlines()
+    assert "  waits             100.0% (1 of 1)" in rows
+    assert "  wrong             0.0% (0 of 1)" in rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -30,3 +31,19 @@ def all_or_none(what: str) -> Iterator[None]:
         error = caught
     if any_rank(error is not None):
         raise FailedSomewhereError(what) from error
+
+
+def written_by_primary(world, folder: Path, texts: dict[str, str]) -> None:
+    """Let the primary write files; return once all are there, or raise on all ranks."""
+    dist.barrier()  # so that for every rank they are new
+    errors = [None]
+    if world.is_primary:
+        try:
+            for name, text in texts.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text)
+        except OSError as error:
+            errors = [repr(error)]
+    dist.broadcast_object_list(errors)
+    if errors[0] is not None:
+        raise RuntimeError(errors[0])

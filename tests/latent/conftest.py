@@ -1,3 +1,3 @@
-"""What the corpus of latent hangs asks of pytest."""
+"""What the corpus of latent weaknesses asks of pytest."""
 
 pytest_plugins = ["latent_plugin"]

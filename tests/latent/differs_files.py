@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from agreement import written_by_primary
 from expectation import latent
 
 from pytest_multihost import faults
@@ -16,22 +16,6 @@ from pytest_multihost import faults
 def meet() -> None:
     """Let all ranks average something."""
     dist.all_reduce(torch.ones(4))  # <- waits
-
-
-def written_by_primary(world, folder: Path, texts: dict[str, str]) -> None:
-    """Let the primary write files; return once all are there, or raise on all ranks."""
-    dist.barrier()  # so that for every rank they are new
-    errors = [None]
-    if world.is_primary:
-        try:
-            for name, text in texts.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_text(text)
-        except OSError as error:
-            errors = [repr(error)]
-    dist.broadcast_object_list(errors)
-    if errors[0] is not None:
-        raise RuntimeError(errors[0])
 
 
 @latent(

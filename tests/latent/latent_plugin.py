@@ -1,8 +1,8 @@
-"""What the corpus of latent hangs asks of pytest: its marker, and the expectations as a file."""
+"""What the corpus of latent weaknesses asks of pytest: a marker, and the expectations as a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -27,13 +27,27 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the corpus's own marker."""
-    config.addinivalue_line("markers", "latent_corpus(**expectation): what a program hides")
+    description = "latent_corpus(*checks, **expectation): what a program hides"
+    config.addinivalue_line("markers", description)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out programs whose backend is not installed; pytest counts them as deselected."""
     leave_out_missing(config, items, "latent_corpus")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Look in each rank at what the run has left, once all ranks have passed the test."""
+    yield
+    mark = item.get_closest_marker("latent_corpus")
+    have = getattr(item, "funcargs", {})
+    if mark is None or "world" not in have:
+        return
+    for check in mark.args:
+        have["world"].barrier()
+        check(have)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

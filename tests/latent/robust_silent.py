@@ -1,0 +1,178 @@
+"""State and files that are right, or say that they are not; the twins of silent_*.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch._dynamo  # wrapping a model imports it, for seconds
+import torch.distributed as dist
+from agreement import all_or_none, any_rank, written_by_primary
+from expectation import robust
+from torch.nn.parallel import DistributedDataParallel
+
+
+def meet() -> None:
+    """Let all ranks average something."""
+    dist.all_reduce(torch.ones(4))
+
+
+@robust(ranks=3, backend="gloo")
+def test_all_resume_from_a_step_that_all_see(world, shared_tmp_path) -> None:
+    """Each rank lists the steps, and the oldest of the newest ones is taken by all.
+
+    Source: https://github.com/mosaicml/composer/pull/2146 (steps that must be equal)
+    """
+    written_by_primary(world, shared_tmp_path, {f"ckpt/step-{step}": "" for step in (1, 2)})
+    with all_or_none("listing"):
+        found = [int(file.name[5:]) for file in shared_tmp_path.glob("ckpt/step-*")]
+    step = torch.tensor(max(found, default=0))
+    dist.all_reduce(step, op=dist.ReduceOp.MIN)
+    world.same("step", int(step))
+    print("this rank has seen", found)
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file under another name, then under its own."""
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    os.replace(part, file)  # noqa: PTH105
+
+
+@robust(ranks=3, backend="gloo")
+def test_state_is_replaced_as_a_whole(world, shared_tmp_path) -> None:
+    """There is a whole state at any time, and an error of the primary is raised by all.
+
+    Source: https://github.com/openmm/openmm/pull/1683
+    """
+    file = shared_tmp_path / "state.json"
+    with all_or_none("saving"):
+        if world.is_primary:
+            for step in (1, 2):
+                replace(file, json.dumps({"step": step}))
+    with all_or_none("loading"):
+        state = json.loads(file.read_text())
+    world.same("step", state["step"])
+
+
+@robust(ranks=2, backend="gloo")
+def test_torn_copy_lies_beside_a_good_state(world, shared_tmp_path) -> None:
+    """If the new state cannot be written, the good one stays, and what is torn has another name.
+
+    Source: https://github.com/aiming-lab/AutoResearchClaw/pull/41
+    """
+    file = shared_tmp_path / "state.json"
+    with all_or_none("saving the first state"):
+        if world.is_primary:
+            replace(file, json.dumps({"step": 1}))
+    if world.is_primary:
+        try:
+            replace(file, json.dumps({"step": 2}))
+        except OSError as error:
+            print("the state from before stays:", error)
+    meet()
+
+
+@robust(ranks=3, backend="gloo")
+def test_mark_follows_the_shards_of_all(world, shared_tmp_path) -> None:
+    """A checkpoint is marked, and `latest` moved, only if every rank has written its shard.
+
+    Source: https://github.com/sgl-project/SpecForge/pull/659 (mended like this)
+    """
+    folder = shared_tmp_path / "step-1"
+    with all_or_none("writing the shards"):
+        folder.mkdir(exist_ok=True)
+        (folder / f"shard-{world.rank}.json").write_text("[1.0, 2.0]")
+    with all_or_none("marking"):
+        if world.is_primary:
+            (folder / "_SUCCESS").touch()
+            replace(shared_tmp_path / "latest", "step-1")
+
+
+@robust(ranks=3, backend="gloo")
+def test_test_reads_what_all_have_written(world, shared_tmp_path) -> None:
+    """The test looks at the files itself, once all have written and read.
+
+    Source: https://github.com/BLAST-WarpX/warpx/pull/2608 (a barrier before files are merged)
+    """
+    with all_or_none("writing"):
+        (shared_tmp_path / f"part-{world.rank}.json").write_text(json.dumps(world.rank))
+    with all_or_none("reading"):
+        files = (shared_tmp_path / f"part-{rank}.json" for rank in range(world.size))
+        found = [json.loads(file.read_text()) for file in files]
+    assert found == list(range(world.size))
+
+
+@robust(ranks=2, backend="gloo")
+def test_statistics_of_batches_stay_with_their_rank(world) -> None:
+    """Buffers of a BatchNorm that is not synchronized differ rightly: each rank has its own data.
+
+    Source: https://github.com/open-mmlab/mmdetection/issues/2539
+    """
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    model = DistributedDataParallel(layers, broadcast_buffers=False)
+    for step in range(2):
+        model.zero_grad()
+        batch = torch.arange(6.0).reshape(3, 2) * (1 + world.rank + step)
+        model(batch).sum().backward()
+        for weights in model.parameters():
+            weights.data -= 0.01 * weights.grad
+
+
+@robust(ranks=3, backend="gloo")
+def test_each_rank_saves_its_own_chances(world, shared_tmp_path) -> None:
+    """What ranks save differs between them and between runs, as seeds and times do.
+
+    Source: https://github.com/sgl-project/SpecForge/pull/587 (a state of each rank's own)
+    """
+    started = time.monotonic()
+    torch.manual_seed(100 + world.rank)
+    file = shared_tmp_path / f"random_states_{world.rank}.json"
+    with all_or_none("saving"):
+        drawn = torch.rand(3).tolist()
+        replace(file, json.dumps({"drawn": drawn, "seconds": time.monotonic() - started}))
+    with all_or_none("loading"):
+        assert json.loads(file.read_text())["drawn"] == drawn
+
+
+@robust(ranks=3, backend="gloo")
+def test_labels_are_found_by_the_name_of_their_features(world, shared_tmp_path) -> None:
+    """A folder is listed in the order of its names, and each label is read by its name.
+
+    Source: https://github.com/chuanyangjin/fast-DiT/issues/4 (mended by sorted names)
+    """
+    texts = {f"{kind}/{n}.json": str(n) for kind in ("features", "labels") for n in range(4)}
+    written_by_primary(world, shared_tmp_path, texts)
+    pairs = []
+    with all_or_none("reading"):
+        for name in sorted(os.listdir(shared_tmp_path / "features")):
+            files = (shared_tmp_path / kind / name for kind in ("features", "labels"))
+            pairs.append([json.loads(file.read_text()) for file in files])
+    assert all(feature == label for feature, label in pairs)
+
+
+@robust(ranks=3, backend="gloo")
+def test_optimizer_is_resumed_by_all_or_by_none(world, shared_tmp_path) -> None:
+    """A state that one rank does not find is loaded by no rank.
+
+    Source: https://github.com/bghira/SimpleTuner/pull/2986
+    """
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model(torch.ones(3, 2) * (1 + world.rank)).sum().backward()
+    optimizer.step()
+    file = shared_tmp_path / "optimizer.pt"
+    with all_or_none("saving"):
+        if world.is_primary:
+            torch.save(optimizer.state_dict(), file)
+    resumed = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    if not any_rank(not os.path.exists(file)):  # noqa: PTH110 - False on any error
+        with all_or_none("loading"):
+            resumed.load_state_dict(torch.load(file, weights_only=True))
+    resumed.step()
+    world.same("weights", model)
