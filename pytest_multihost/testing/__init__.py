@@ -92,6 +92,7 @@ from pytest_multihost.core.model.messages import ToServer as ToServer
 from pytest_multihost.core.model.messages import Welcome as Welcome
 from pytest_multihost.core.model.messages import WorldEnded as WorldEnded
 from pytest_multihost.core.model.messages import WorldForked as WorldForked
+from pytest_multihost.core.model.memberships import find_memberships as find_memberships
 from pytest_multihost.core.model.operation import CALLEE_SCOPE as CALLEE_SCOPE
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE as FLIGHT_SCOPE
 from pytest_multihost.core.model.operation import HARNESS_SCOPE as HARNESS_SCOPE
