@@ -42,7 +42,6 @@ def test_engine_waits_beside_an_idle_frontend(world) -> None:
     ranks=4,
     backend="none",
     culprits=[2],
-    waiting=[1],
     by=("deadline",),
     where="time.sleep(FOREVER_S",
 )
@@ -115,7 +114,7 @@ def test_default_group_that_one_does_not_join(world) -> None:
     join_world(0, 2)
 
 
-@hang("unknown", ranks=3, backend="none", waiting=[0])
+@hang("unknown", ranks=3, backend="none", waiting=[0], by=("deadline",))
 def test_member_that_is_a_child_process(world) -> None:
     """The other member of the group is a process that rank 1 has started, and it sleeps.
 

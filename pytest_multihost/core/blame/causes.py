@@ -102,8 +102,8 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     causes = _without_guesses(_without_explained(_merged(_late_together(told)), states))
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
     of_unknown = [cause for cause in causes if cause.kind == "unknown" and cause.waiting]
-    found = (*sorted(known, key=_precedence), *sorted(of_unknown, key=_precedence))
-    return found or tuple(sorted(causes, key=_precedence))
+    in_order = (*sorted(known, key=_precedence), *sorted(of_unknown, key=_precedence))
+    return in_order or tuple(sorted(causes, key=_precedence))
 
 
 def _without_guesses(causes: Sequence[Cause]) -> Sequence[Cause]:

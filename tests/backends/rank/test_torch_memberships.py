@@ -22,7 +22,7 @@ from pytest_multihost.testing import RUNTIME_SCOPE, Operation, find_memberships
 pytestmark = pytest.mark.multihost(ranks=3, backend="none", timeout=60)
 
 LIMIT = timedelta(seconds=50)
-KEY = "default_pg/pytest-multihost/0"
+KEY = "pytest-multihost/0"
 """Where the members of a default group agree on its name."""
 
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from functools import partial, update_wrapper
 from types import ModuleType
 from urllib.parse import urlsplit
 
@@ -153,7 +153,7 @@ class GroupCreationRecorder:
         replace_function(module, "split_group", partial(self.calls.recorded_by_name, self._split))
         with contextlib.suppress(AttributeError):  # another version of torch
             build = getattr(module, BUILD_GROUP)  # programs import it by its name
-            replace_code(build, partial(self.calls.recorded_by_name, self._build))
+            replace_code(build, self._recorded_build)
         for name, original in list(vars(module.Store).items()):
             if name in _STORE_WAITS:
                 recorded = self.calls.recorded(partial(self._store_wait, name), original)
@@ -213,6 +213,9 @@ class GroupCreationRecorder:
         if where:
             self._sizes[where] = size or 0
         return creation_scope(where or f"rank {self.recorder.rank}")
+
+    def _recorded_build(self, original: Function) -> Function:
+        return update_wrapper(self.calls.recorded_by_name(self._build, original), original)
 
     def _build(
         self,
