@@ -17,7 +17,7 @@ A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a 
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
 Input of a world: `spec`, `fault`. The token that replays it: `replay`. Observations: `event`,
-`operation`, `history`, `process`, `stack`, `result`. Points that a run has recorded:
+`operation`, `memberships`, `history`, `process`, `stack`, `result`. Points that a run has recorded:
 `recorded_point`. The judgement: `verdict`. Weaknesses that a project accepts: `acceptance`.
 Messages between the harness's processes: `messages`. Exceptions: `errors`. Collectives known by
 name: `collectives`. Where to find third-party plugins without pytest: `plugin_source`.

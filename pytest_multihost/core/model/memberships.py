@@ -69,9 +69,8 @@ class Memberships:
 
     def operations(self, found: Operations) -> Operations:
         """Return what a rank has recorded, with ranks in place of numbers."""
-        keys = (*found.entered, *(each.group_key for each in found.recent))
-        if not any(map(_is_foreign, keys)):
-            return found
+        if not self.members and not any(map(_is_foreign, found.entered)):
+            return found  # without a look at a thousand operations
         recent = tuple(self._operation(each, found.rank) for each in found.recent)
         entered: dict[GroupKey, int] = {}
         for key, sequence in found.entered.items():
@@ -126,16 +125,17 @@ class Memberships:
         if found.group:  # the declarations are lost
             size = len(found.group)
             return replace(found, group=(rank,), has_members=False, group_size=size)
-        ranks_there = self.coming.get(key, ()) if found.is_open else ()
-        is_creation = found.scope.kind == _CREATION
+        coming = self.coming.get(key, ()) if found.is_open else ()
+        size, is_creation = found.ordinal, found.scope.kind == _CREATION
+        is_complete = len(coming) == size > 0
         return replace(
             found,
-            group=ranks_there or (rank,),
+            group=coming or (rank,),
             ordinal=0,
             # Not all of them have waited there equally often before.
             sequence=0 if is_creation else found.sequence,
-            has_members=False,
-            group_size=found.ordinal,
+            has_members=is_complete,
+            group_size=None if is_complete else size,
         )
 
 

@@ -31,7 +31,8 @@ class Scope:
         kind: Empty for the groups of the runtime under test. Else ``harness``, ``operation`` (the
             user's own), ``program``, ``socket``, ``flight-recorder``, or another word for
             operations that never match others, such as a coordination service's barriers.
-        name: Which of its kind: the operation's name, the barrier's id, the program's line.
+        name: Which of its kind: the operation's name, the barrier's id, the program's line. In slot
+            pages also the group in which the members of a group are numbers; see `memberships`.
     """
 
     kind: str = ""

@@ -130,6 +130,14 @@ def test_those_who_wait_for_a_group_to_be_made_are_its_known_members() -> None:
     assert (gone.group, alone.group) == ((1,), (3,))
 
 
+def test_all_members_of_a_group_have_come() -> None:
+    """Then they are known, although the group is not made yet."""
+    comes = operation(group=(), ordinal=2, scope=creation_scope("port 29500"))
+    pages = [Operations(rank, (comes,), {comes.group_key: 1}) for rank in (1, 3)]
+    (found,) = resolved(*pages)[0].recent
+    assert (found.group, found.group_size, found.has_members) == ((1, 3), None, True)
+
+
 def test_the_sequence_of_a_wait_stays() -> None:
     """It tells one wait from the next."""
     waits = operation("store.get", kind="wait", group=(), ordinal=2, sequence=7)
