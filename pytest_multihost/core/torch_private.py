@@ -25,6 +25,10 @@ Trace = Mapping[str, Any]
 MAKE_GROUP: Final = "_new_group_with_tag"
 """The function of `distributed_c10d` that makes all groups except the default one."""
 
+BUILD_GROUP: Final = "_new_process_group_helper"
+"""The function of `distributed_c10d` that builds every group except one that is split off another.
+Programs call it to make groups between several torch worlds."""
+
 MEET_BY_STORE: Final = "_store_based_barrier"
 """The function of `distributed_c10d` that `new_group` calls last, even on ranks outside the group.
 """
@@ -63,6 +67,7 @@ MAKE_LOADER_ITERATOR: Final = "__init__"
 _INDEX_QUEUE_PLACE = 2
 
 _BINDINGS = "torch._C._distributed_c10d"
+_STORES = frozenset({"TCPStore", "FileStore", "HashStore"})
 _COMPILER = "torch._inductor"
 
 
@@ -94,8 +99,43 @@ def group_names(c10d: ModuleType) -> dict[str, TorchObject]:
 
 def is_of_this_process(store: TorchObject) -> bool:
     """Return whether a store certainly lies in this process, so that no other rank writes to it."""
-    underlying = getattr(store, "_underlying_non_prefix_store", store)
-    return type(underlying).__name__ == "HashStore"
+    return type(_underlying(store)).__name__ == "HashStore"
+
+
+def agree_in(store: TorchObject, key: str, value: str) -> str:
+    """Return what the first process has proposed as the value of a key; never waits for another.
+
+    It takes one message to the store and back, as long as the store's host answers.
+
+    Raises:
+        TypeError: The store is not one of torch's own, so it may do anything.
+    """
+    of = type(_underlying(store))
+    if of.__name__ not in _STORES or of.__module__ != _BINDINGS:
+        message = f"{type(store)} is no store of torch"
+        raise TypeError(message)
+    found: bytes = store.compare_set(key, "", value)
+    return found.decode()
+
+
+def where_is(store: TorchObject) -> str:
+    """Return where the processes that use a store meet; empty if that is unknown."""
+    underlying = _underlying(store)
+    match type(underlying).__name__:
+        case "TCPStore":
+            return where_is_port(underlying.port)
+        case "FileStore":
+            return f"file {underlying.path}"
+    return ""
+
+
+def where_is_port(port: int) -> str:
+    """Return where the processes meet that use the store at a port."""
+    return f"port {port}"
+
+
+def _underlying(store: TorchObject) -> TorchObject:
+    return getattr(store, "_underlying_non_prefix_store", store)
 
 
 def loader_iterator_class(dataloader: ModuleType) -> TorchObject:

@@ -68,6 +68,7 @@ from pytest_multihost.core.model.json_values import JsonError as JsonError
 from pytest_multihost.core.model.json_values import JsonObject as JsonObject
 from pytest_multihost.core.model.json_values import from_json as from_json
 from pytest_multihost.core.model.json_values import to_json as to_json
+from pytest_multihost.core.model.memberships import find_memberships as find_memberships
 from pytest_multihost.core.model.messages import CollectiveBroken as CollectiveBroken
 from pytest_multihost.core.model.messages import CollectiveComplete as CollectiveComplete
 from pytest_multihost.core.model.messages import DumpsWritten as DumpsWritten

@@ -99,9 +99,33 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     alike = group_by_value((_sort_of(sink, graph, states), sink) for sink in graph.sinks())
     found = [_cause_of_alike(sinks, graph, states) for sinks in alike.values()]
     told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
-    causes = _without_explained(_merged(_late_together(told)), states)
+    causes = _without_guesses(_without_explained(_merged(_late_together(told)), states))
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
-    return tuple(sorted(known or causes, key=_precedence))
+    of_unknown = [cause for cause in causes if cause.kind == "unknown" and cause.waiting]
+    in_order = (*sorted(known, key=_precedence), *sorted(of_unknown, key=_precedence))
+    return in_order or tuple(sorted(causes, key=_precedence))
+
+
+def _without_guesses(causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the causes; without guesses if ranks wait for members of a group that are unknown.
+
+    Any rank may be the missing member, or none, so a rank that only does nothing is not named, nor
+    one from which others might want something.
+    """
+    if not any(each.kind == "unknown" and each.waiting for each in causes):
+        return causes
+
+    def is_guess(cause: Cause) -> bool:
+        into = [wait for wait in cause.waits if wait.missing & {*cause.culprits}]
+        operations = [wait.operation for wait in into]
+        are_open = all(each is not None and each.kind == "wait" for each in operations)
+        return cause.kind == "stuck" or (cause.kind in _IDLE and are_open)
+
+    return [each for each in causes if not is_guess(each)]
+
+
+_IDLE = frozenset({"straggler", "livelock", "finished"})
+"""Kinds of causes that only other ranks' waits show."""
 
 
 def _sort_of(sink: frozenset[int], graph: WaitGraph, states: States) -> Hashable:
@@ -151,7 +175,9 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
     if kind == "transport":
         return _transport(state, waiters, graph, states)
     if kind == "unknown":
-        return Cause(kind="unknown", confidence="unknown")
+        is_of_unknown = any(map(_is_of_unknown, graph.waits_of(rank)))
+        bare = Cause(kind="unknown", confidence="unknown")
+        return _of_unknown_members(state, waiters, graph, states) if is_of_unknown else bare
     into = [wait for wait in graph.waits if rank in wait.missing]
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
     is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
@@ -189,6 +215,8 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
     if state.condition in ("finished", "raised"):
         return state.condition if waiters else None
     own = graph.waits_of(state.rank)
+    if any(map(_is_of_unknown, own)):
+        return "unknown"
     if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
         return "transport"
     if own and not waiters and len(own) < len(graph.waits):
@@ -234,6 +262,19 @@ def _transport(
         operation=operation,
         at_s=_since_s(own),
     )
+
+
+def _is_of_unknown(wait: Wait) -> bool:
+    """Return whether a rank waits with members of a group that are not all known."""
+    return wait.operation is not None and wait.operation.group_size is not None
+
+
+def _of_unknown_members(
+    state: RankState, waiters: frozenset[int], graph: WaitGraph, states: States
+) -> Cause:
+    """Return the cause if all known members have entered an operation, and others are unknown."""
+    cause = _transport(state, waiters, graph, states)
+    return cause if cause.culprits else replace(cause, kind="unknown", confidence="unknown")
 
 
 def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) -> Cause:

@@ -264,11 +264,33 @@ def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     return sentence(who, f" {doing}", where, f", and no other rank waits for {them}")
 
 
-def _unknown(_: Cause, finding: Finding, result: WorldResult) -> Sentence:
+def _unknown(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
+    if cause.operation is not None and cause.waiting:
+        return _of_unknown_members(cause, cause.operation)
     late = [each.facts.rank for each in finding.ranks if each.outcome == "hung"]
     if not late:
         return sentence(result.reason or "the world did not end")
     return sentence(f"{rank_set(late)} did not end; it is unknown which rank is waited for")
+
+
+def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
+    """Return which members of a group wait; the others are unknown."""
+    inside = [
+        wait.rank
+        for wait in cause.concerned_waits
+        if wait.operation is not None and wait.operation.place == operation.place
+    ]
+    size = operation.group_size
+    verb = "waits" if len(inside) == 1 else "wait"
+    found = sentence(f"{rank_set(inside)} {verb} in {operation.title}")
+    if operation.kind == "wait" or not size:
+        return sentence(found, "; it is unknown for which rank")
+    if operation.scope.kind == "creation" and operation.is_open:
+        have = "has" if len(inside) == 1 else "have"
+        return sentence(found, f": {len(inside)} of {size} members of the group {have} come")
+    is_one = len(operation.group) == 1
+    known = f"{rank_set(operation.group)} {'is' if is_one else 'are'} known"
+    return sentence(found, f"; of the {size} members of the group, only {known}")
 
 
 _HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {

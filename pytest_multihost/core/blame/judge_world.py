@@ -99,8 +99,9 @@ def judge_world(
     diagnosis = diagnose(
         result, finding, context, unseen=unseen, silent=silent, unrecorded=unrecorded
     )
-    if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
-        finding = replace(finding, reason=diagnosis.summary)
+    if diagnosis is not None and finding.outcome == "hung":
+        says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
+        finding = replace(finding, reason=diagnosis.summary) if says_more else finding
     return Judgement(result, finding, diagnosis, context)
 
 
@@ -146,7 +147,7 @@ def diagnose(
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
     if finding.outcome in ("failed", "error"):  # the exception explains it, unless others waited
-        if not causes or not causes[0].waiting:
+        if not causes or not causes[0].waiting or causes[0].kind == "unknown":
             return None
         # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.
         if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):

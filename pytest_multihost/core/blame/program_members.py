@@ -61,7 +61,7 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
     groups = {group for _, group, _ in here or programs}
     operations = tuple(
         each
-        if each.has_members or each.name not in OF_PROGRAMS
+        if each.has_members or each.group_size is not None or each.name not in OF_PROGRAMS
         else replace(
             each,
             frame=each.frame or user,

@@ -224,11 +224,7 @@ def _pending(
             failed = failed[-1:]
         lost = last_given_up(last, symptoms)
         return _most_specific(failed or ([lost] if lost else []))
-    waited = [
-        each
-        for each in seen.operations
-        if each.waited_s is not None and len(each.group) > 1  # alone, it waits for its own devices
-    ]
+    waited = [each for each in seen.operations if each.waited_s is not None and not each.is_of_one]
     if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
         return ()  # another thread waits there, while the main thread works
     return _most_specific(waited)

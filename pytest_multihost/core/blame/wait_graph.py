@@ -194,6 +194,9 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
 
 
 def _wait(rank: int, operation: Operation, world: _World) -> Wait:
+    is_for_nobody = operation.group_size is not None and operation.peer is None
+    if is_for_nobody and operation.kind != "collective":
+        return Wait(rank, operation, frozenset(), is_sure=False)  # perhaps for no rank at all
     if operation.kind == "transfer":
         return _wait_in_transfer(rank, operation, world.states)
     if operation.kind == "wait":
@@ -359,6 +362,8 @@ def _can_match(one: Operation, two: Operation) -> bool:
     """
     if one.scope.kind == "harness" and one.detail != two.detail:
         return False
+    if one.scope.kind == "creation":
+        return True  # some connect to the store of a group, while others already build it
     roots = {one.root, two.root} - {None}
     return family(one.name) == family(two.name) and len(roots) <= 1
 

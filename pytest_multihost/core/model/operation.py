@@ -31,7 +31,8 @@ class Scope:
         kind: Empty for the groups of the runtime under test. Else ``harness``, ``operation`` (the
             user's own), ``program``, ``socket``, ``flight-recorder``, or another word for
             operations that never match others, such as a coordination service's barriers.
-        name: Which of its kind: the operation's name, the barrier's id, the program's line.
+        name: Which of its kind: the operation's name, the barrier's id, the program's line. In slot
+            pages also the group in which the members of a group are numbers; see `memberships`.
     """
 
     kind: str = ""
@@ -103,6 +104,8 @@ class Operation:
             distinguishes the default group from another with the same members.
         group_title: What the program calls the group; for the reader only, and mostly empty.
         has_members: Whether all of `group` is known to take part, not only a part of it.
+        group_size: How many members its group has if they are not all known, or are no ranks; then
+            `group` has those that are known. 0 if that is unknown, too. None if all are known.
         scope: Namespace of the groups.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
@@ -138,6 +141,7 @@ class Operation:
     ordinal: int = 0
     group_title: str = ""
     has_members: bool = True
+    group_size: int | None = None
     scope: Scope = RUNTIME_SCOPE
     peer: int | None = None
     tag: int = 0
@@ -172,6 +176,11 @@ class Operation:
         return self.group_key, self.sequence
 
     @property
+    def is_of_one(self) -> bool:
+        """Whether its rank is the only member: it waits for its own devices."""
+        return len(self.group) == 1 and self.group_size is None
+
+    @property
     def is_own(self) -> bool:
         """Whether the user declared it: what it does besides waiting is unknown."""
         return self.scope.kind == "operation"
@@ -196,6 +205,8 @@ class Operation:
         has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
         if has_none:
             return ""
+        if self.group_size is not None:
+            return f"group of {self.group_size}"
         if self.group_title:
             return f"{self.group_title} {rank_numbers(self.group)}"
         return group_name(self.group, world_size, self.ordinal)

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
+from pytest_multihost.core.model.memberships import Memberships, find_memberships
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import WorldSpec
@@ -88,7 +89,13 @@ class WorldObserver:
             )
             for rank in range(self.size)
         }
-        return [(operations, last_s) for _, operations, last_s in self._read.values()]
+        pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
+        groups = find_memberships([operations for operations, _ in pages])
+        return [(groups.operations(operations), last_s) for operations, last_s in pages]
+
+    def memberships(self) -> Memberships:
+        """Return the members of groups with numbers of their own, as far as they are known."""
+        return find_memberships([operations for _, operations, _ in self._read.values()])
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""
@@ -97,7 +104,8 @@ class WorldObserver:
     def recorded_operations(self) -> tuple[Operations, ...]:
         """Return all operations still recorded in the ranks' slot pages."""
         ranks = range(self.size)
-        return tuple(read_slots(slots_path(self.scratch, rank), rank=rank) for rank in ranks)
+        found = [read_slots(slots_path(self.scratch, rank), rank=rank) for rank in ranks]
+        return tuple(map(find_memberships(found).operations, found))
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
         """Return the process ids of the ranks on this machine."""

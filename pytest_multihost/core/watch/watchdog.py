@@ -336,7 +336,9 @@ class Watchdog:
         """Take the last snapshots before the ranks are ended; return all observations."""
         kernel = self._deep(facts)
         last = self._take(now, facts, "end")
-        flight = FlightRequests.send(self.observer.scratch, self._can_answer(facts))
+        flight = FlightRequests.send(
+            self.observer.scratch, self._can_answer(facts), self.observer.memberships()
+        )
         self._add_deep(kernel)
         self._probe(now, facts, kernel, flight)
         operations = self.observer.recorded_operations()

@@ -29,7 +29,14 @@ from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch import install
 from pytest_multihost.core.rank.recorder.torch_flight_recorder import THREAD_NAME
 from pytest_multihost.core.slots import RECORDS, FlightMailbox, SlotPage, read_slots, slots_path
-from pytest_multihost.testing import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations, is_ours
+from pytest_multihost.testing import (
+    FLIGHT_SCOPE,
+    RUNTIME_SCOPE,
+    Operation,
+    Operations,
+    Scope,
+    is_ours,
+)
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),
@@ -388,16 +395,17 @@ def test_starting_is_one_operation_of_all_ranks(recorded: Recorded) -> None:
     assert [each.name for each in recorded.of(recorded.world.rank).recent] == ["init_process_group"]
 
 
-def test_groups_of_a_smaller_torch_world_accuse_nobody(recorded: Recorded) -> None:
-    """Its ranks are not ours: a rank 1 of the world is rank 0 of a world of its own."""
+def test_groups_of_a_smaller_torch_world_are_no_groups_of_ranks(recorded: Recorded) -> None:
+    """Each rank is number 0 of a torch world of its own, and says so."""
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=LIMIT)
     dist.all_reduce(one())
     (mine,) = recorded.mine("all_reduce")
-    if recorded.world.is_primary:  # here rank 0 is rank 0; its size tells
-        assert recorded.world.size != dist.get_world_size()
-    assert (mine.kind, mine.group) == ("wait", (0, 1))
-    assert recorded.of(recorded.world.rank).entered.get(((0, 1), 0, RUNTIME_SCOPE), 0) == 0
+    assert (mine.kind, mine.group, mine.scope.kind) == ("collective", (0,), "")
+    assert mine.scope != RUNTIME_SCOPE
+    entered = recorded.of(recorded.world.rank).entered
+    assert ((0,), 1, Scope("member", mine.scope.name)) in entered
+    assert ((0, 1), 0, RUNTIME_SCOPE) not in entered
 
 
 def test_a_wait_for_a_key_names_the_key(recorded: Recorded) -> None:

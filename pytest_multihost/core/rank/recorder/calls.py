@@ -46,6 +46,15 @@ class Calls:
         """Whether this thread is already in a recorded call."""
         return self._depth.count > 0
 
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Regard the calls of this thread in the block as made by a recorded call."""
+        self._depth.count += 1
+        try:
+            yield
+        finally:
+            self._depth.count -= 1
+
     def recorded(self, describe: Describe, original: Function) -> Function:
         """Wrap a function; `describe` gets its arguments."""
 
@@ -58,12 +67,8 @@ class Calls:
                 return original(*args, **kwargs)
             begin, made = described
             record = begin()
-            self._depth.count += 1
-            try:
-                with self.recorder.during(record), self.recorder.inside():
-                    result = original(*args, **kwargs)
-            finally:
-                self._depth.count -= 1
+            with self.nested(), self.recorder.during(record), self.recorder.inside():
+                result = original(*args, **kwargs)
             with contextlib.suppress(Exception):  # a group without this rank
                 made(result)
             return result
@@ -76,14 +81,24 @@ class Calls:
         return self.recorded(lambda *args, **kw: describe(**bind(*args, **kw).arguments), original)
 
     def begin(
-        self, name: str, scope: Scope | None, *, detail: str = "", timeout: object = None
+        self,
+        name: str,
+        scope: Scope | None,
+        *,
+        size: int | None = None,
+        detail: str = "",
+        timeout: object = None,
     ) -> Begin:
-        """Describe an operation of all ranks; without a scope, a wait for unknown ranks."""
+        """Describe an operation of all ranks; without a scope, a wait for an unknown one of them.
+
+        Args:
+            size: How many members take part if they are not the ranks of this world; 0: unknown.
+        """
         return partial(
             self.recorder.begin,
             name,
             "collective" if scope else "wait",
-            self.recorder.all_ranks,
+            self.recorder.all_ranks if size is None else size,
             scope=scope or RUNTIME_SCOPE,
             sequence=0 if scope else next(self._waits),
             detail=detail,

@@ -86,7 +86,7 @@ class Recorder:
         self,
         name: str,
         kind: OperationKind,
-        group: Ranks,
+        group: Ranks | int,
         *,
         scope: Scope = RUNTIME_SCOPE,
         sequence: int = 0,
@@ -99,6 +99,7 @@ class Recorder:
         Args:
             name: The runtime's own name for it.
             kind: Determines which ranks must act for it to end.
+            group: The ranks of its group; if they are unknown, how many they are (0: unknown).
             scope: The scope of its group; see `Operation`.
             sequence: Its number among similar operations; 0: the group's next collective.
             peer: The other rank of a transfer.
@@ -111,7 +112,8 @@ class Recorder:
         self.notify(name, kind)
         try:
             page = self.page
-            call = page.call(name, kind, page.group(group, scope=scope), peer=peer)
+            ranks, ordinal = ((), group) if isinstance(group, int) else (group, 0)
+            call = page.call(name, kind, page.group(ranks, ordinal, scope), peer=peer)
             record = self.begin_call(call, sequence, page.detail(detail) if detail else 0)
             if timeout_s is not None:
                 page.set_timeout(record, timeout_s)

@@ -14,15 +14,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from functools import partial, update_wrapper
 from types import ModuleType
+from urllib.parse import urlsplit
 
 from pytest_multihost.core.model.collectives import COLLECTIVES
+from pytest_multihost.core.model.memberships import creation_scope
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.rank.recorder import torch_rpc
-from pytest_multihost.core.rank.recorder.calls import Calls, Described, replace_function, seconds
+from pytest_multihost.core.rank.recorder.calls import (
+    Calls,
+    Described,
+    replace_code,
+    replace_function,
+    seconds,
+)
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder
@@ -40,10 +48,14 @@ from pytest_multihost.core.rank.recorder.torch_process_groups import (
 )
 from pytest_multihost.core.slots import NO_RECORD
 from pytest_multihost.core.torch_private import (
+    BUILD_GROUP,
     MAKE_GROUP,
+    agree_in,
     is_of_this_process,
     reducer_class,
     tcp_store_class,
+    where_is,
+    where_is_port,
 )
 
 
@@ -61,8 +73,11 @@ def record_elastic_agents(calls: Calls) -> None:
         if not needs_all:
             timeout = min(timeout, settings.timeout.last_call)
         is_of_world = settings.max_nodes == calls.recorder.size
-        scope = Scope("rendezvous", settings.run_id) if is_of_world else None
-        begin = calls.begin("rendezvous", scope, detail=settings.run_id, timeout=timeout)
+        scope = Scope("rendezvous", settings.run_id)
+        size = None
+        if not is_of_world:
+            scope, size = creation_scope(f"rendezvous {settings.run_id}"), settings.max_nodes
+        begin = calls.begin("rendezvous", scope, size=size, detail=settings.run_id, timeout=timeout)
         return begin, lambda _: None
 
     def wrap(module: ModuleType) -> None:
@@ -74,6 +89,9 @@ def record_elastic_agents(calls: Calls) -> None:
 
 CREATION_SCOPE = Scope("creation")
 """The scope of `init_process_group`: there is no group yet whose operations can be counted."""
+
+_NAMES = "pytest-multihost/"
+"""The prefix of the keys under which the members of a group agree on its name in its store."""
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _STORE_WRITES = ("set", "add", "append", "compare_set", "delete_key", "multi_set", "queue_push")
@@ -124,6 +142,7 @@ class GroupCreationRecorder:
     groups: Groups
     flight: FlightRecorderThread  # started with the first group
     calls: Calls
+    _sizes: dict[str, int] = field(default_factory=dict)
 
     def wrap(self, module: ModuleType) -> None:
         """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
@@ -132,6 +151,9 @@ class GroupCreationRecorder:
         )
         replace_function(module, MAKE_GROUP, partial(self.calls.recorded_by_name, self._new_group))
         replace_function(module, "split_group", partial(self.calls.recorded_by_name, self._split))
+        with contextlib.suppress(AttributeError):  # another version of torch
+            build = getattr(module, BUILD_GROUP)  # programs import it by its name
+            replace_code(build, self._recorded_build)
         for name, original in list(vars(module.Store).items()):
             if name in _STORE_WAITS:
                 recorded = self.calls.recorded(partial(self._store_wait, name), original)
@@ -157,19 +179,82 @@ class GroupCreationRecorder:
         return noticed
 
     def _init(
-        self, timeout: object = None, world_size: int = -1, rank: int = -1, **_: object
+        self,
+        init_method: str | None = None,
+        timeout: object = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Argument = None,
+        **_: object,
     ) -> Described:
         size = _declared(world_size, "WORLD_SIZE")
         rank_in_group = _declared(rank, "RANK")
         recorder = self.recorder
-        is_of_world = size in (None, recorder.size) and rank_in_group in (None, recorder.rank)
-        scope = CREATION_SCOPE if is_of_world else None
 
         def made(_: object) -> None:
-            self.groups.register(self.groups.default)
+            self.groups.get(self.groups.default)
             self.flight.start()
 
-        return self.calls.begin("init_process_group", scope, timeout=timeout), made
+        if size in (None, recorder.size) and rank_in_group in (None, recorder.rank):
+            return self.calls.begin("init_process_group", CREATION_SCOPE, timeout=timeout), made
+        where = _where_meets(init_method) if store is None else where_is(store)
+        begin = self.calls.begin(
+            "init_process_group", self._creation(where, size), size=size, timeout=timeout
+        )
+        return begin, made
+
+    def _creation(self, where: str, size: int | None) -> Scope:
+        """Return the scope of the creation of a group of other processes than this world's ranks.
+
+        Args:
+            where: Where they meet; empty: unknown.
+            size: How many they are.
+        """
+        if where:
+            self._sizes[where] = size or 0
+        return creation_scope(where or f"rank {self.recorder.rank}")
+
+    def _recorded_build(self, original: Function) -> Function:
+        return update_wrapper(self.calls.recorded_by_name(self._build, original), original)
+
+    def _build(
+        self,
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: object,
+        store: Argument,
+        group_name: str = "",
+        **_: object,
+    ) -> Described | None:
+        """Describe how a group is built whose members have numbers of their own.
+
+        That is a default group of other processes than the world's ranks, or a group that a program
+        makes without one. Its members agree on a name for it.
+        """
+        recorder, is_default = self.recorder, self.calls.are_nested
+        has_ranks = (group_rank, group_size) == (recorder.rank, recorder.size)
+        if global_ranks_in_group or group_size <= 0 or (is_default and has_ranks):
+            return None
+        name = self.groups.new_name()
+
+        def begin() -> int:
+            nonlocal name
+            record = NO_RECORD
+            with contextlib.suppress(Exception):
+                if not is_default:  # the creation of a default group is recorded already
+                    scope, page = self._creation(where_is(store), group_size), recorder.page
+                    call = page.call(BUILD_GROUP, "collective", page.group((), group_size, scope))
+                    record = recorder.begin_call(call, 0, 0, recorder.user_source(2))
+            with contextlib.suppress(Exception), self.calls.nested():
+                name = agree_in(store, f"{_NAMES}{group_name}", name)
+            self.groups.declare(group_rank, group_size, name)
+            return record
+
+        def made(result: Argument) -> None:
+            self.groups.register_numbered(result[0], name)
+            self.flight.start()
+
+        return begin, made
 
     def _new_group(
         self,
@@ -183,20 +268,20 @@ class GroupCreationRecorder:
         """Describe `new_group`, which every rank calls; only members wait for each other."""
         default = self.groups.get(self.groups.default)
         members = tuple(sorted(default.members if ranks is None else ranks))
-        is_member = self.recorder.rank in members
+        is_member = self.groups.default.rank() in members
         is_counted = is_member or not use_local_synchronization
-        ordinal = self.groups.next_ordinal(members) if is_counted else None
+        ordinal = self.groups.next_ordinal(members, default.torch_world) if is_counted else None
         made = partial(
             self.groups.register, ordinal=ordinal, is_for_cpu=str(backend).lower() == "gloo"
         )
-        if not is_member or not default.is_of_world:
+        if not is_member:
             return lambda: NO_RECORD, made
         begin = partial(
             self.recorder.begin,
             "new_group",
             "collective",
             members,
-            scope=Scope("new_group"),
+            scope=Scope("new_group", default.torch_world),
             detail=str(list(members))[:_MAX_KEYS],
             timeout_s=seconds(timeout),
         )
@@ -211,13 +296,14 @@ class GroupCreationRecorder:
             call, sequence = group.prepare("split_group", "collective")
             return self.recorder.begin_call(call, next(sequence))
 
-        return begin, self.groups.register
+        made = partial(self.groups.register, parent=parent_pg)
+        return begin, made
 
     def _connect(
         self,
         _store: object,
         _host: str = "",
-        _port: int = 0,
+        port: int = 0,
         world_size: int | None = None,
         is_master: bool = False,  # noqa: FBT001, FBT002 - torch's
         timeout: timedelta = _TCP_TIMEOUT,
@@ -227,10 +313,14 @@ class GroupCreationRecorder:
         """Describe how a store's host waits for its clients, and the clients for the host."""
         if self.calls.are_nested:
             return None
-        is_for_all = wait_for_workers and world_size == self.recorder.size
-        scope = Scope("store") if is_for_all else None
+        scope, size = None, None
+        if wait_for_workers and world_size == self.recorder.size:
+            scope = Scope("store")
+        elif wait_for_workers and world_size is not None:
+            where, size = where_is_port(port) if port else "", world_size
+            scope = self._creation(where, size)
         detail = "host" if is_master else "client"
-        begin = self.calls.begin("TCPStore", scope, detail=detail, timeout=timeout)
+        begin = self.calls.begin("TCPStore", scope, size=size, detail=detail, timeout=timeout)
         return begin, lambda _: None
 
     def _store_wait(
@@ -243,8 +333,28 @@ class GroupCreationRecorder:
         text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
         given = (each for each in (*args, *kwargs.values()) if isinstance(each, timedelta))
         timeout = next(given, getattr(store, "timeout", None))
-        begin = self.calls.begin(f"store.{name}", None, detail=text[:_MAX_KEYS], timeout=timeout)
+        size = self._sizes.get(where_is(store)) if self._sizes else None
+        begin = self.calls.begin(
+            f"store.{name}", None, size=size, detail=text[:_MAX_KEYS], timeout=timeout
+        )
         return begin, lambda _: None
+
+
+def _where_meets(init_method: str | None) -> str:
+    """Return where the processes meet that make a default group by `init_method`; see `where_is`.
+
+    It is empty if that is unknown.
+    """
+    url = urlsplit(init_method or "env://")
+    match url.scheme:
+        case "env":
+            port = os.environ.get("MASTER_PORT", "")
+            return where_is_port(int(port)) if port.isdecimal() else ""
+        case "tcp":
+            return where_is_port(url.port) if url.port else ""
+        case "file":
+            return f"file {url.path}"
+    return ""
 
 
 def _declared(value: int, variable: str) -> int | None:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
@@ -85,7 +85,7 @@ class FlightRecorderThread:
     def _histories(self) -> tuple[History, ...]:
         """Return the operations entered in each group, with the stacks, which the JSON lacks."""
         trace = flight_trace_with_stacks()
-        groups = {name: each for name, each in self._groups().items() if each.is_of_world}
+        groups = self._groups()
         found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
         for each in trace.get("entries", ()):
             name = each["process_group"][0]
@@ -94,7 +94,8 @@ class FlightRecorderThread:
         ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()
         rank = self.recorder.rank
         return tuple(
-            _history(rank, groups[name].key, entries, ahead_ns) for name, entries in found.items()
+            _history(rank, _flight_key(groups[name]), entries, ahead_ns)
+            for name, entries in found.items()
         )
 
     def _operations(self) -> Operations:
@@ -127,14 +128,14 @@ class FlightRecorderThread:
                 yield operation.group_key, began_ns, float("inf")
 
     def _operation(self, entry: Entry, group: Group, since_s: float) -> Operation:
-        ranks, ordinal, _ = group.key
+        ranks, ordinal, scope = _flight_key(group)
         is_waited, frame = _main_thread()
         return Operation(
             name=_name(entry),
-            kind="collective" if group.is_of_world else "wait",
-            group=ranks if group.is_of_world else self.recorder.all_ranks,
+            kind="collective",
+            group=ranks,
             ordinal=ordinal,
-            scope=FLIGHT_SCOPE,
+            scope=scope,
             sequence=entry["collective_seq_id"],
             detail=_detail(entry),
             since_s=since_s,
@@ -166,7 +167,7 @@ def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: i
     numbers = {site: number for number, site in enumerate(dict.fromkeys(sites))}
     return History(
         rank,
-        (*key[:2], FLIGHT_SCOPE),
+        key,
         first,
         tuple(numbers),
         order=tuple(numbers[site] for site in sites),
@@ -196,11 +197,13 @@ def _entered(
     for number in status.keys() & names:
         enqueued = int(status[number].get("last_enqueued_collective", 0))
         last[names[number]] = max(last[names[number]], enqueued)
-    return {
-        (*groups[name].key[:2], FLIGHT_SCOPE): count
-        for name, count in last.items()
-        if name in groups and groups[name].is_of_world
-    }
+    return {_flight_key(groups[name]): count for name, count in last.items() if name in groups}
+
+
+def _flight_key(group: Group) -> GroupKey:
+    """Return the key of a group under which the flight recorder counts."""
+    ranks, ordinal, scope = group.key
+    return ranks, ordinal, replace(scope, kind=FLIGHT_SCOPE.kind)
 
 
 def _main_thread() -> tuple[bool, Frame | None]:

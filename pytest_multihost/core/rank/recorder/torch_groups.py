@@ -11,7 +11,9 @@ from functools import update_wrapper
 from types import ModuleType
 from typing import Any
 
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, GroupKey, OperationKind
+from pytest_multihost.core.model.event import now_ns
+from pytest_multihost.core.model.memberships import member_key
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, GroupKey, OperationKind, Scope
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.core.slots import Call
 
@@ -30,10 +32,10 @@ class Group:
     """A process group.
 
     Attributes:
-        members: Ranks of this world, by their number in the group.
+        members: torch's ranks, by their number in the group.
         ordinal: Its number among the groups with these members.
-        is_of_world: Whether torch's ranks are this world's. If a test has made a smaller torch
-            world, the mapping of ranks is unknown, and operations are recorded as waits.
+        torch_world: Empty if torch's ranks are this world's. Else the name of the group in which
+            they are numbers; see `Memberships`.
         is_for_cpu: Whether the caller requested gloo for it.
         prepared: Prepared operations, by name, root or peer, and tag.
     """
@@ -41,7 +43,7 @@ class Group:
     recorder: Recorder
     members: Ranks
     ordinal: int
-    is_of_world: bool
+    torch_world: str
     pg: weakref.ref[ProcessGroup]
     is_for_cpu: bool = False
     prepared: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
@@ -53,7 +55,8 @@ class Group:
         torch's `pg_id` is no such key: it counts the groups that one rank has made, so two ranks
         with different other groups give the same group different numbers.
         """
-        return tuple(sorted(self.members)), self.ordinal, RUNTIME_SCOPE
+        scope = Scope(RUNTIME_SCOPE.kind, self.torch_world)
+        return tuple(sorted(self.members)), self.ordinal, scope
 
     def prepare(self, name: str, kind: OperationKind, other: int = -1, tag: int = 0) -> Prepared:
         """Prepare an operation, once.
@@ -64,18 +67,14 @@ class Group:
             other: The number in the group of a collective's root or a transfer's peer; -1: none.
             tag: The tag of a transfer.
         """
-        page, sequence = self.recorder.page, itertools.count(1)
-        if not self.is_of_world:
-            call = page.call(name, "wait", page.group(self.recorder.all_ranks))
-        else:
-            rank = self.members[other] if other >= 0 else -1
-            peer, root = (rank, -1) if kind == "transfer" else (-1, rank)
-            number, is_for_cpu = page.group(*self.key), self.is_for_cpu
-            call = page.call(
-                name, kind, number, peer=peer, root=root, tag=tag, is_for_cpu=is_for_cpu
-            )
-        if self.is_of_world and kind == "collective":  # the page counts them
-            return self.prepared.setdefault((name, other, tag), (call, itertools.repeat(0)))
+        page, number = self.recorder.page, self.recorder.page.group(*self.key)
+        rank = self.members[other] if other >= 0 else -1
+        peer, root = (rank, -1) if kind == "transfer" else (-1, rank)
+        call = page.call(
+            name, kind, number, peer=peer, root=root, tag=tag, is_for_cpu=self.is_for_cpu
+        )
+        # The page counts collectives.
+        sequence = itertools.repeat(0) if kind == "collective" else itertools.count(1)
         return self.prepared.setdefault((name, other, tag), (call, sequence))
 
 
@@ -86,41 +85,84 @@ class Groups:
     recorder: Recorder
     module: ModuleType  # torch.distributed.distributed_c10d
     known: dict[int, Group] = field(default_factory=dict)
-    _ordinals: Counter[Ranks] = field(default_factory=Counter)
+    _ordinals: Counter[tuple[Ranks, str]] = field(default_factory=Counter)
 
     def get(self, pg: ProcessGroup) -> Group:
         """Return the group of torch's object."""
         return self.known.get(id(pg)) or self.register(pg)
 
     def register(
-        self, pg: ProcessGroup, ordinal: int | None = None, *, is_for_cpu: bool = False
+        self,
+        pg: ProcessGroup,
+        ordinal: int | None = None,
+        *,
+        parent: ProcessGroup | None = None,
+        is_for_cpu: bool = False,
     ) -> Group:
-        """Add a process group.
+        """Add a process group that torch has made from another one.
 
         Args:
             ordinal: Its ordinal, if it was counted before it was made.
+            parent: That other group; by default the default group.
         """
         known = self.known.get(id(pg))
         if known is not None:
             return known
-        members = tuple(self.module.get_process_group_ranks(pg))
+        recorder, members = self.recorder, tuple(self.module.get_process_group_ranks(pg))
+        parent = self.default if parent is None else parent
+        if parent is pg or parent is None:
+            has_ranks = (pg.rank(), pg.size()) == (recorder.rank, recorder.size) and parent is pg
+            torch_world = ""
+        else:  # a group that a program has made without another one has numbers of its own
+            made_from = self.get(parent)
+            has_ranks = members[pg.rank()] == made_from.members[parent.rank()]
+            torch_world = made_from.torch_world
+        if not has_ranks:
+            return self.register_numbered(pg, self.new_name())
+        return self._add(pg, members, torch_world, ordinal, is_for_cpu=is_for_cpu)
+
+    def register_numbered(self, pg: ProcessGroup, name: str) -> Group:
+        """Add a process group whose members have numbers of their own.
+
+        Args:
+            name: The name that its members have agreed on.
+        """
+        size = pg.size()
+        self.declare(pg.rank(), size, name)
+        group = self._add(pg, tuple(range(size)), name, None)
+        self.recorder.page.group(*group.key)  # as made and not used
+        return group
+
+    def _add(
+        self,
+        pg: ProcessGroup,
+        members: Ranks,
+        torch_world: str,
+        ordinal: int | None,
+        *,
+        is_for_cpu: bool = False,
+    ) -> Group:
         if ordinal is None:
-            ordinal = self.next_ordinal(members)
+            ordinal = self.next_ordinal(members, torch_world)
         address = id(pg)
 
         def forget(_: object) -> None:
             self.known.pop(address, None)
 
-        of_world, reference = self.is_of_world, weakref.ref(pg, forget)
-        group = Group(self.recorder, members, ordinal, of_world, reference, is_for_cpu)
+        reference = weakref.ref(pg, forget)
+        group = Group(self.recorder, members, ordinal, torch_world, reference, is_for_cpu)
         return self.known.setdefault(address, group)
 
-    def next_ordinal(self, members: Sequence[int]) -> int:
+    def declare(self, number: int, size: int, name: str) -> None:
+        """Record this rank's number in a group."""
+        self.recorder.page.group(*member_key(number, size, name))
+
+    def next_ordinal(self, members: Sequence[int], torch_world: str = "") -> int:
         """Count one more group with these members, and return its ordinal.
 
         All members make their groups in the same order, so they count alike.
         """
-        key = tuple(sorted(members))
+        key = tuple(sorted(members)), torch_world
         ordinal = self._ordinals[key]
         self._ordinals[key] += 1
         return ordinal
@@ -130,14 +172,9 @@ class Groups:
         """The default group of torch, or None."""
         return self.module.group.WORLD
 
-    @property
-    def is_of_world(self) -> bool:
-        """Whether torch's ranks are this world's."""
-        default = self.default
-        if default is None:
-            return True
-        rank_and_size: tuple[int, int] = default.rank(), default.size()
-        return rank_and_size == (self.recorder.rank, self.recorder.size)
+    def new_name(self) -> str:
+        """Return a name for a group. No other is equal; it sorts by the time."""
+        return f"{now_ns():020d}-{self.recorder.rank}"
 
 
 def copy_identity(original: Function, wrapper: Function) -> Function:

@@ -59,11 +59,13 @@ class RpcRecorder:
     Attributes:
         works: The calls for whose results this rank may wait later.
         is_of_world: Whether the workers are the world's ranks.
+        size: How many workers there are; 0: unknown.
     """
 
     calls: Calls
     works: OpenWorks
     is_of_world: bool = False
+    size: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def wrap_options(self, module: ModuleType) -> None:
@@ -126,6 +128,7 @@ class RpcRecorder:
     ) -> Described:
         recorder = self.calls.recorder
         self.is_of_world = (rank, world_size) == (recorder.rank, recorder.size)
+        self.size = world_size or 0
         return self._everybody("init_rpc", getattr(rpc_backend_options, "rpc_timeout", 0))
 
     def _shutdown(self, *, graceful: bool = True, timeout: float = 0) -> Described | None:
@@ -143,8 +146,8 @@ class RpcRecorder:
 
     def _everybody(self, name: str, timeout_s: float) -> Described:
         timeout = timedelta(seconds=timeout_s) if timeout_s > 0 else None
-        scope = _SCOPE if self.is_of_world else None
-        return self.calls.begin(name, scope, timeout=timeout), lambda _: None
+        scope, size = (_SCOPE, None) if self.is_of_world else (None, self.size)
+        return self.calls.begin(name, scope, size=size, timeout=timeout), lambda _: None
 
     def _invoke(self, api: ModuleType, original: Function) -> Function:
         recorder, works = self.calls.recorder, self.works
@@ -204,7 +207,7 @@ class RpcRecorder:
         return recorder.begin(
             name,
             "transfer" if self.is_of_world else "wait",
-            recorder.all_ranks,
+            recorder.all_ranks if self.is_of_world else self.size,
             # One scope for each caller, because a call matches no other call.
             scope=Scope("rpc", str(recorder.rank)),
             sequence=next(self._numbers),

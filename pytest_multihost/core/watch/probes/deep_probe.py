@@ -109,7 +109,7 @@ def _with_native(
 def _is_unclear(seen: RankSnapshot) -> bool:
     """Return whether a rank's records show no wait, except one for its own devices."""
     waited = [each for each in seen.operations if each.waited_s is not None]
-    return all(each.kind == "wait" and len(each.group) == 1 for each in waited)
+    return all(each.kind == "wait" and each.is_of_one for each in waited)
 
 
 def _with_flight(

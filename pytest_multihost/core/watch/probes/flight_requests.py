@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.model.history import History
+from pytest_multihost.core.model.memberships import Memberships
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.slots import FlightMailbox
 
@@ -31,17 +32,20 @@ class FlightRequests:
     Attributes:
         since_s: When they were sent, on the monotonic clock.
         mailboxes: Those of the ranks that can answer, in order.
+        memberships: The members of groups that have numbers of their own in the answers.
     """
 
     since_s: float
     mailboxes: tuple[FlightMailbox, ...] = ()
+    memberships: Memberships = field(default_factory=Memberships)
 
     @classmethod
-    def send(cls, scratch: Path, ranks: Iterable[int]) -> FlightRequests:
+    def send(cls, scratch: Path, ranks: Iterable[int], memberships: Memberships) -> FlightRequests:
         """Ask ranks of a world that is over for their operations and histories."""
         since_s = time.monotonic()
         asked = (FlightMailbox(scratch, rank) for rank in ranks)
-        return cls(since_s, tuple(each for each in asked if each.ask(for_histories=True)))
+        mailboxes = tuple(each for each in asked if each.ask(for_histories=True))
+        return cls(since_s, mailboxes, memberships)
 
     def operations(self) -> Mapping[int, Operations]:
         """Return, by rank, the operations that only flight recorders have; waits for them."""
@@ -49,7 +53,11 @@ class FlightRequests:
         waiting = self.mailboxes
         while waiting:
             answers = {each.rank: each.read(since_s=self.since_s) for each in waiting}
-            found |= {rank: answer for rank, answer in answers.items() if answer is not None}
+            found |= {
+                rank: self.memberships.operations(answer)
+                for rank, answer in answers.items()
+                if answer is not None
+            }
             waiting = tuple(each for each in waiting if each.rank not in found)
             if time.monotonic() > self.since_s + _FLIGHT_S:
                 break
@@ -70,4 +78,4 @@ class FlightRequests:
             if now_s > self.since_s + _HISTORIES_S:
                 break
             time.sleep(_POLL_S if waiting else 0.0)
-        return found
+        return tuple(self.memberships.histories(found))

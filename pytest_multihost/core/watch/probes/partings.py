@@ -26,4 +26,4 @@ def probe_partings(scratch: Path, size: int, flight: FlightRequests) -> tuple[Pa
         for rank in range(size)
         for each in read_histories(slots_path(scratch, rank), rank=rank)
     ]
-    return find_partings(recorded, flight.histories())
+    return find_partings(flight.memberships.histories(recorded), flight.histories())

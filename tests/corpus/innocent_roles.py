@@ -1,0 +1,92 @@
+"""Several torch worlds in one test that are slow and fine."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+from expectation import innocent
+from roles import join_group, join_world
+
+
+def meet(group: object = None) -> None:
+    """Let all members of a group meet."""
+    dist.all_reduce(torch.ones(4), group=group)
+
+
+@innocent(ranks=5, backend="none")
+def test_an_engine_is_slow_beside_an_idle_frontend(world) -> None:
+    """One of two engines takes 5 s, and the frontend does nothing for 6 s.
+
+    Source: field report class: a first request compiles
+    """
+    if world.rank == 4:
+        time.sleep(6)
+        return
+    join_world(world.rank % 2, 2, port=world.rank // 2)
+    meet()
+    if world.rank == 3:
+        time.sleep(5)
+    meet()
+
+
+@innocent(ranks=4, backend="none")
+def test_a_trainer_joins_late(world) -> None:
+    """Two of three wait for 5 s in the creation of a group between roles; rank 3 is no member.
+
+    Source: https://github.com/THUDM/slime/issues/2331 (the engines had only started late)
+    """
+    if world.rank == 3:
+        return
+    if world.rank == 1:
+        time.sleep(5)
+    group = join_group(world.rank, 3, "weights")
+    dist.broadcast(torch.ones(4), group=group, group_src=1)
+
+
+@innocent(ranks=3, backend="none")
+def test_a_server_is_asked_late(world) -> None:
+    """A frontend waits in accept() until an engine of a world of two asks after 4 s.
+
+    Source: field report class: an idle API server
+    """
+    if world.rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            world.gather(server.getsockname()[1])
+            server.accept()
+        return
+    port = next(each for each in world.gather(None) if each)
+    join_world(world.rank - 1, 2)
+    meet()
+    if world.rank == 1:
+        time.sleep(4)
+        with socket.create_connection(("127.0.0.1", port)):
+            meet()
+    else:
+        meet()
+
+
+@innocent(ranks=4, backend="none")
+def test_worlds_are_made_again_with_other_members(world) -> None:
+    """A torch world of ranks 0 and 1 gives way to one of ranks 1 and 2, which is slow.
+
+    Source: field report class: a role is restarted on other ranks
+    """
+    if world.rank == 3:
+        time.sleep(8)
+        return
+    if world.rank < 2:
+        join_world(world.rank, 2)
+        meet()
+        dist.destroy_process_group()
+    world_of_two = {1: 0, 2: 1}
+    if world.rank in world_of_two:
+        if world.rank == 2:
+            time.sleep(3)
+        join_world(world_of_two[world.rank], 2, port=1)
+        meet()
+        if world.rank == 1:
+            time.sleep(4)
+        meet()
