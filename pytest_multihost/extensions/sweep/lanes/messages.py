@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.extensions.sweep.remains import NOTHING_LEFT, Remains
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 
 
@@ -77,6 +78,8 @@ class RunWorld:
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which its ranks differ.
+        usual: What it has left behind.
+        overwrites: Whether the disturbed file had been written before.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory.
@@ -104,6 +107,8 @@ class RunWorld:
     run_id: str = ""
     environment: Mapping[str, str | None] | None = None
     usual_differences: tuple[str, ...] = ()
+    usual: Remains = NOTHING_LEFT
+    overwrites: bool = False
 
 
 @message

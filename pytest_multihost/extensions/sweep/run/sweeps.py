@@ -52,7 +52,7 @@ from pytest_multihost.extensions.sweep.made_with.service import (
     write_known,
 )
 from pytest_multihost.extensions.sweep.made_with.settings import settings_of
-from pytest_multihost.extensions.sweep.marker import USED_CODE, SweepRequest
+from pytest_multihost.extensions.sweep.marker import REMAINS, USED_CODE, SweepRequest
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.record import write_sweep
@@ -68,6 +68,7 @@ from pytest_multihost.extensions.sweep.result import (
 from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
+from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
@@ -223,7 +224,11 @@ class Sweeps:
             sweep=sweep,
             began_s=began_s,
             budget_s=result.budget_s,
-            request=lambda step: self._request(step, plan, attempt, scratch),
+            request=lambda step: replace(
+                self._request(step, plan, attempt, scratch),
+                usual=item.stash[REMAINS],
+                overwrites=is_written_before(points, step.disturbance.passed),
+            ),
             launchers=lambda step: {
                 repr(needs): self.run.launchers.get(needs)
                 for needs, _ in self._shares(plan, step.disturbance)
