@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import signal
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -250,13 +251,17 @@ class _Run:
         return found if is_clear else None
 
     def has_own_error(self, rank: int) -> bool:
-        """Return whether a rank failed, and not because an operation of the runtime did."""
+        """Return whether a rank failed, and not because an operation of the runtime did.
+
+        gloo ends the process of a rank that receives more than it has room for.
+        """
         found = self.ranks[rank]
         if found.outcome not in _FAILED:
             return False
         error = _raised(found)
         if error is None:
-            return True
+            is_abort = found.facts.exit is not None and found.facts.exit.signal == signal.SIGABRT
+            return not (is_abort and self.judged.result.last_operations(rank).open)
         texts = [f"{error.type.rpartition('.')[2]}: {error.message}", *error.causes]
         recent = self.judged.result.last_operations(rank).recent
         errors = [each.error for each in recent if each.failed and each.error]

@@ -18,12 +18,19 @@ pytestmark = pytest.mark.unit
 Change = Callable[[Path], object]
 
 
-def archive() -> bytes:
-    """Return what torch.save writes: a zip archive of parts that are not compressed."""
+def archive(*parts: str) -> bytes:
+    """Return what torch.save writes: a zip archive of parts that are not compressed.
+
+    Args:
+        parts: Beside the pickle, which names storage 0.
+    """
+    parts = parts or ("data/0", "version")
     found = io.BytesIO()
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000tQ."
     with zipfile.ZipFile(found, "w") as file:
-        file.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
-        file.writestr("archive/data/0", bytes(4096))
+        file.writestr("archive/data.pkl", b"\x80\x02" + storage)
+        for name in parts:
+            file.writestr(f"archive/{name}", bytes(4096))
     return found.getvalue()
 
 
@@ -94,6 +101,13 @@ def test_a_file_with_other_content_is_in_order(name: str, tmp_path: Path) -> Non
     assert damage(tmp_path, written(name, other), written(name, FORMATS[name])) == ()
 
 
+def test_an_archive_without_a_part_that_its_pickle_names_does_not_load(tmp_path: Path) -> None:
+    """Its writer was closed before it had written all."""
+    write = written("w.pt", archive())
+    (found,) = damage(tmp_path, written("w.pt", archive("version")), write)
+    assert found.what == "is an archive without data/0"
+
+
 def test_an_archive_whose_part_has_another_checksum_does_not_load(tmp_path: Path) -> None:
     """It has its whole length."""
     content = archive()
@@ -102,7 +116,7 @@ def test_an_archive_whose_part_has_another_checksum_does_not_load(tmp_path: Path
     assert "archive/data/0" in found.what
 
 
-@pytest.mark.parametrize("name", ["w.pt.tmp", "tmp-1/w.pt", ".w.pt", "w.part", "run.log.json"])
+@pytest.mark.parametrize("name", ["w.pt.tmp", "tmp-1/w.pt", ".w.pt", "w.pt.part", "run.log.json"])
 def test_a_temporary_file_never_counts(name: str, tmp_path: Path) -> None:
     """It is allowed to be anything."""
     assert damage(tmp_path, written(name, b"PK"), written(name, archive())) == ()

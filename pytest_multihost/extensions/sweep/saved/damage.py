@@ -26,7 +26,7 @@ MARKS = FORMAT_MARKS | {
 it, but it is about the other parts of what has parts there."""
 
 _TEMPORARY = re.compile(
-    r"(^\.)|(^|[-_.])(tmp|temp|lock|log|logs|bak|old|partial|part|incomplete)([-_.]|$)|~$",
+    r"^\.|(^|[-_.])(tmp|temp|log|logs|incomplete)([-_.]|$)|\.(part|partial|lock|bak|old)$|~$",
     re.IGNORECASE,
 )
 _DRAWN = re.compile(r"[0-9a-f]{12,}|\d{5,}")

@@ -10,10 +10,11 @@ import ast
 import json
 import math
 import os
+import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, Literal
 
 Format = Literal["zip", "npy", "safetensors", "json", "text", "other"]
@@ -30,6 +31,7 @@ _ITEM = re.compile(r"[<>|=]?([a-zA-Z])(\d+)")
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
 _NPY_NEW = 2
 _UNICODE_BYTES = 4
+_PICKLE = "data.pkl"
 
 
 def format_of(name: str, begin: bytes, size: int) -> Format:
@@ -79,7 +81,35 @@ def _zip(file: BinaryIO, _size: int) -> str:
         if sum(each.file_size for each in archive.infolist()) > MOST_BYTES:
             return ""
         broken = archive.testzip()
-    return f"is an archive whose part {broken} is broken" if broken else ""
+        if broken:
+            return f"is an archive whose part {broken} is broken"
+        lacking = next(_lacking_of_torch(archive), None)
+    return f"is an archive without {lacking}" if lacking else ""
+
+
+def _lacking_of_torch(archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yield the parts that a file of torch needs and lacks.
+
+    It needs the pickle and, for each storage that the pickle names, a part with its numbers. A key
+    of a storage is a text of digits, in the tuple of a persistent id.
+    """
+    names = {name.partition("/")[2]: name for name in archive.namelist()}
+    if not {"version", _PICKLE} & names.keys():
+        return
+    if _PICKLE not in names:
+        yield _PICKLE
+        return
+    if archive.getinfo(names[_PICKLE]).file_size > _MOST_HEADER:
+        return
+    texts: list[str] = []
+    for operation, value, _ in pickletools.genops(archive.read(names[_PICKLE])):
+        if operation.name == "MARK":
+            texts.clear()
+        elif isinstance(value, str):
+            texts.append(value)
+        elif operation.name == "BINPERSID":
+            keys = (text for text in texts if text.isdigit())
+            yield from (f"data/{key}" for key in keys if f"data/{key}" not in names)
 
 
 def _npy(file: BinaryIO, size: int) -> str:
