@@ -111,8 +111,10 @@ def judge_run(
         found: What is wrong in what the world has left behind.
         directory: The run's folder, relative to the artifacts directory.
     """
+    different = disagreements(judged.result)
+    unknown = {each.name for each in different if not each.is_asked and not _are_all_known(each)}
     differences = tuple(
-        each for each in disagreements(judged.result) if each.name not in usual_differences
+        each for each in different if each.name not in {*usual_differences, *unknown}
     )
     run = _Run(disturbance, judged, usual_s, differences, found)
     outcome, ear = run.outcome()
@@ -646,6 +648,11 @@ class _Run:
                 first, *_ = error.message.splitlines() or [""]
                 return f"{error.type}: {first}" if first else error.type
         return None
+
+
+def _are_all_known(difference: Disagreement) -> bool:
+    """Return whether all ranks have stated a value, so that the nth of each may be the same."""
+    return all(side.text for side in difference.sides)
 
 
 def _injected(fault: Fault) -> type[BaseException] | None:

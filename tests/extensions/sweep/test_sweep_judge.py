@@ -203,6 +203,15 @@ def test_a_world_that_passes_and_differs_is_wrong() -> None:
     assert mending_of_kind(run).anchor == "broadcast-decisions"
 
 
+@pytest.mark.parametrize(("is_asked", "outcome"), [(True, "wrong"), (False, "survived")])
+def test_a_value_that_one_rank_lacks_is_wrong_only_if_the_test_states_it(
+    is_asked: bool, outcome: str
+) -> None:
+    """Of values that a sweep states by itself, the first of one rank may be the second of another."""
+    value = {**_value(0), "is_asked": is_asked}
+    assert judged(values=[make_event(2.9, 0, "value", value)]).outcome == outcome
+
+
 def _value(rank: int) -> dict[str, object]:
     return {"name": "step", "nth": 0, "digest": str(rank), "text": str(rank)}
 
