@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from pytest_multihost.core.model.event import RaisedError, ReportMade
 from pytest_multihost.core.model.operation import rank_set
@@ -182,13 +183,19 @@ def looks_itself(assertion: OwnAssertion, met: Sequence[Meeting], began_s: Seque
         lines = [f.line for f in each.frames if _is_same_function(f, assertion.frame)]
         if any(first <= line <= last for line in lines):
             return True
-    is_of_program = any(not _is_in_file(each.frames[0], assertion.frame) for each in before)
+    is_of_program = any(not _is_of_tests(each.frames[0], assertion.frame) for each in before)
     goes_on = any(before[0].at_s <= at_s <= assertion.at_s for at_s in began_s)
     return not (is_of_program or goes_on)
 
 
 def _is_same_function(frame: Frame, other: Frame) -> bool:
     return _is_in_file(frame, other) and frame.function == other.function
+
+
+def _is_of_tests(frame: Frame, other: Frame) -> bool:
+    """Return whether a frame is in the file of the other one, or in another file of tests."""
+    name = PurePath(frame.file).name
+    return _is_in_file(frame, other) or name == "conftest.py" or name.startswith("test_")
 
 
 def _is_in_file(frame: Frame, other: Frame) -> bool:

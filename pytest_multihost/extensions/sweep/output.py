@@ -12,21 +12,23 @@ from pytest_multihost.core.model.result import WorldResult
 MOST_LINES = 400
 """More different lines than these are not compared."""
 
-_VARIES = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
+_VARIES = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:\.\d+)?")
 _LINE, _LOG_BYTES = 160, 1 << 16
 
 
-def lines_said(result: WorldResult, directory: Path) -> tuple[str, ...] | None:
+def lines_said(result: WorldResult, directory: Path, scratch: Path) -> tuple[str, ...] | None:
     """Return the different lines that ranks have printed, logged or warned; None if too many.
 
-    Numbers in them are replaced, because they differ in each run.
+    Numbers and folders in them are replaced, because they differ in each run.
 
     Args:
         directory: The folder with the logs of the ranks.
+        scratch: The world's own directory.
     """
     lines: set[str] = set()
     for text in _texts(result, directory):
-        lines |= {_VARIES.sub("#", line.strip())[:_LINE] for line in text.splitlines()}
+        plain = _VARIES.sub("#", text.replace(str(scratch), "*"))
+        lines |= {line.strip()[:_LINE] for line in plain.splitlines()}
         if len(lines) > MOST_LINES:
             return None
     return tuple(sorted(lines - {""}))

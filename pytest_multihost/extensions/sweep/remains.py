@@ -6,14 +6,18 @@ is compared with the undisturbed one: only what was in order there can be wrong.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.launch.scratch import shared_directory
+from pytest_multihost.core.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.extensions.sweep.order import Clash, read_clashes
 from pytest_multihost.extensions.sweep.output import is_said, lines_said
 from pytest_multihost.extensions.sweep.saved import Damage, SavedFiles, find_damage, look_at
+
+_USUAL = "usual.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,6 @@ class Remains:
     clashes: tuple[Clash, ...] = ()
     said: tuple[str, ...] | None = None
     files: SavedFiles = field(default_factory=lambda: SavedFiles(is_all=False))
-
-
-NOTHING_LEFT = Remains()
-"""Nothing is known of what a world has left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,22 @@ def read_remains(
     expected = usual.files if usual is not None else None
     return Remains(
         clashes=read_clashes(scratch, result.spec.size),
-        said=lines_said(result, directory),
+        said=lines_said(result, directory, scratch),
         files=look_at(shared_directory(scratch), expected)
         if has_ended
         else SavedFiles(is_all=False),
     )
+
+
+def write_usual(folder: Path, remains: Remains) -> None:
+    """Write what the undisturbed run has left behind, for the lanes: it may be too much to send."""
+    (folder / _USUAL).write_text(json.dumps(to_json(remains)), "utf-8", "surrogateescape")
+
+
+def read_usual(folder: Path) -> Remains:
+    """Return what the undisturbed run has left behind."""
+    text = (folder / _USUAL).read_text("utf-8", "surrogateescape")
+    return from_json(Remains, parse_json(text))
 
 
 def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> Found:

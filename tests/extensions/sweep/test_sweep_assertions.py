@@ -131,6 +131,7 @@ ASSERTION = OwnAssertion(0, 5.0, Frame(FILE, 9, "test_resume"), (9, 10), "assert
     [
         ([(2.0, PROGRAM, in_test(4))], [], False),
         ([(2.0, in_test(4))], [3.0], False),
+        ([(2.0, Frame("/t/conftest.py", 3, "files"), in_test(4))], [], True),
         ([(2.0, in_test(4))], [], True),
         ([(2.0, in_test(4))], [1.0, 6.0], True),
         ([(4.0, in_test(10))], [4.5], True),
@@ -138,7 +139,17 @@ ASSERTION = OwnAssertion(0, 5.0, Frame(FILE, 9, "test_resume"), (9, 10), "assert
         ([(6.0, PROGRAM, in_test(4))], [], True),
         ([], [3.0], True),
     ],
-    ids=["program", "goes on", "in the test", "before", "asserts", "for it", "later", "nowhere"],
+    ids=[
+        "program",
+        "goes on",
+        "helper",
+        "in the test",
+        "before",
+        "asserts",
+        "for it",
+        "later",
+        "nowhere",
+    ],
 )
 def test_a_test_that_looks_itself_is_to_blame(
     met: list[tuple[Any, ...]], operations: list[float], is_own: bool

@@ -207,7 +207,7 @@ def test_a_world_that_passes_and_differs_is_wrong() -> None:
 def test_a_value_that_one_rank_lacks_is_wrong_only_if_the_test_states_it(
     is_asked: bool, outcome: str
 ) -> None:
-    """Of values that a sweep states by itself, the first of one rank may be the second of another."""
+    """Of values that a sweep states by itself, ranks may have different numbers."""
     value = {**_value(0), "is_asked": is_asked}
     assert judged(values=[make_event(2.9, 0, "value", value)]).outcome == outcome
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep.remains import NOTHING_LEFT, Remains
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 
 
@@ -78,11 +77,10 @@ class RunWorld:
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which its ranks differ.
-        usual: What it has left behind.
         overwrites: Whether the disturbed file had been written before.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
-        scratch: Where to make the world's own directory.
+        scratch: Where to make the world's own directory; has what the undisturbed run has left.
         artifacts: The directory to which the paths in answers are relative.
         keep: Where to write the artifacts of a run that shows a weakness; None if not kept.
         permits: The folder of the permits for ranks; None if no permits are needed.
@@ -107,7 +105,6 @@ class RunWorld:
     run_id: str = ""
     environment: Mapping[str, str | None] | None = None
     usual_differences: tuple[str, ...] = ()
-    usual: Remains = NOTHING_LEFT
     overwrites: bool = False
 
 

@@ -56,6 +56,7 @@ from pytest_multihost.extensions.sweep.marker import REMAINS, USED_CODE, SweepRe
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.record import write_sweep
+from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
@@ -226,7 +227,6 @@ class Sweeps:
             budget_s=result.budget_s,
             request=lambda step: replace(
                 self._request(step, plan, attempt, scratch),
-                usual=item.stash[REMAINS],
                 overwrites=is_written_before(points, step.disturbance.passed),
             ),
             launchers=lambda step: {
@@ -242,6 +242,7 @@ class Sweeps:
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         write_known(scratch, used)
+        write_usual(scratch, item.stash[REMAINS])
         self._prepare_servers(plan, sweep.rest)
         status: SweepStatus = "passed"
         reason: str | None = None
