@@ -16,7 +16,6 @@ reached the ranks that they ended.
 
 from __future__ import annotations
 
-import builtins
 import math
 import signal
 from collections import Counter
@@ -25,21 +24,13 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.event import FaultChanged, HoldEnded, PointsPassed, RaisedError
-from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.core.model.verdict import OperationName, Place
-from pytest_multihost.core.nemesis import matcher
-from pytest_multihost.core.nemesis.kind import error_number
 from pytest_multihost.core.outcome import RankFinding, disagreements
 from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
-from pytest_multihost.extensions.sweep.assertions import (
-    OwnAssertion,
-    assertion_of,
-    looks_itself,
-)
 from pytest_multihost.extensions.sweep.decisions import (
     handler_of,
     last_before,
@@ -55,7 +46,7 @@ from pytest_multihost.extensions.sweep.result import (
     Ear,
     RunOutcome,
 )
-from pytest_multihost.extensions.sweep.saved import Damage
+from pytest_multihost.extensions.sweep.unreported import Unreported, injected_error
 
 SLOWER = 5.0
 """Without a proof, a rank that has not ended counts as waiting after this many times the duration
@@ -78,14 +69,6 @@ _PROOFS = ("proof", "mismatch")
 
 _ENDED = ("survived", "told", "split")
 """Outcomes of runs whose ranks all ended by themselves, or at least waited for nothing."""
-
-_SILENT = frozenset(
-    {"hold", "stale_files", "shuffled_listing", "clock_skew", "hash_seed"},
-)
-"""Faults that inject no error, and nothing that a test may rightly expect not to happen."""
-
-_UNMET = frozenset({"hold", "hash_seed"})
-"""Those of them that no line of code meets."""
 
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
 """Endings of worlds that the harness did not run to the end of the test."""
@@ -126,7 +109,7 @@ def judge_run(
         return _mismatched(run, clash, token=token, directory=directory)
     waiting = run.waiting() if hangs else ()
     culprit = run.culprit(waiting) if hangs else run.rank if is_weak else None
-    decided = run.deciding_line(culprit)
+    decided = run.deciding_line(culprit, outcome)
     return DisturbedRun(
         disturbance=disturbance,
         outcome=outcome,
@@ -156,7 +139,7 @@ def _mismatched(run: _Run, clash: Clash, *, token: str, directory: str | None) -
     result = run.judged.result
     culprits = clash.side_of(run.rank) or clash.sides[0]
     others = next(each for each in reversed(clash.sides) if each is not culprits)
-    decided = run.deciding_line(run.rank)
+    decided = run.deciding_line(run.rank, "mismatched")
     return DisturbedRun(
         disturbance=run.disturbance,
         outcome="mismatched",
@@ -216,11 +199,27 @@ class _Run:
             return "wrong", "values"
         if outcome in _ENDED and self.clash() is not None:
             return "mismatched", None
-        if outcome in _ENDED and self.damage(outcome):
+        if outcome in _ENDED and self.unreported(outcome).damage():
             return "wrong", "files"
-        if outcome in ("told", "split") and self.assertions():
+        if outcome in ("told", "split") and self.unreported(outcome).assertions():
             return "wrong", "test"
         return outcome, None
+
+    def unreported(self, outcome: RunOutcome) -> Unreported:
+        """Return what may be wrong although no rank has reported it.
+
+        Args:
+            outcome: The outcome by what ranks raised.
+        """
+        return Unreported(
+            fault=self.disturbance.fault,
+            index=self.index(),
+            rank=self.rank,
+            judged=self.judged,
+            found=self.found,
+            has_passed=outcome == "survived",
+            was_pressed=bool(self.was_pressed()),
+        )
 
     def heard(self) -> RunOutcome:
         """Return the outcome by what ranks raised, and whether any waited in vain."""
@@ -268,67 +267,6 @@ class _Run:
         recent = self.judged.result.last_operations(rank).recent
         errors = [each.error for each in recent if each.failed and each.error]
         return not any(text.startswith(each) for text in texts for each in errors)
-
-    def damage(self, outcome: RunOutcome) -> Sequence[Damage]:
-        """Return the saved files that are wrong without a report.
-
-        If a rank has reported anything, only those count that another file says are good, and a
-        file that has replaced a good one.
-        """
-        if self.judged.result.ending != "self":
-            return ()
-        is_silent = outcome == "survived" and not self.reports_error()
-        return [
-            each
-            for each in self.found.damage
-            if is_silent or each.is_vouched or (self.found.overwrites and self.is_of_fault(each))
-        ]
-
-    def reports_error(self) -> bool:
-        """Return whether ranks may have reported an error that the fault has injected."""
-        return _injected(self.disturbance.fault) is not None and self.found.is_said
-
-    def is_of_fault(self, damage: Damage) -> bool:
-        """Return whether the fault was at this file."""
-        at = self.disturbance.fault.at
-        return at.point == "io" and matcher(at.name)(f"/{damage.path}")
-
-    def assertions(self) -> Sequence[OwnAssertion]:
-        """Return the assertions of the test itself with which ranks failed, if all did so.
-
-        None if the test may be to blame, or the disturbance itself:
-
-        * A rank was held while others had timeouts, or polled: they may have given up rightly.
-        * A rank reported the error that was injected.
-        * The assertion itself met the fault, say because it looked for a file.
-        * The clock of a rank jumped by hours, and only this rank noticed: a time was over for it.
-        """
-        result, context, fault = self.judged.result, self.judged.context, self.disturbance.fault
-        is_silent = fault.kind in _SILENT or _injected(fault) is not None
-        if result.ending != "self" or not is_silent or self.reports_error() or self.was_pressed():
-            return ()
-        failed = [each for each in self.ranks if each.outcome not in ("passed", "skipped")]
-        found = [
-            assertion_of(each.facts, result.spec.nodeid, context.root, context.lines_of)
-            for each in failed
-            if each.outcome != "collateral"
-        ]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
-            return ()
-        return [each for each in known if each.rank != self.rank or self.shows_program(each)]
-
-    def shows_program(self, assertion: OwnAssertion) -> bool:
-        """Return whether the disturbed rank's assertion shows what the program did."""
-        fault, index = self.disturbance.fault, self.index()
-        if fault.kind in _UNMET:
-            return True
-        if fault.kind == "clock_skew" or index is None:
-            return False
-        operations = self.judged.result.last_operations(self.rank).recent
-        began_s = [each.since_s for each in operations]
-        met = meetings(self.judged.result, index, self.rank)
-        return not looks_itself(assertion, met, began_s)
 
     def is_proven(self, outcome: RunOutcome) -> bool:
         """Return whether the run proves that no rank could go on, or that something is wrong."""
@@ -511,10 +449,11 @@ class _Run:
         found = diagnosis.culprits if diagnosis is not None else ()
         return found if culprit in found else (culprit,)
 
-    def deciding_line(self, culprit: int | None) -> Place | None:
+    def deciding_line(self, culprit: int | None, outcome: RunOutcome) -> Place | None:
         """Return the line at which the disturbed rank decided, if it is the culprit.
 
-        None if there is no such line, or it is unknown.
+        None if there is no such line, or it is unknown. A rank that failed has not gone on, except
+        if only an assertion of the test failed.
         """
         index, fault = self.index(), self.disturbance.fault
         if culprit != self.rank or index is None:
@@ -524,8 +463,9 @@ class _Run:
         if fault.kind == "clock_skew":
             met = last_before(found, self.parted_s(culprit))
             return self.place(met.frames[0]) if met is not None else None
-        error = _injected(fault)
-        if error is None or not found or self.has_own_error(culprit):
+        error = injected_error(fault)
+        has_failed = outcome != "wrong" and self.has_own_error(culprit)
+        if error is None or not found or has_failed:
             return None
         met = last_before(found, self.parted_s(culprit))
         frames = met.frames if met is not None else ()
@@ -622,9 +562,9 @@ class _Run:
         if ear == "values":
             yield from (each.words(root) for each in self.differences)
         if ear == "files":
-            yield from map(str, self.damage(self.heard()))
+            yield from map(str, self.unreported(self.heard()).damage())
         if ear == "test":
-            yield from (each.words(root) for each in self.assertions())
+            yield from (each.words(root) for each in self.unreported("told").assertions())
 
     def summary(self, outcome: RunOutcome, ear: Ear | None) -> str:
         """Return one sentence that describes the run."""
@@ -653,18 +593,6 @@ class _Run:
 def _are_all_known(difference: Disagreement) -> bool:
     """Return whether all ranks have stated a value, so that the nth of each may be the same."""
     return all(side.text for side in difference.sides)
-
-
-def _injected(fault: Fault) -> type[BaseException] | None:
-    """Return the class of the error that a fault raises; None if it raises none."""
-    if fault.kind == "fails" and fault.at.point == "io":
-        number = error_number(fault.params.get("error", FIELD_ERRORS.get(fault.at.call, "EIO")))
-        return type(OSError(number, ""))
-    if fault.kind in ("fails", "raise_at"):
-        found = getattr(builtins, str(fault.params.get("error", "RuntimeError")), None)
-        is_error = isinstance(found, type) and issubclass(found, BaseException)
-        return found if is_error else None
-    return None
 
 
 def _raised(found: RankFinding) -> RaisedError | None:

@@ -599,7 +599,10 @@ def test_an_assertion_that_only_the_rank_with_the_wrong_clock_fails_is_no_weakne
 def test_an_assertion_after_an_injected_error_counts_if_nobody_reports_it() -> None:
     """A rank that prints a line has reported it."""
     quiet, loud = Found(is_said=False), Found(is_said=True)
-    assert asserted(FAILS, 0, values=LOOKED, found=quiet).wrong_by == "test"
+    handled = [met(1.6, 20, "newest", "/t/program.py")]
+    source = TEST + HANDLED[TEST.count("\n") :]
+    run = asserted(FAILS, 0, values=handled, found=quiet, source=source)
+    assert (run.wrong_by, run.culprit and run.culprit.line, run.has_decided) == ("test", 21, True)
     assert asserted(FAILS, 0, values=LOOKED, found=loud).outcome == "split"
 
 
