@@ -10,8 +10,8 @@ offers them. A sweep uses the following modules, in this order; all their functi
   and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
   order of points, and the points of a lock's holder. From these the families make `choices`.
 * `judge` returns the outcome of a disturbance. `decisions` finds the line at which a rank decided,
-  and `assertions` those of the test itself that failed. `rest` skips disturbances that would show
-  nothing new.
+  `unreported` what is wrong although no rank says so, `assertions` those of the test itself that
+  failed. `rest` skips disturbances that would show nothing new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
@@ -19,7 +19,7 @@ offers them. A sweep uses the following modules, in this order; all their functi
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives
 that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
-ranks state what is to be equal on all of them.
+ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
 """
 
 from __future__ import annotations
