@@ -26,6 +26,13 @@ ARRAY: Final = "ArrayImpl"
 ARRAY_VALUE: Final = "ArrayImpl._value"
 """The property behind float(), tolist(), __array__ and print."""
 
+ARRAY_MAKERS: Final = (
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
+)
+"""The functions of this module that make an array from the data of each process."""
+
 STATES: Final = "jax._src.distributed"
 """The module behind `jax.distributed`, whose functions are imported by name."""
 

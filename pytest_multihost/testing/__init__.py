@@ -104,6 +104,8 @@ from pytest_multihost.core.model.operation import Operation as Operation
 from pytest_multihost.core.model.operation import Operations as Operations
 from pytest_multihost.core.model.operation import Scope as Scope
 from pytest_multihost.core.model.operation import program_scope as program_scope
+from pytest_multihost.core.model.operation import tensor_size as tensor_size
+from pytest_multihost.core.model.operation import tensor_text as tensor_text
 from pytest_multihost.core.model.printable import printable as printable
 from pytest_multihost.core.model.process import IN_TURNS as IN_TURNS
 from pytest_multihost.core.model.process import NEVER as NEVER

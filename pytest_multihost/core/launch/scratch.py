@@ -11,8 +11,13 @@ def make_shared_directories(scratch: Path) -> None:
     Raises:
         OSError: They cannot be made.
     """
-    (scratch / "shared").mkdir()
+    shared_directory(scratch).mkdir()
     Path(sockets_directory(scratch)).mkdir()
+
+
+def shared_directory(scratch: Path) -> Path:
+    """Return the directory behind `shared_tmp_path`."""
+    return scratch / "shared"
 
 
 def sockets_directory(scratch: str | Path) -> str:

@@ -346,6 +346,21 @@ class FaultChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultMet:
+    """The user's code has met what a fault changes: an error, a wrong clock, a file not yet there.
+
+    Attributes:
+        index: The fault's index among the world's faults.
+        frames: The user's frames, innermost first. Meetings with the same frames as the last one
+            are not sent.
+    """
+
+    kind: ClassVar = "fault_met"
+    index: int
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PointSite:
     """A point, and where in the user's code it is passed.
 
@@ -481,6 +496,7 @@ RankEventBody = (
     | Done
     | Interrupted
     | FaultChanged
+    | FaultMet
     | PointsRecorded
     | PointsPassed
 )

@@ -6,6 +6,7 @@ Also the text form of groups of ranks.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -276,6 +277,31 @@ def comparable(payloads: Iterable[Payload]) -> list[Payload]:
 def payload_text(payload: Payload) -> str:
     """Return the text of a payload: ``Float[8] Long[1]``."""
     return " ".join(f"{each}[{size}]" if size else each for each, size in payload)
+
+
+_TENSOR = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+def tensor_text(dtype: str, shape: Iterable[int], *, more: int = 0) -> str:
+    """Return the detail of an operation for the first of its tensors: ``f32[2,3] +1``.
+
+    Args:
+        dtype: Its short name.
+        more: The number of further tensors.
+    """
+    text = f"{dtype}[{','.join(map(str, shape))}]"
+    return f"{text} +{more}" if more else text
+
+
+def tensor_size(detail: str) -> tuple[str, int] | None:
+    """Return the type and the number of elements of the only tensor in a detail.
+
+    None if the detail has none, or several.
+    """
+    found = _TENSOR.fullmatch(detail)
+    if found is None:
+        return None
+    return found[1], math.prod(int(each) for each in found[2].split(",") if each)
 
 
 def rank_set(ranks: Iterable[int]) -> str:

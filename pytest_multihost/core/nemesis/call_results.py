@@ -41,6 +41,7 @@ def error_class(operation: str, backend_error: str) -> type[Exception]:
 
 def _fail(strike: Strike) -> NoReturn:
     __tracebackhide__ = True
+    strike.met()
     if strike.passed.point == "collective":
         error = error_class(strike.passed.name, strike.place.world.backend_facts.operation_error)
         raise error(f"{strike.passed.name}: planned by {strike.fault!r}")

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copyreg
 import datetime
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
+from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.setting_values import MAX_SECONDS
+from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis.kind import FaultKind, Strike, is_number, must_be
 from pytest_multihost.core.nemesis.targets import replace_names
 
@@ -24,14 +26,33 @@ Function = Callable[..., Any]
 def _skew(strike: Strike) -> None:
     """Replace the functions and classes that give the time, wherever they have been imported."""
     seconds = strike.fault.params["seconds"]
-    dates = [(datetime.datetime, _datetime(seconds)), (datetime.date, _date(seconds))]
-    times = [(getattr(time, each.__name__), each) for each in _functions(seconds)]
+    noting = partial(_noting, strike)
+    dates = [
+        (datetime.datetime, _datetime(seconds, noting)),
+        (datetime.date, _date(seconds, noting)),
+    ]
+    times = [(getattr(time, each.__name__), noting(each)) for each in _functions(seconds)]
     replace_names((*dates, *times), strike.more_modules)
     back = [(new, old) for old, new in (*dates, *times)]
     strike.healing.callback(replace_names, back, strike.more_modules)
     for real, _ in dates:
         copyreg.pickle(real, _reduced)
         strike.healing.callback(copyreg.dispatch_table.pop, real)
+
+
+def _noting(strike: Strike, read: Function) -> Function:
+    """Return a function that reads the clock and reports it if the user's code has called it.
+
+    What a library reads, say to write a log, is no decision of the line that called the library.
+    """
+
+    @wraps(read)
+    def noted(*args: object, **kwargs: object) -> object:
+        if not is_library(get_frame(1).f_code.co_filename):
+            strike.met()
+        return read(*args, **kwargs)
+
+    return noted
 
 
 def _reduced(date: Any) -> tuple[Function, tuple[object, ...]]:  # noqa: ANN401 - of either class
@@ -80,7 +101,7 @@ def _named(name: str, function: Function) -> Function:
     return function
 
 
-def _stand_in(real: type, members: dict[str, object]) -> type:
+def _stand_in(real: type, members: Mapping[str, object]) -> type:
     """Return a class that replaces a class of dates, and makes real dates."""
 
     class Meta(type):
@@ -96,7 +117,11 @@ def _stand_in(real: type, members: dict[str, object]) -> type:
     return Meta(real.__name__, (real,), {"__new__": new, **members})
 
 
-def _datetime(by_s: float) -> type:
+def _as_it_is(function: Function) -> Function:
+    return function
+
+
+def _datetime(by_s: float, noting: Callable[[Function], Function] = _as_it_is) -> type:
     real, by = datetime.datetime, datetime.timedelta(seconds=by_s)
 
     def now(tz: datetime.tzinfo | None = None) -> datetime.datetime:
@@ -107,12 +132,17 @@ def _datetime(by_s: float) -> type:
         return now(datetime.UTC).replace(tzinfo=None)
 
     members = {"now": now, "utcnow": utcnow, "today": now}
-    return _stand_in(real, {name: staticmethod(each) for name, each in members.items()})
+    noted = {name: staticmethod(noting(each)) for name, each in members.items()}
+    return _stand_in(real, noted)
 
 
-def _date(by_s: float) -> type:
+def _date(by_s: float, noting: Callable[[Function], Function]) -> type:
     real, now = datetime.date, _datetime(by_s).now  # type: ignore[attr-defined]
-    return _stand_in(real, {"today": staticmethod(lambda: now().date())})
+
+    def today() -> object:
+        return now().date()
+
+    return _stand_in(real, {"today": staticmethod(noting(today))})
 
 
 CLOCK_SKEW = FaultKind(

@@ -37,6 +37,7 @@ def _shuffle(strike: Strike) -> None:
 
     def listed(_path: str, names: Sequence[str]) -> Sequence[str]:
         strike.begun()
+        strike.met()
         return names[::-1]
 
     observer = FileObserver(
@@ -96,6 +97,7 @@ class _StaleView:
         seen_s = times[1] + made_ahead_s + self.strike.fault.params["seconds"]
         if times[0] >= self.since_s and clock_gettime(CLOCK_REALTIME) < seen_s:
             self.strike.begun()
+            self.strike.met()
             return True
         self.known.add(path)
         return False

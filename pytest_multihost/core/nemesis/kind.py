@@ -71,6 +71,8 @@ class Strike:
         ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
             then; others may have by the time at which this one does.
         ahead_s: Returns how far the world's clocks are ahead of the times of files.
+        met: Reports to the controller that the user's code, which is on the stack, meets what the
+            fault changes.
     """
 
     fault: Fault
@@ -84,6 +86,7 @@ class Strike:
     more_modules: tuple[object, ...] = ()
     ready_s: float = 0.0
     ahead_s: Callable[[], float] = float
+    met: Callable[[], None] = lambda: None
 
     @property
     def rank(self) -> int:

@@ -91,6 +91,7 @@ def _raise(strike: Strike) -> NoReturn:
         SettingError: There is no such class, or it is no exception.
     """
     __tracebackhide__ = True  # the traceback ends at the line of the test that raises
+    strike.met()
     name = strike.fault.params.get("error", "RuntimeError")
     message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
     try:

@@ -20,11 +20,18 @@ from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
 from pytest_multihost.core.cpython_private import get_frame
-from pytest_multihost.core.model.event import FaultChanged, PointsPassed, RankEventBody, now
+from pytest_multihost.core.model.event import (
+    FaultChanged,
+    FaultMet,
+    PointsPassed,
+    RankEventBody,
+    now,
+)
 from pytest_multihost.core.model.fault import IO_CALLS, Fault, Point, PointKind
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import OperationKind
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
+from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.nemesis import FaultKind, Strike
 from pytest_multihost.core.nemesis.interpose import (
     FileAccess,
@@ -41,6 +48,7 @@ from pytest_multihost.core.rank.recorder import (
     SourceRef,
     after_import,
     report_native_files,
+    user_frames,
 )
 from pytest_multihost.core.rank.services import current_clock
 from pytest_multihost.core.rank.wrap_calls import wrap_calls
@@ -54,6 +62,9 @@ _MAX_COUNTS = 2_000
 _MAX_FIRED_EVENTS = 20
 """Maximum number of "begun" events sent for one fault that only this rank performs."""
 
+_MAX_MEETINGS = 200
+"""Maximum number of events sent about the user's lines that meet what a fault changes."""
+
 _LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
 """Data loaders whose batches are recorded if all points are."""
 
@@ -66,6 +77,8 @@ class Binding:
         index: Its index among the world's faults.
         passed: How often its point has been passed.
         fired: How often the fault has been performed.
+        met_at: The user's frames that have met what it changes last.
+        meetings: How many such meetings have been sent.
     """
 
     index: int
@@ -73,6 +86,8 @@ class Binding:
     kind: FaultKind
     passed: int = 0
     fired: int = 0
+    met_at: tuple[Frame, ...] = ()
+    meetings: int = 0
 
 
 class _Thread(threading.local):
@@ -199,6 +214,13 @@ class Points:
             if os.getpid() == self._owner and (detail or binding.fired <= _MAX_FIRED_EVENTS):
                 send("begun", detail)
 
+        def met() -> None:
+            frames = user_frames(get_frame(1))
+            is_news = frames and frames != binding.met_at and binding.meetings < _MAX_MEETINGS
+            if is_news and os.getpid() == self._owner:
+                binding.met_at, binding.meetings = frames, binding.meetings + 1
+                self.send(FaultMet(binding.index, frames))
+
         strike = Strike(
             fault=fault,
             place=self.spec,
@@ -211,6 +233,7 @@ class Points:
             performed=partial(self.performed, binding.index),
             ready_s=self.ready_s,
             ahead_s=lambda: current_clock().ahead_s,
+            met=met,
         )
         if not kind.tells_itself:
             begun()

@@ -9,14 +9,17 @@ offers them. A sweep uses the following modules, in this order; all their functi
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
   and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
   order of points, and the points of a lock's holder. From these the families make `choices`.
-* `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
-  new.
+* `judge` returns the outcome of a disturbance. `decisions` finds the line at which a rank decided,
+  `unreported` what is wrong although no rank says so, `assertions` those of the test itself that
+  failed. `rest` skips disturbances that would show nothing new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
 
+`remains` reads what a world has left behind that its events do not tell: `order` finds collectives
+that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
-ranks state what is to be equal on all of them.
+ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
 """
 
 from __future__ import annotations
@@ -136,12 +139,15 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 
 @hookimpl
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Keep the record of the code of an undisturbed run, before its directory is removed."""
-    from pytest_multihost.extensions.sweep.marker import REQUEST, USED_CODE
+    """Keep what an undisturbed run has recorded and left, before its directory is removed."""
+    from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, USED_CODE
 
     if item.stash.get(REQUEST, None) is not None:
         from pytest_multihost.extensions.sweep.made_with.service import read_record
+        from pytest_multihost.extensions.sweep.remains import read_remains
 
+        result = attempt.judged.result
+        item.stash[REMAINS] = read_remains(result, attempt.directory, attempt.scratch)
         item.stash[USED_CODE] = read_record(attempt.scratch)
 
 

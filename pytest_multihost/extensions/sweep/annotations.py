@@ -49,9 +49,11 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
     if run.culprit is not None and run.culprit != run.disturbance.passed.where:
         who = rank_set(run.culprits) if run.culprits else "the culprit"
-        yield "culprit", _with_place(f"{who} is", run.culprit)
+        did = "decided" if run.has_decided else "is"
+        yield "culprit", _with_place(f"{who} {did}", run.culprit)
     if run.waiting is not None and run.waiting_ranks:
-        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} waiting", run.waiting)
+        did = "entered another collective" if run.outcome == "mismatched" else "waiting"
+        yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} {did}", run.waiting)
     if run.error:
         yield "error", run.error
     cure = mending(run)

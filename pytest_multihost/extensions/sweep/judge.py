@@ -1,7 +1,9 @@
 """Judges a run with one disturbance.
 
-A run shows a weakness if a rank waits for something that never comes, or if it passes and ranks
-differ in a value that they have stated with `world.same`. The following runs show none:
+A run shows a weakness if a rank waits for something that never comes, if ranks entered collectives
+that cannot match, or if something is wrong and no rank has noticed: ranks differ in a value that is
+to be the same, a saved file is not what it says, or an assertion of the test itself fails although
+the program raised no error. The following runs show none:
 
 * The failure reached every rank, and all ended by themselves, whatever they raised.
 * Some ranks passed and others failed, and no rank was left waiting.
@@ -14,8 +16,10 @@ reached the ranks that they ended.
 
 from __future__ import annotations
 
+import math
+import signal
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
@@ -27,7 +31,22 @@ from pytest_multihost.core.outcome import RankFinding, disagreements
 from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
-from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun, RunOutcome
+from pytest_multihost.extensions.sweep.decisions import (
+    handler_of,
+    last_before,
+    meetings,
+    parted_s,
+)
+from pytest_multihost.extensions.sweep.order import Clash
+from pytest_multihost.extensions.sweep.remains import Found
+from pytest_multihost.extensions.sweep.result import (
+    WEAK,
+    Disturbance,
+    DisturbedRun,
+    Ear,
+    RunOutcome,
+)
+from pytest_multihost.extensions.sweep.unreported import Unreported, injected_error
 
 SLOWER = 5.0
 """Without a proof, a rank that has not ended counts as waiting after this many times the duration
@@ -39,11 +58,17 @@ LEAST_WAIT_S = 2.0
 OWN_TIMEOUT_S = 60.0
 """Timeouts up to this are the program's own; a runtime's timeouts are minutes."""
 
+NOTHING = Found()
+"""Nothing is known to be wrong in what a world has left behind."""
+
 _FAILED = ("crashed", "error", "failed", "killed_as_planned")
 """Outcomes of ranks that failed by themselves."""
 
 _PROOFS = ("proof", "mismatch")
 """Endings of worlds that prove that no rank can go on."""
+
+_ENDED = ("survived", "told", "split")
+"""Outcomes of runs whose ranks all ended by themselves, or at least waited for nothing."""
 
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
 """Endings of worlds that the harness did not run to the end of the test."""
@@ -55,6 +80,7 @@ def judge_run(
     *,
     usual_s: float = 0.0,
     usual_differences: Collection[str] = (),
+    found: Found = NOTHING,
     token: str = "",
     directory: str | None = None,
 ) -> DisturbedRun:
@@ -65,34 +91,71 @@ def judge_run(
         judged: The world, judged like the world of any test.
         usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which the ranks of the undisturbed run differ.
+        found: What is wrong in what the world has left behind.
         directory: The run's folder, relative to the artifacts directory.
     """
+    different = disagreements(judged.result)
+    unknown = {each.name for each in different if not each.is_asked and not _are_all_known(each)}
     differences = tuple(
-        each for each in disagreements(judged.result) if each.name not in usual_differences
+        each for each in different if each.name not in {*usual_differences, *unknown}
     )
-    run = _Run(disturbance, judged, usual_s, differences)
-    outcome = run.outcome()
+    run = _Run(disturbance, judged, usual_s, differences, found)
+    outcome, ear = run.outcome()
     is_weak = outcome in WEAK
-    diagnosis = judged.diagnosis
-    waiting = run.waiting() if is_weak and outcome != "wrong" else ()
-    culprit = run.culprit(waiting) if is_weak else None
+    hangs = is_weak and outcome != "wrong"
+    diagnosis = judged.diagnosis if hangs else None
+    clash = run.clash() if outcome == "mismatched" else None
+    if clash is not None:
+        return _mismatched(run, clash, token=token, directory=directory)
+    waiting = run.waiting() if hangs else ()
+    culprit = run.culprit(waiting) if hangs else run.rank if is_weak else None
+    decided = run.deciding_line(culprit, outcome)
     return DisturbedRun(
         disturbance=disturbance,
         outcome=outcome,
-        culprit=run.culprit_line(culprit) if is_weak else None,
-        library=run.library_line(culprit) if culprit is not None else None,
+        culprit=decided or run.culprit_line(culprit, outcome),
+        has_decided=decided is not None,
+        library=run.library_line(culprit) if hangs and culprit is not None else None,
         waiting=run.waiting_line(waiting),
         waiting_ranks=waiting,
         culprits=run.culprits(culprit),
-        kind=diagnosis.kind if is_weak and diagnosis is not None else None,
-        operation=run.operation(waiting),
-        summary=run.summary(outcome),
+        kind=diagnosis.kind if diagnosis is not None else None,
+        operation=run.operation(waiting) if hangs else None,
+        summary=run.summary(outcome, ear),
         error=run.error_text(culprit),
         again=run.has_passed_again(),
         is_pressed=run.was_pressed(),
-        detected_by=diagnosis.detected_by if is_weak and diagnosis is not None else None,
-        is_proven=is_weak and run.is_proven(),
+        detected_by=diagnosis.detected_by if diagnosis is not None else None,
+        is_proven=is_weak and run.is_proven(outcome),
         seconds=round(judged.result.ended_s - judged.result.started_s, 3),
+        token=token,
+        directory=directory,
+        wrong_by=ear,
+    )
+
+
+def _mismatched(run: _Run, clash: Clash, *, token: str, directory: str | None) -> DisturbedRun:
+    """Return a run whose ranks entered collectives that cannot match, as `judge_run` does."""
+    result = run.judged.result
+    culprits = clash.side_of(run.rank) or clash.sides[0]
+    others = next(each for each in reversed(clash.sides) if each is not culprits)
+    decided = run.deciding_line(run.rank, "mismatched")
+    return DisturbedRun(
+        disturbance=run.disturbance,
+        outcome="mismatched",
+        culprit=decided or run.place(culprits.frame) or run.disturbance.passed.where,
+        has_decided=decided is not None,
+        waiting=run.place(others.frame),
+        waiting_ranks=others.ranks,
+        culprits=culprits.ranks,
+        operation=clash.operation(others),
+        kind="mismatch",
+        summary=clash.text(result.spec.size),
+        error=run.error_text(culprits.ranks[0]),
+        again=run.has_passed_again(),
+        is_pressed=run.was_pressed(),
+        is_proven=True,
+        seconds=round(result.ended_s - result.started_s, 3),
         token=token,
         directory=directory,
     )
@@ -105,12 +168,14 @@ class _Run:
     Attributes:
         differences: The values in which the ranks differ that have passed, except those in which
             the ranks of the undisturbed run differ too.
+        found: What is wrong in what the world has left behind.
     """
 
     disturbance: Disturbance
     judged: Judgement
     usual_s: float
     differences: Sequence[Disagreement]
+    found: Found
 
     @property
     def rank(self) -> int:
@@ -127,13 +192,42 @@ class _Run:
 
     # The outcome
 
-    def outcome(self) -> RunOutcome:
-        """Return the outcome of the disturbance."""
+    def outcome(self) -> tuple[RunOutcome, Ear | None]:
+        """Return the outcome of the disturbance, and what has shown that it is wrong."""
+        outcome = self.heard()
+        if outcome == "survived" and self.differences:
+            return "wrong", "values"
+        if outcome in _ENDED and self.clash() is not None:
+            return "mismatched", None
+        if outcome in _ENDED and self.unreported(outcome).damage():
+            return "wrong", "files"
+        if outcome in ("told", "split") and self.unreported(outcome).assertions():
+            return "wrong", "test"
+        return outcome, None
+
+    def unreported(self, outcome: RunOutcome) -> Unreported:
+        """Return what may be wrong although no rank has reported it.
+
+        Args:
+            outcome: The outcome by what ranks raised.
+        """
+        return Unreported(
+            fault=self.disturbance.fault,
+            index=self.index(),
+            rank=self.rank,
+            judged=self.judged,
+            found=self.found,
+            has_passed=outcome == "survived",
+            was_pressed=bool(self.was_pressed()),
+        )
+
+    def heard(self) -> RunOutcome:
+        """Return the outcome by what ranks raised, and whether any waited in vain."""
         result, finding = self.judged.result, self.judged.finding
         if result.ending in _NO_RUN or not self.has_happened() or self.is_still_held():
             return "not reached"
         if finding.outcome in ("passed", "skipped"):
-            return "wrong" if self.differences else "survived"
+            return "survived"
         unfinished = self.unfinished()
         if unfinished and not self.someone_waits(unfinished):
             return "split"
@@ -147,10 +241,37 @@ class _Run:
             return "split"
         return "told"
 
-    def is_proven(self) -> bool:
-        """Return whether the run proves that no rank could go on, or that ranks differ."""
+    def clash(self) -> Clash | None:
+        """Return the first collectives that cannot match, unless a rank had failed before.
+
+        A rank that raises an error of its own may enter a collective on its way out of the test. So
+        all ranks there must have ended well, or with the error of a collective.
+        """
+        found = next(iter(self.found.clashes), None)
+        is_clear = found is not None and not any(map(self.has_own_error, found.ranks))
+        return found if is_clear else None
+
+    def has_own_error(self, rank: int) -> bool:
+        """Return whether a rank failed, and not because an operation of the runtime did.
+
+        gloo ends the process of a rank that receives more than it has room for.
+        """
+        found = self.ranks[rank]
+        if found.outcome not in _FAILED:
+            return False
+        error = _raised(found)
+        if error is None:
+            is_abort = found.facts.exit is not None and found.facts.exit.signal == signal.SIGABRT
+            return not (is_abort and self.judged.result.last_operations(rank).open)
+        texts = [f"{error.type.rpartition('.')[2]}: {error.message}", *error.causes]
+        recent = self.judged.result.last_operations(rank).recent
+        errors = [each.error for each in recent if each.failed and each.error]
+        return not any(text.startswith(each) for text in texts for each in errors)
+
+    def is_proven(self, outcome: RunOutcome) -> bool:
+        """Return whether the run proves that no rank could go on, or that something is wrong."""
         result = self.judged.result
-        if result.ending == "self" and self.differences:
+        if outcome == "wrong":
             return True
         return result.ending in _PROOFS or (result.ending == "settled" and result.is_quiescent)
 
@@ -328,15 +449,47 @@ class _Run:
         found = diagnosis.culprits if diagnosis is not None else ()
         return found if culprit in found else (culprit,)
 
-    def culprit_line(self, culprit: int | None) -> Place | None:
+    def deciding_line(self, culprit: int | None, outcome: RunOutcome) -> Place | None:
+        """Return the line at which the disturbed rank decided, if it is the culprit.
+
+        None if there is no such line, or it is unknown. A rank that failed has not gone on, except
+        if only an assertion of the test failed.
+        """
+        index, fault = self.index(), self.disturbance.fault
+        if culprit != self.rank or index is None:
+            return None
+        result = self.judged.result
+        found = meetings(result, index, culprit)
+        if fault.kind == "clock_skew":
+            met = last_before(found, self.parted_s(culprit))
+            return self.place(met.frames[0]) if met is not None else None
+        error = injected_error(fault)
+        has_failed = outcome != "wrong" and self.has_own_error(culprit)
+        if error is None or not found or has_failed:
+            return None
+        met = last_before(found, self.parted_s(culprit))
+        frames = met.frames if met is not None else ()
+        return self.place(handler_of(frames, error, self.judged.context.lines_of))
+
+    def parted_s(self, rank: int) -> float:
+        """Return when a rank parted from the others, or else when it failed or left the test."""
+        sides = (each.side_of(rank) for each in self.found.clashes)
+        clashed_s = min((each.at_s for each in sides if each is not None), default=math.inf)
+        facts = self.ranks[rank].facts
+        ends = (facts.failed_s, facts.parked_s, self.judged.result.ended_s)
+        ended_s = min(each for each in ends if each is not None)
+        return min(clashed_s, parted_s(self.judged.result, rank), ended_s)
+
+    def culprit_line(self, culprit: int | None, outcome: RunOutcome) -> Place | None:
         """Return the line at which the culprit failed or is, otherwise the disturbed line.
 
-        A rank that left the test is at no line; its behaviour changed at the disturbed line.
+        A rank that left the test is at no line; its behaviour changed at the disturbed line. So did
+        that of a rank whose run is wrong, even if an assertion of the test failed at the end.
         """
         if culprit is None:
             return None
         found = self.error_line(culprit) or self.line_of(culprit)
-        if found is not None:
+        if found is not None and (outcome != "wrong" or self.disturbance.passed.where is None):
             return found
         parting, disturbed = self.parting_line(culprit), self.disturbance.passed.where
         return disturbed or parting if culprit == self.rank else parting or disturbed
@@ -345,7 +498,7 @@ class _Run:
         """Return the line of an installed package at which the culprit raised."""
         error = _raised(self.ranks[culprit])
         found = error.library if error is not None else None
-        return self._place(Frame(found.file, found.line, found.function)) if found else None
+        return self.place(Frame(found.file, found.line, found.function)) if found else None
 
     def waiting_line(self, waiting: Sequence[int]) -> Place | None:
         """Return the line at which most of the waiting ranks are."""
@@ -379,14 +532,14 @@ class _Run:
             return None
         dump = next((each for each in self.judged.result.dumps if each.rank == rank), None)
         frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else ()
-        return self._place(innermost_user_frame(frames))
+        return self.place(innermost_user_frame(frames))
 
     def error_line(self, rank: int) -> Place | None:
         """Return the user's line at which a rank raised."""
         error = self.ranks[rank].error
         if error is None or error.file is None or error.line is None:
             return None
-        return self._place(Frame(error.file, error.line, error.function or ""))
+        return self.place(Frame(error.file, error.line, error.function or ""))
 
     def parting_line(self, rank: int) -> Place | None:
         """Return the line at which a rank diverged from the others, if known."""
@@ -397,17 +550,28 @@ class _Run:
                 return Place(side.file, side.line, side.function or "", side.source or "")
         return None
 
-    def _place(self, frame: Frame | None) -> Place | None:
+    def place(self, frame: Frame | None) -> Place | None:
+        """Return the place of a frame; None without one."""
         return self.judged.context.place(frame) if frame is not None else None
 
     # Texts
 
-    def summary(self, outcome: RunOutcome) -> str:
+    def wrong_texts(self, ear: Ear | None) -> Iterator[str]:
+        """Yield what is wrong, a sentence each."""
+        root = self.judged.context.root
+        if ear == "values":
+            yield from (each.words(root) for each in self.differences)
+        if ear == "files":
+            yield from map(str, self.unreported(self.heard()).damage())
+        if ear == "test":
+            yield from (each.words(root) for each in self.unreported("told").assertions())
+
+    def summary(self, outcome: RunOutcome, ear: Ear | None) -> str:
         """Return one sentence that describes the run."""
         if outcome == "not reached":
             return self.judged.result.reason or "the fault did not happen"
         if outcome == "wrong":
-            return "; ".join(each.words(self.judged.context.root) for each in self.differences)
+            return "; ".join(self.wrong_texts(ear))
         diagnosis = self.judged.diagnosis
         if diagnosis is not None and diagnosis.kind != "unknown":
             return diagnosis.summary
@@ -424,6 +588,11 @@ class _Run:
                 first, *_ = error.message.splitlines() or [""]
                 return f"{error.type}: {first}" if first else error.type
         return None
+
+
+def _are_all_known(difference: Disagreement) -> bool:
+    """Return whether all ranks have stated a value, so that the nth of each may be the same."""
+    return all(side.text for side in difference.sides)
 
 
 def _raised(found: RankFinding) -> RaisedError | None:

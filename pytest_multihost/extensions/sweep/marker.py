@@ -24,6 +24,7 @@ from pytest_multihost.core.pytest_plugin.marks import is_multihost
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
+from pytest_multihost.extensions.sweep.remains import Remains
 
 _DATA = re.compile(
     r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
@@ -51,6 +52,9 @@ class SweepRequest:
 REQUEST = pytest.StashKey[SweepRequest]()
 """The request of a test; absent if the test is not swept."""
 
+
+REMAINS = pytest.StashKey[Remains]()
+"""What a test's undisturbed run has left behind."""
 
 USED_CODE = pytest.StashKey[frozenset[str]]()
 """The files of code that the ranks of a test's undisturbed run have loaded."""

@@ -80,7 +80,10 @@ def mending_of_kind(run: DisturbedRun) -> Mending:
     """Return the pattern that removes the usual weakness of the run's kind of fault.
 
     If no rank waits for a file, but each goes on with what it sees, to wait longer is no cure.
+    Files are broken by errors of which the other ranks do not know.
     """
+    if run.wrong_by == "files":
+        return AGREE_ON_ERRORS
     if run.outcome == "wrong":
         return BROADCAST_DECISIONS
     return _BY_KIND.get(run.disturbance.fault.kind, BROADCAST_DECISIONS)

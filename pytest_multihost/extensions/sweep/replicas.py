@@ -1,6 +1,7 @@
-"""States the parameters and buffers of torch's DDP modules at the end of a test that is swept.
+"""States what ranks have of replicated state at the end of a test that is swept.
 
-Their ranks are to have equal parameters after each step, and no rank notices if they have not. The
+These are the parameters and buffers of torch's DDP modules, and replicated arrays of jax. Their
+ranks are to have equal parameters after each step, and no rank notices if they have not. The
 undisturbed run states them as well: what differs there is meant to, as the buffers of a batch norm.
 A replay has no such run to compare with, so it asks for equal parameters only.
 """
@@ -19,6 +20,7 @@ from pytest_multihost.core.rank.digest import digest
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import ServiceKind
+from pytest_multihost.extensions.sweep.replicated_arrays import ReplicatedArrays
 
 NAME = "sweep-replicas"
 
@@ -45,7 +47,7 @@ def stating_replicas(spec: WorldSpec, *, is_replay: bool = False) -> WorldSpec:
 
 
 def join(spec: RankSpec) -> RankPart:
-    """Note each DDP module that this rank makes, and state it at the end of the test's body."""
+    """Note each DDP module and replicated array, and state them at the end of the test's body."""
     is_replay = bool(spec.world.services[NAME].settings.get("is_replay"))
     made: list[tuple[Tensors, Tensors]] = []
 
@@ -64,7 +66,14 @@ def join(spec: RankSpec) -> RankPart:
         kind.__init__ = wrapped
 
     after_import(_MODULE, wrap)
-    return RankPart(state=lambda: _values(made, is_replay=is_replay))
+    arrays = ReplicatedArrays()
+    arrays.watch()
+
+    def state() -> Iterable[ValueStated]:
+        yield from _values(made, is_replay=is_replay)
+        yield from arrays.values(is_asked=is_replay)
+
+    return RankPart(state=state)
 
 
 def _kept(named: Iterable[tuple[str, Any]], ignored: set[str]) -> Tensors:

@@ -132,16 +132,27 @@ def _rows(run: DisturbedRun) -> list[Row]:
     rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
     others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
     if run.culprit is not None and not _is_same(run.culprit, passed.where):
-        waits_itself = set(run.culprits) & set(run.waiting_ranks)
-        failed = "failed" if run.outcome == "left waiting" else "waited for"
-        state = "waiting" if waits_itself else failed
-        details = operation_text(run.operation) if waits_itself and not others else ""
+        state = _state_of_culprit(run)
+        is_shared = state == "waiting" and not others
+        details = operation_text(run.operation) if is_shared else ""
         rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
     if run.library is not None:
         rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
     if others:
-        rows.append(_row(others, "waiting", "waiting", operation_text(run.operation), run.waiting))
+        state = "entered" if run.outcome == "mismatched" else "waiting"
+        rows.append(_row(others, "waiting", state, operation_text(run.operation), run.waiting))
     return rows
+
+
+def _state_of_culprit(run: DisturbedRun) -> str:
+    """Return what the culprits did at their line."""
+    if run.has_decided:
+        return "decided"
+    if run.outcome == "mismatched":
+        return "entered"
+    if set(run.culprits) & set(run.waiting_ranks):
+        return "waiting"
+    return "failed" if run.outcome == "left waiting" else "waited for"
 
 
 def _row(ranks: tuple[int, ...], role: Role, state: str, details: str, place: Place | None) -> Row:

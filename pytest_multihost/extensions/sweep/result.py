@@ -23,15 +23,25 @@ RunOutcome = Literal[
     "left waiting",  # ranks waited for one that had failed
     "hung",
     "timed out",  # a timeout of the runtime or of the program ended a wait
-    "wrong",  # it passed, and ranks differ in a value that they have stated
+    "mismatched",  # ranks entered collectives that cannot match, and none was left waiting
+    "wrong",  # no rank noticed, and what ranks have, or what was saved, is wrong
     "split",  # ranks passed and others failed, and no rank was left waiting
     "not reached",  # the disturbance did not happen
 ]
 """The outcome of a disturbed run."""
 
-WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out", "wrong"})
-"""Outcomes that show a weakness: a rank waits for something that never comes, or ranks differ in
-what is to be the same, and no rank has noticed."""
+WEAK: Final[frozenset[RunOutcome]] = frozenset(
+    {"left waiting", "hung", "timed out", "mismatched", "wrong"}
+)
+"""Outcomes that show a weakness: a rank waits for something that never comes, collectives cannot
+match, or something is wrong, and no rank has noticed."""
+
+Ear = Literal[
+    "values",  # ranks differ in what is to be the same
+    "test",  # an assertion of the test itself failed, and no rank raised an error of the program
+    "files",  # what was saved does not load, or is not what it says
+]
+"""What has shown that a run is wrong."""
 
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 
@@ -78,12 +88,14 @@ class DisturbedRun:
     """A run with one disturbance, judged.
 
     Attributes:
-        culprit: The culprit's line of user code: where it was disturbed and failed, or where it
-            waits itself.
+        culprit: The culprit's line of user code: where it decided otherwise than the others, where
+            it was disturbed and failed, or where it waits itself.
         library: The line of an installed package at which the culprit failed; None if it did not.
             It is kept because user code calls much of a library from one line.
-        waiting: The line of user code at which ranks wait; None if no rank waits.
-        waiting_ranks: The ranks that wait for the culprits.
+        has_decided: Whether `culprit` is the line at which the disturbed rank decided.
+        waiting: The line of user code at which ranks wait, or at which the others have entered a
+            collective that cannot match; None if no rank waits.
+        waiting_ranks: The ranks that wait for the culprits, or entered another collective.
         culprits: The ranks that the others wait for; several if they wait for each other.
         operation: The operation in which the waiting ranks wait.
         kind: The kind of hang, of docs/verdict.md; None if no rank waits.
@@ -98,6 +110,7 @@ class DisturbedRun:
         token: The value of --multihost-replay that repeats the run.
         directory: The folder of its artifacts, relative to the artifacts directory; None if they
             are not kept.
+        wrong_by: What has shown that the run is wrong; None if it is not.
     """
 
     disturbance: Disturbance
@@ -118,6 +131,8 @@ class DisturbedRun:
     seconds: float = 0.0
     token: str = ""
     directory: str | None = None
+    has_decided: bool = False
+    wrong_by: Ear | None = None
 
     @property
     def weakness_key(self) -> tuple[object, ...]:

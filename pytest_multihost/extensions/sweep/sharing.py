@@ -74,6 +74,14 @@ def changes(passed: RecordedPoint) -> bool:
     return makes_name(passed) or passed.point.call == "write"
 
 
+def is_written_before(points: Records, passed: RecordedPoint) -> bool:
+    """Return whether the rank had already made a file when it made it again, up to this point."""
+    own = points.get(passed.rank, ())
+    before = own[: own.index(passed) + 1] if passed in own else ()
+    path = (passed.point.point, passed.point.name)
+    return sum(each.makes and (each.point.point, each.point.name) == path for each in before) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """A rank's call on a file in an epoch.

@@ -89,7 +89,7 @@ def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
     One equal line is enough: if several ranks wait at several lines, the reported line depends on
     timing.
     """
-    if run.outcome not in WEAK or (run.outcome == "wrong") != (witness.outcome == "wrong"):
+    if run.outcome not in WEAK or run.wrong_by != witness.wrong_by:
         return False
     return run.culprit == witness.culprit or run.waiting == witness.waiting
 

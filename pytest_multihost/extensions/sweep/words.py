@@ -29,6 +29,7 @@ OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
     "left waiting": "hangs",
     "hung": "hangs",
     "timed out": "hangs",
+    "mismatched": "wrong",
     "wrong": "wrong",
     "split": "fails",
     "told": "fails",
@@ -39,7 +40,7 @@ OUTCOMES: Mapping[RunOutcome, ShownOutcome] = {
 
 MEANINGS: Mapping[ShownOutcome, str] = {
     "hangs": "a rank waited in vain until the plugin or a timeout ended it",
-    "wrong": "the test passed, and ranks differ in what is to be the same",
+    "wrong": "no rank noticed that something is wrong: values, collectives, or what was saved",
     "fails": "the test failed, and no rank was left waiting",
     "passes": "the test passed",
     "not reached": "the disturbance did not happen",
@@ -132,7 +133,7 @@ def operation_text(operation: OperationName | None) -> str:
 
 def waits_text(run: DisturbedRun) -> str:
     """Return the waiting ranks, their operation and the culprits in words, or the run's summary."""
-    if run.outcome not in WEAK or not run.waiting_ranks:
+    if run.outcome not in WEAK or run.outcome == "mismatched" or not run.waiting_ranks:
         return run.summary or run.error or MEANINGS[OUTCOMES[run.outcome]]
     is_one = len(run.waiting_ranks) == 1
     verb = "waited" if run.outcome == "timed out" else "waits" if is_one else "wait"

@@ -13,9 +13,12 @@ from builders import ended, page, seen
 
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep.judge import judge_run
+from pytest_multihost.extensions.sweep.judge import NOTHING, judge_run
 from pytest_multihost.extensions.sweep.mendings import mending_of_kind
+from pytest_multihost.extensions.sweep.order import Clash, ClashSide
+from pytest_multihost.extensions.sweep.remains import Found
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
+from pytest_multihost.extensions.sweep.saved import Damage
 from pytest_multihost.testing import (
     RUNTIME_SCOPE,
     Ending,
@@ -53,7 +56,7 @@ BROKEN = raised("pytest_multihost.WorldBrokenError: rank 0 failed", file="/t/tra
 AGREED = raised("ValueError: rank 0 could not save", file="/t/train.py", line=50)
 GAVE_UP = raised("TimeoutError: no marker after 2 s", file="/t/train.py", line=60)
 
-RAISED_S, HELD_S, RELEASED_S = 2.0, 1.5, 2.5
+RAISED_S, HELD_S, RELEASED_S, PARKED_S = 2.0, 1.5, 2.5, 3.0
 GROUP = (0, 1)
 KEY = (GROUP, 0, RUNTIME_SCOPE)
 
@@ -122,9 +125,10 @@ def world(
         is_cut = rank in errors or rank in stays
         steps = well_behaved(rank, stays_in="call" if is_cut else None)
         for step in steps:
+            at_s = PARKED_S if step.kind in ("parked", "done", "exited") else 0.0
             if step.kind == "exited":
-                history.append(make_event(0.0, rank, "released", {"gate": "exit"}))
-            history.append(make_event(0.0, rank, step.kind, step.detail))
+                history.append(make_event(at_s, rank, "released", {"gate": "exit"}))
+            history.append(make_event(at_s, rank, step.kind, step.detail))
     change = {"index": 0, "fault": fault.kind, "at": {"point": "io", "name": "*/done"}}
     if happens:
         history.append(make_event(HELD_S, 0, "fault", {**change, "phase": "begun"}))
@@ -163,14 +167,22 @@ def judged(
     fault: Fault = FAILS,
     *errors: Mapping[int, Any],
     usual_s: float = 0.1,
+    found: Found = NOTHING,
+    source: str = "",
     **more: Any,  # noqa: ANN401
 ) -> DisturbedRun:
-    """Return what a world has shown; the arguments are those of `world`."""
+    """Return what a world has shown; the arguments are those of `world`.
+
+    Args:
+        found: What is wrong in what it has left behind.
+        source: The text of all files of code.
+    """
     family: str = "late" if fault.kind == "hold" else "fails"
     disturbance = Disturbance(family, fault, (0,), PASSED, 0)
-    context = SourceContext("/t", lambda _file, line: f"line {line}")
+    context = SourceContext("/t", lambda _, line: f"line {line}", lambda _: source.splitlines())
     result = world(fault, *errors, **more)
-    return judge_run(disturbance, judge_world(result, SYMPTOMS, context), usual_s=usual_s)
+    judgement = judge_world(result, SYMPTOMS, context)
+    return judge_run(disturbance, judgement, usual_s=usual_s, found=found)
 
 
 def test_a_world_that_passes_has_survived() -> None:
@@ -189,6 +201,15 @@ def test_a_world_that_passes_and_differs_is_wrong() -> None:
     assert (run.waiting, run.waiting_ranks, run.kind) == (None, (), None)
     assert run.summary == "ranks differ in 'step': rank 0 has 0; rank 1 has 1"
     assert mending_of_kind(run).anchor == "broadcast-decisions"
+
+
+@pytest.mark.parametrize(("is_asked", "outcome"), [(True, "wrong"), (False, "survived")])
+def test_a_value_that_one_rank_lacks_is_wrong_only_if_the_test_states_it(
+    is_asked: bool, outcome: str
+) -> None:
+    """Of values that a sweep states by itself, ranks may have different numbers."""
+    value = {**_value(0), "is_asked": is_asked}
+    assert judged(values=[make_event(2.9, 0, "value", value)]).outcome == outcome
 
 
 def _value(rank: int) -> dict[str, object]:
@@ -377,3 +398,221 @@ def test_a_world_that_the_harness_lost_shows_nothing() -> None:
 def test_the_duration_is_that_of_the_world() -> None:
     """From start to end."""
     assert judged(ended_s=7.5).seconds == 7.5
+
+
+# What no rank reports
+
+CLASH = Clash(
+    group=GROUP,
+    ordinal=0,
+    sequence=2,
+    at_s=1.8,
+    sides=(
+        ClashSide((0,), "barrier", "barrier", 1.8, Frame("/t/train.py", 30, "train")),
+        ClashSide((1,), "all_reduce", "all_reduce f32[4]", 1.9, Frame("/t/train.py", 40, "train")),
+    ),
+)
+CLASHES = Found(clashes=(CLASH,))
+GLOO = raised("RuntimeError: op.preamble.length <= op.nbytes. 8 vs 4", file="/t/train.py", line=40)
+
+
+def failed_in_gloo(rank: int) -> Operations:
+    """Return the slot page of a rank whose collective has failed."""
+    error = "RuntimeError: op.preamble.length <= op.nbytes. 8 vs 4"
+    return page(rank, builders.operation(group=GROUP, ended_s=2.0, failed=True, error=error))
+
+
+@pytest.mark.parametrize("ranks", [(), (0,), (0, 1)], ids=["none", "one", "both"])
+def test_collectives_that_cannot_match_are_a_weakness_however_they_ended(
+    ranks: Sequence[int],
+) -> None:
+    """Gloo may end them with an error, which all ranks have noticed; NCCL does not."""
+    errors = dict.fromkeys(ranks, GLOO)
+    run = judged(HOLD, errors, found=CLASHES, waits=ranks, waits_in=failed_in_gloo)
+    assert (run.outcome, run.is_proven, run.kind) == ("mismatched", True, "mismatch")
+    assert (run.culprits, run.culprit and run.culprit.line) == ((0,), 30)
+    assert (run.waiting_ranks, run.waiting and run.waiting.line) == ((1,), 40)
+    assert run.operation is not None
+    assert (run.operation.name, run.operation.sequence) == ("all_reduce", 2)
+    assert run.summary.startswith("rank 0 entered barrier, rank 1 entered all_reduce f32[4] as 2nd")
+
+
+@pytest.mark.parametrize("rank", GROUP)
+def test_a_rank_that_raised_an_error_of_its_own_may_enter_anything_after_it(rank: int) -> None:
+    """A barrier in `finally`: the rank has reported its error, and so has gloo to the other."""
+    errors = {rank: OS_ERROR, 1 - rank: GLOO}
+    run = judged(FAILS, errors, found=CLASHES, waits=[1 - rank], waits_in=failed_in_gloo)
+    assert run.outcome == "told"
+
+
+def test_a_hang_is_a_hang_whatever_clashed() -> None:
+    """Its diagnosis says more."""
+    run = judged(HOLD, stays=[1], waits=[1], ending="proof", found=CLASHES)
+    assert run.outcome == "hung"
+
+
+def met(at_s: float, line: int, function: str = "train", file: str = "/t/train.py") -> Event:
+    """Return the event of the disturbed rank's code that meets the fault."""
+    frames = [{"file": file, "line": line, "function": function}]
+    return make_event(at_s, 0, "fault_met", {"index": 0, "frames": frames})
+
+
+SKEW = Fault("clock_skew", (0,), POINT, {"seconds": 7200.0})
+
+
+def test_a_wrong_clock_is_reported_where_it_was_read_last_before_the_ranks_parted() -> None:
+    """Not at the collective that came next, nor at a later read."""
+    reads = [met(1.6, 12), met(1.7, 14), met(1.9, 16)]
+    run = judged(SKEW, stays=[1], waits=[1], ending="proof", values=reads, found=CLASHES)
+    assert (run.outcome, run.culprit and run.culprit.line, run.has_decided) == ("hung", 14, True)
+    run = judged(SKEW, values=reads, found=CLASHES)
+    assert (run.outcome, run.culprit and run.culprit.line) == ("mismatched", 14)
+
+
+def test_a_wrong_clock_that_no_line_has_read_is_reported_as_before() -> None:
+    """Another rank's read is none of this rank."""
+    run = judged(SKEW, stays=[1], waits=[1], ending="proof")
+    assert (run.culprit, run.has_decided) == (PASSED.where, False)
+
+
+HANDLED = "\n" * 18 + "try:\n    save()  # line 20\nexcept OSError:\n    pass\n"
+
+
+def test_an_error_that_was_handled_is_reported_at_its_handler() -> None:
+    """The rank went on, and the other waits for it."""
+    more = {"stays": [1], "waits": [1], "ending": "proof", "values": [met(1.5, 20)]}
+    run = judged(FAILS, source=HANDLED, **more)
+    assert (run.outcome, run.culprit and run.culprit.line, run.has_decided) == ("hung", 21, True)
+    run = judged(FAILS, {0: OS_ERROR}, source=HANDLED, stays=[1], waits=[1], ending="settled")
+    assert (run.culprit and run.culprit.line, run.has_decided) == (20, False)
+
+
+TORN = Damage("step-7/w.pt", "is no whole archive")
+VOUCHED = replace(TORN, what="is no whole archive, although step-7/done is there", is_vouched=True)
+
+
+def saved(*damage: Damage, is_said: bool = False, overwrites: bool = False) -> Found:
+    """Return what is wrong in what a world has left behind."""
+    return Found(is_said=is_said, damage=damage, overwrites=overwrites)
+
+
+def test_a_file_that_does_not_load_is_wrong_if_nobody_has_said_so() -> None:
+    """The report names the file, and the line that was disturbed."""
+    run = judged(found=saved(TORN))
+    assert (run.outcome, run.wrong_by, run.is_proven) == ("wrong", "files", True)
+    assert run.summary == "step-7/w.pt is no whole archive"
+    assert run.culprit == PASSED.where
+
+
+def test_a_file_that_does_not_load_is_no_weakness_if_a_rank_has_said_so() -> None:
+    """It printed a line, or raised an error."""
+    assert judged(found=saved(TORN, is_said=True)).outcome == "survived"
+    assert judged(FAILS, {0: OS_ERROR, 1: AGREED}, found=saved(TORN)).outcome == "told"
+
+
+def test_what_a_rank_that_was_only_late_prints_does_not_count() -> None:
+    """No error was injected that it could have reported."""
+    assert judged(HOLD, found=saved(TORN, is_said=True)).outcome == "wrong"
+
+
+@pytest.mark.parametrize("errors", [{}, {0: OS_ERROR}, {0: OS_ERROR, 1: AGREED}])
+def test_a_broken_file_that_another_vouches_for_is_always_wrong(errors: Mapping[int, Any]) -> None:
+    """A later run takes it for good, whatever this one has said."""
+    run = judged(FAILS, errors, found=saved(VOUCHED, is_said=True))
+    assert (run.outcome, run.wrong_by) == ("wrong", "files")
+
+
+def test_a_torn_file_over_a_good_one_is_always_wrong() -> None:
+    """It was the file that was disturbed; another may have been broken before."""
+    torn = Damage("done", "is empty")
+    told = {0: OS_ERROR, 1: AGREED}
+    assert judged(FAILS, told, found=saved(torn, overwrites=True)).outcome == "wrong"
+    assert judged(FAILS, told, found=saved(torn)).outcome == "told"
+    assert judged(FAILS, told, found=saved(TORN, overwrites=True)).outcome == "told"
+
+
+def test_files_of_ranks_that_were_ended_say_nothing() -> None:
+    """They may have been ended while they wrote."""
+    more = {"stays": [1], "ending": "settled", "usual_s": 4.0}
+    assert judged(FAILS, {0: OS_ERROR}, found=saved(VOUCHED), **more).outcome == "split"
+
+
+TEST = "\n\ndef test_scripted(world):\n    step = resume()\n    assert step == 7\n"
+ASSERTED = {
+    **raised("AssertionError: assert 0 == 7", file="test_scripted.py", line=5),
+    "function": "test_scripted",
+}
+STALE = Fault("stale_files", (0,), POINT, {"path": "*", "seconds": 2.0})
+
+
+def asserted(
+    fault: Fault,
+    *ranks: int,
+    found: Found = NOTHING,
+    source: str = TEST,
+    **more: Any,  # noqa: ANN401
+) -> DisturbedRun:
+    """Return what it shows that the test's own assertion failed on these ranks."""
+    return judged(fault, dict.fromkeys(ranks, ASSERTED), found=found, source=source, **more)
+
+
+LOOKED = [met(1.6, 8, "newest", "/t/program.py")]
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
+def test_an_assertion_that_fails_without_an_error_is_wrong(ranks: Sequence[int]) -> None:
+    """The program went on with what one rank saw."""
+    run = asserted(STALE, *ranks, values=LOOKED)
+    assert (run.outcome, run.wrong_by, run.is_proven) == ("wrong", "test", True)
+    assert f"rank {ranks[0]}'s own assertion of the test failed" in run.summary
+    assert "(test_scripted.py:5): assert 0 == 7" in run.summary
+    assert run.culprit == PASSED.where
+
+
+def test_an_assertion_beside_an_error_of_the_program_is_no_weakness() -> None:
+    """A rank has said that something is wrong."""
+    errors = {0: ASSERTED, 1: AGREED}
+    assert judged(STALE, errors, source=TEST, values=LOOKED).outcome == "told"
+
+
+def test_an_assertion_that_looks_itself_is_no_weakness() -> None:
+    """The file was hidden from the test, not from the program."""
+    own = [met(1.6, 5, "test_scripted", "/t/test_scripted.py")]
+    assert asserted(STALE, 0, values=own).outcome == "split"
+    assert asserted(STALE, 0).outcome == "split"  # it is not known who looked
+
+
+def test_an_assertion_while_others_had_timeouts_is_no_weakness() -> None:
+    """They gave up on the held rank, as they should."""
+    pressed = {"index": 0, "reason": "others poll", "is_pressed": True}
+    assert asserted(HOLD, 1, let_go=pressed).outcome == "split"
+    calm = {"index": 0, "reason": "others wait", "is_pressed": False}
+    assert asserted(HOLD, 1, let_go=calm).outcome == "wrong"
+
+
+def test_an_assertion_that_only_the_rank_with_the_wrong_clock_fails_is_no_weakness() -> None:
+    """A cache may rightly have expired there."""
+    assert asserted(SKEW, 0, values=LOOKED).outcome == "split"
+    assert asserted(SKEW, 0, 1, values=LOOKED).outcome == "wrong"
+
+
+def test_an_assertion_after_an_injected_error_counts_if_nobody_reports_it() -> None:
+    """A rank that prints a line has reported it."""
+    quiet, loud = Found(is_said=False), Found(is_said=True)
+    handled = [met(1.6, 20, "newest", "/t/program.py")]
+    source = TEST + HANDLED[TEST.count("\n") :]
+    run = asserted(FAILS, 0, values=handled, found=quiet, source=source)
+    assert (run.wrong_by, run.culprit and run.culprit.line, run.has_decided) == ("test", 21, True)
+    assert asserted(FAILS, 0, values=LOOKED, found=loud).outcome == "split"
+
+
+@pytest.mark.parametrize("kind", ["short_data", "returns", "kill"])
+def test_an_assertion_after_a_fault_that_changes_results_shows_nothing(kind: str) -> None:
+    """The test may rightly expect what it has been denied."""
+    assert asserted(Fault(kind, (0,), POINT), 0, values=LOOKED).outcome == "split"
+
+
+def test_an_assertion_on_time_shows_nothing() -> None:
+    """A rank that was late is slow."""
+    source = TEST.replace("step == 7", "elapsed < 1")
+    assert asserted(HOLD, 1, source=source).outcome == "split"

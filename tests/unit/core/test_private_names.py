@@ -29,6 +29,8 @@ ELSEWHERE = {
         *("_choose_filename", "_data", "_suffix"),
         *("_hypothesis_internal_use_seed", "_hypothesis_internal_use_settings"),
     },
+    # Names of files that mark a checkpoint as complete.
+    "extensions/sweep/saved/damage.py": {"_CHECKPOINT_METADATA", "_COMMITTED", "_SUCCESS"},
     # The folder and package of pytest, and the name of a plugin: looked for, not looked into.
     "core/nemesis/targets.py": {"_pytest"},
     "core/rank/points.py": {"_pytest"},

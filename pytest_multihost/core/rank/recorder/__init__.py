@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.recorder import jax, torch
+from pytest_multihost.core.rank.recorder.exception_paths import user_frames
 from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
@@ -39,6 +40,7 @@ __all__ = [
     "prepare_recording",
     "report_native_files",
     "start_recording",
+    "user_frames",
 ]
 
 

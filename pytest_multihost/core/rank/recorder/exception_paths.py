@@ -14,11 +14,12 @@ from types import CodeType, FrameType
 from pytest_multihost.core.cpython_private import handler_of, is_covered
 from pytest_multihost.core.model.fault import UNHANDLED, ErrorPath
 from pytest_multihost.core.model.recorded_point import ASKS
-from pytest_multihost.core.model.stack import is_library, is_ours
+from pytest_multihost.core.model.stack import Frame, is_library, is_ours
 
 _OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Functions with which pytest calls a test or a fixture; others, like `raises`, handle errors."""
+_MAX_FRAMES = 16
 _covered: dict[tuple[CodeType, int], bool] = {}
 
 
@@ -74,6 +75,20 @@ def error_path(frame: FrameType | None) -> ErrorPath:
             entered.append(frame.f_code.co_qualname)
         frame = frame.f_back
     return ErrorPath(tuple(entered), UNHANDLED)
+
+
+def user_frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    """Return the frames of the user's code from `frame` to pytest's call of the test.
+
+    They are innermost first, and only the innermost of them if there are very many.
+    """
+    found: list[Frame] = []
+    while frame is not None and not _is_call_of_test(frame.f_code) and len(found) < _MAX_FRAMES:
+        file = frame.f_code.co_filename
+        if not is_library(file):
+            found.append(Frame(file, frame.f_lineno or 0, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _entry(frame: FrameType) -> FrameType:

@@ -14,7 +14,7 @@ from types import FrameType, ModuleType
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.collectives import BY_METHOD
 from pytest_multihost.core.model.event import now_ns
-from pytest_multihost.core.model.operation import OperationKind
+from pytest_multihost.core.model.operation import OperationKind, tensor_text
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.recorder import Recorder
@@ -116,8 +116,8 @@ class ProcessGroupRecorder:
             return number
         dtype = str(sent.dtype).removeprefix("torch.")
         short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
-        text = f"{prefix} {short}[{','.join(map(str, sent.shape))}]{f' +{more}' if more else ''}"
-        number = self.recorder.page.detail(text.strip())
+        text = f"{prefix} {tensor_text(short, sent.shape, more=more)}".strip()
+        number = self.recorder.page.detail(text)
         if len(self._details) < _DETAILS:
             self._details[key] = number
         return number

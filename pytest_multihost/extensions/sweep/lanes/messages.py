@@ -77,9 +77,10 @@ class RunWorld:
         patience_s: When to give up, in seconds after the start of the test.
         usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which its ranks differ.
+        overwrites: Whether the disturbed file had been written before.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
-        scratch: Where to make the world's own directory.
+        scratch: Where to make the world's own directory; has what the undisturbed run has left.
         artifacts: The directory to which the paths in answers are relative.
         keep: Where to write the artifacts of a run that shows a weakness; None if not kept.
         permits: The folder of the permits for ranks; None if no permits are needed.
@@ -104,6 +105,7 @@ class RunWorld:
     run_id: str = ""
     environment: Mapping[str, str | None] | None = None
     usual_differences: tuple[str, ...] = ()
+    overwrites: bool = False
 
 
 @message

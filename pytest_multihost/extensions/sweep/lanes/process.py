@@ -36,6 +36,7 @@ from pytest_multihost.extensions.sweep.lanes.messages import (
     WorldLost,
     WorldRun,
 )
+from pytest_multihost.extensions.sweep.remains import compare, read_remains, read_usual
 from pytest_multihost.extensions.sweep.result import WEAK, DisturbedRun
 
 _MAX_TEXT = 4_000
@@ -139,11 +140,15 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | 
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
     judged = judge_world(result, request.symptoms, SourceContext(request.root))
     kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
+    usual = read_usual(Path(request.scratch))
+    remains = read_remains(result, directory, scratch, usual=usual)
+    found = compare(usual, remains, overwrites=request.overwrites)
     run = judge_run(
         request.disturbance,
         judged,
         usual_s=request.usual_s,
         usual_differences=request.usual_differences,
+        found=found,
         token=token(request.spec),
         directory=kept,
     )

@@ -52,10 +52,11 @@ from pytest_multihost.extensions.sweep.made_with.service import (
     write_known,
 )
 from pytest_multihost.extensions.sweep.made_with.settings import settings_of
-from pytest_multihost.extensions.sweep.marker import USED_CODE, SweepRequest
+from pytest_multihost.extensions.sweep.marker import REMAINS, USED_CODE, SweepRequest
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.record import write_sweep
+from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
@@ -68,6 +69,7 @@ from pytest_multihost.extensions.sweep.result import (
 from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
+from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
@@ -223,7 +225,10 @@ class Sweeps:
             sweep=sweep,
             began_s=began_s,
             budget_s=result.budget_s,
-            request=lambda step: self._request(step, plan, attempt, scratch),
+            request=lambda step: replace(
+                self._request(step, plan, attempt, scratch),
+                overwrites=is_written_before(points, step.disturbance.passed),
+            ),
             launchers=lambda step: {
                 repr(needs): self.run.launchers.get(needs)
                 for needs, _ in self._shares(plan, step.disturbance)
@@ -237,6 +242,7 @@ class Sweeps:
         # The path is short, because it is part of the paths of sockets.
         scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=base_temp(self.run.config)))
         write_known(scratch, used)
+        write_usual(scratch, item.stash[REMAINS])
         self._prepare_servers(plan, sweep.rest)
         status: SweepStatus = "passed"
         reason: str | None = None

@@ -1,0 +1,202 @@
+"""Finds assertions of the test itself that fail although no rank raised an error of the program.
+
+An assertion that depends on time does not count, nor one that looks itself at what a fault changes:
+a robust program may fail it as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from pytest_multihost.core.model.event import RaisedError, ReportMade
+from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.extensions.sweep.decisions import Meeting
+
+_TESTING = "/testing/"
+"""Part of the path of packages with functions for assertions, as those of numpy and torch."""
+
+_TIME = frozenset(
+    {
+        *("age", "attempt", "attempts", "clock", "ctime", "date", "datetime", "deadline"),
+        *("duration", "elapsed", "latency", "monotonic", "ms", "mtime", "now", "perf", "retries"),
+        *("retry", "s", "secs", "seconds", "sleep", "time", "timeout", "timer"),
+        *("timestamp", "today", "took", "tries", "utcnow"),
+    }
+)
+"""Words in names of what depends on time, or on how often something was tried."""
+
+_WORDS = re.compile(r"[a-z]+")
+_MAX_TEXT = 200
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAssertion:
+    """An assertion of the test that has failed.
+
+    Attributes:
+        at_s: When, on the monotonic clock.
+        frame: Its line in the test's function.
+        lines: The first and the last line of its statement.
+        text: What pytest says of it.
+    """
+
+    rank: int
+    at_s: float
+    frame: Frame
+    lines: tuple[int, int]
+    text: str
+
+    def words(self, root: str) -> str:
+        """Return what has failed, in one sentence; files below `root` are relative to it."""
+        where = f"{short_path(root, self.frame.file)}:{self.frame.line}"
+        return f"{rank_set([self.rank])}'s own assertion of the test failed ({where}): {self.text}"
+
+
+def assertion_of(
+    facts: RankFacts, nodeid: str, root: str, lines_of: LinesOf
+) -> OwnAssertion | None:
+    """Return the assertion of the test with which a rank has failed; None if it failed otherwise.
+
+    None also if the assertion may depend on time, or if it is not known that it does not.
+
+    Args:
+        nodeid: The test.
+        root: pytest's rootdir.
+        lines_of: Reads the test's file.
+    """
+    errors = [each.error for each in (*facts.reports, facts.interrupted) if each and each.error]
+    if len(errors) != 1 or not isinstance(facts.failure, ReportMade) or facts.failed_subtests_s:
+        return None
+    error, frame = errors[0], _line_in_test(errors[0], nodeid)
+    if frame is None or facts.failure.when != "call" or facts.failed_s is None:
+        return None
+    function = _function(lines_of(f"{root}/{frame.file}"), frame)
+    statement = _statement(function, frame.line) if function is not None else None
+    if function is None or statement is None or _depends_on_time(function, statement):
+        return None
+    lines = statement.lineno, statement.end_lineno or statement.lineno
+    text = " ".join(error.message.split())[:_MAX_TEXT]
+    return OwnAssertion(facts.rank, facts.failed_s, frame, lines, text)
+
+
+def _line_in_test(error: RaisedError, nodeid: str) -> Frame | None:
+    """Return the line of the test's own function that raised an AssertionError."""
+    path, _, names = nodeid.partition("::")
+    name = names.partition("[")[0].rpartition("::")[2]
+    is_of_test = (error.file, error.function) == (path, name)
+    is_helper = error.library is not None and _TESTING in error.library.file
+    if error.type != "AssertionError" or not is_of_test or error.line is None:
+        return None
+    return Frame(path, error.line, name) if error.library is None or is_helper else None
+
+
+def _function(lines: Sequence[str], frame: Frame) -> _Function | None:
+    try:
+        module = ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError):
+        return None
+    found = [
+        each
+        for each in ast.walk(module)
+        if isinstance(each, _Function)
+        and each.name == frame.function
+        and each.lineno <= frame.line <= (each.end_lineno or each.lineno)
+    ]
+    return max(found, key=lambda each: each.lineno, default=None)
+
+
+def _statement(function: _Function, line: int) -> ast.stmt | None:
+    """Return the statement at a line that asserts something."""
+    found = (
+        each
+        for each in ast.walk(function)
+        if isinstance(each, ast.Assert | ast.Expr)
+        and each.lineno <= line <= (each.end_lineno or each.lineno)
+    )
+    return next(found, None)
+
+
+def _depends_on_time(function: _Function, statement: ast.stmt) -> bool:
+    """Return whether an assertion may depend on time, by the names of all that it depends on."""
+    known: set[str] = set()
+    nodes: list[ast.AST] = [statement]
+    while nodes:
+        names = {name for each in nodes for name in _names(each)}
+        if any(_TIME.intersection(_WORDS.findall(each.lower())) for each in names):
+            return True
+        new, known = names - known, known | names
+        nodes = [value for each in ast.walk(function) for value in _assigned(each, new)]
+    return False
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+
+
+def _assigned(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
+    """Yield the expressions whose values a statement gives to one of these names."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pairs = [(each, value) for each in targets]
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            pairs = [(target, value)]
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            pairs = [(target, value)]
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            pairs = [(target, value)]
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            pairs = [(e.optional_vars, e.context_expr) for e in items if e.optional_vars]
+        case _:
+            return
+    for target, value in pairs:
+        if names.intersection(_names(target)):
+            yield value
+
+
+def looks_itself(assertion: OwnAssertion, met: Sequence[Meeting], began_s: Sequence[float]) -> bool:
+    """Return whether the test's own code, and not the program, may have met a fault.
+
+    It may if the asserting statement itself did. If another line of the test's function did, that
+    counts as the program's only if an operation followed: then the program went on with it.
+
+    Args:
+        met: The rank's meetings with the fault.
+        began_s: When the rank began operations.
+    """
+    before = [each for each in met if each.at_s <= assertion.at_s]
+    if not before:
+        return True
+    first, last = assertion.lines
+    for each in before:
+        lines = [f.line for f in each.frames if _is_same_function(f, assertion.frame)]
+        if any(first <= line <= last for line in lines):
+            return True
+    is_of_program = any(not _is_of_tests(each.frames[0], assertion.frame) for each in before)
+    goes_on = any(before[0].at_s <= at_s <= assertion.at_s for at_s in began_s)
+    return not (is_of_program or goes_on)
+
+
+def _is_same_function(frame: Frame, other: Frame) -> bool:
+    return _is_in_file(frame, other) and frame.function == other.function
+
+
+def _is_of_tests(frame: Frame, other: Frame) -> bool:
+    """Return whether a frame is in the file of the other one, or in another file of tests."""
+    name = PurePath(frame.file).name
+    return _is_in_file(frame, other) or name == "conftest.py" or name.startswith("test_")
+
+
+def _is_in_file(frame: Frame, other: Frame) -> bool:
+    return frame.file == other.file or frame.file.endswith(f"/{other.file}")

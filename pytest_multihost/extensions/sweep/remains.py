@@ -1,0 +1,102 @@
+"""What a world leaves behind that its events do not tell: collectives, output, saved files.
+
+It is read after the ranks have ended, and before the world's directory is removed. A disturbed run
+is compared with the undisturbed one: only what was in order there can be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.launch.scratch import shared_directory
+from pytest_multihost.core.model.json_values import from_json, parse_json, to_json
+from pytest_multihost.core.model.result import WorldResult
+from pytest_multihost.extensions.sweep.order import Clash, read_clashes
+from pytest_multihost.extensions.sweep.output import is_said, lines_said
+from pytest_multihost.extensions.sweep.saved import Damage, SavedFiles, find_damage, look_at
+
+_USUAL = "usual.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a world has left behind.
+
+    Attributes:
+        clashes: Collectives that cannot match.
+        said: What its ranks have printed, logged or warned; None if that is too much.
+        files: What they have saved in the folder that they share.
+    """
+
+    clashes: tuple[Clash, ...] = ()
+    said: tuple[str, ...] | None = None
+    files: SavedFiles = field(default_factory=lambda: SavedFiles(is_all=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is wrong in what a disturbed world has left behind, and was in order undisturbed.
+
+    Attributes:
+        clashes: Collectives that cannot match, the earliest first.
+        is_said: Whether ranks may have reported something that they had not reported undisturbed.
+        damage: Files that are not what they say, those that others vouch for first.
+        overwrites: Whether the disturbed file had been written before, so that a good one is lost
+            if it does not load.
+    """
+
+    clashes: tuple[Clash, ...] = ()
+    is_said: bool = True
+    damage: tuple[Damage, ...] = ()
+    overwrites: bool = False
+
+
+def read_remains(
+    result: WorldResult, directory: Path, scratch: Path, *, usual: Remains | None = None
+) -> Remains:
+    """Return what a world has left behind.
+
+    Files are only read if each rank has ended by itself: others may have been ended while writing.
+
+    Args:
+        directory: The folder with the logs of the ranks.
+        scratch: The world's own directory.
+        usual: What the undisturbed run has left; None if this is that run.
+    """
+    has_ended = result.ending == "self"
+    expected = usual.files if usual is not None else None
+    return Remains(
+        clashes=read_clashes(scratch, result.spec.size),
+        said=lines_said(result, directory, scratch),
+        files=look_at(shared_directory(scratch), expected)
+        if has_ended
+        else SavedFiles(is_all=False),
+    )
+
+
+def write_usual(folder: Path, remains: Remains) -> None:
+    """Write what the undisturbed run has left behind, for the lanes: it may be too much to send."""
+    (folder / _USUAL).write_text(json.dumps(to_json(remains)), "utf-8", "surrogateescape")
+
+
+def read_usual(folder: Path) -> Remains:
+    """Return what the undisturbed run has left behind."""
+    text = (folder / _USUAL).read_text("utf-8", "surrogateescape")
+    return from_json(Remains, parse_json(text))
+
+
+def compare(usual: Remains, now: Remains, *, overwrites: bool = False) -> Found:
+    """Return what is wrong in `now`.
+
+    Args:
+        overwrites: See `Found`.
+    """
+    known = {each.key for each in usual.clashes}
+    return Found(
+        clashes=tuple(each for each in now.clashes if each.key not in known),
+        is_said=is_said(now.said, usual.said),
+        damage=find_damage(usual.files, now.files),
+        overwrites=overwrites,
+    )

@@ -1,0 +1,188 @@
+"""Finds what a disturbed run has saved wrong, in comparison with the undisturbed run.
+
+Only what was in order there can be wrong here. Files whose names say that they are temporary never
+count. A file is *vouched for* if another one says that it is good: the mark of a complete
+checkpoint in its folder, or a file such as ``latest`` that names it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_multihost.extensions.sweep.saved.look import SavedFiles
+
+FORMAT_MARKS = frozenset({".metadata", "_CHECKPOINT_METADATA", "commit_success.txt", "_SUCCESS"})
+"""Names of files by which known formats say that all of their folder is complete."""
+
+MARKS = FORMAT_MARKS | {
+    *(".complete", "complete", "COMPLETE", "_COMMITTED", "COMMIT", "commit", "committed"),
+    *("done", "DONE", ".done", "SUCCESS"),
+}
+"""These, and names that programs choose. A program's own mark may not be about every file beside
+it, but it is about the other parts of what has parts there."""
+
+_TEMPORARY = re.compile(
+    r"^\.|(^|[-_.])(tmp|temp|log|logs|incomplete)([-_.]|$)|\.(part|partial|lock|bak|old)$|~$",
+    re.IGNORECASE,
+)
+_DRAWN = re.compile(r"[0-9a-f]{12,}|\d{5,}")
+"""Parts of names that differ in each run: hashes, times, numbers of processes."""
+
+_NUMBERS = re.compile(r"\d+")
+_MOST_LACKING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong with a file or folder.
+
+    Attributes:
+        path: Relative to the folder that the ranks share.
+        what: What is wrong with it, as a clause.
+        is_vouched: Whether another file says that it is good.
+    """
+
+    path: str
+    what: str
+    is_vouched: bool = False
+
+    def __str__(self) -> str:
+        """Return it in one sentence."""
+        return f"{self.path} {self.what}"
+
+
+def find_damage(usual: SavedFiles, now: SavedFiles) -> tuple[Damage, ...]:
+    """Return what is wrong in `now` and was in order in `usual`, what is vouched for first."""
+    if not (usual.is_all and now.is_all):
+        return ()
+    vouching = {**_marked(usual, now), **_named(usual, now)}
+    found = {each.path: each for each in _pointers(usual, now)}
+    for folder, voucher in vouching.items():
+        for damage in _lacking(usual, now, folder, voucher):
+            found.setdefault(damage.path, damage)
+    for path, each in now.by_path.items():
+        before = usual.by_path.get(path)
+        if each.problem and before is not None and not before.problem and not _is_temporary(path):
+            vouchers = [by for one, by in vouching.items() if _is_in(path, one)]
+            by = f", although {vouchers[0]} is there" if vouchers else ""
+            found.setdefault(path, Damage(path, f"{each.problem}{by}", bool(vouchers)))
+    return tuple(sorted(found.values(), key=lambda each: (not each.is_vouched, each.path)))
+
+
+def _is_temporary(path: str) -> bool:
+    return any(_TEMPORARY.search(each) for each in path.split("/") if each not in MARKS)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/") or not folder
+
+
+def _marked(usual: SavedFiles, now: SavedFiles) -> dict[str, str]:
+    """Return the folders that a mark vouches for in both runs, with the mark."""
+    found: dict[str, str] = {}
+    for path in sorted(usual.by_path.keys() & now.by_path.keys()):
+        folder, name = posixpath.split(path)
+        if name in MARKS and not _is_temporary(path):
+            found[folder] = path if name in FORMAT_MARKS else found.get(folder, path)
+    return found
+
+
+def _named(usual: SavedFiles, now: SavedFiles) -> dict[str, str]:
+    """Return the files and folders that a file names in both runs, with that file."""
+    found = {}
+    for path, each in now.by_path.items():
+        before = usual.by_path.get(path)
+        if before is None or _is_temporary(path):
+            continue
+        for name in each.names:
+            target = _target(now, path, name)
+            if target is not None and name in before.names and _target(usual, path, name):
+                found[target] = path
+    return found
+
+
+def _target(files: SavedFiles, path: str, name: str) -> str | None:
+    """Return the file or folder that a text in a file names; None if there is none.
+
+    Args:
+        path: The file with the text, which may be absolute, or relative to the file's folder.
+    """
+    folder = posixpath.dirname(path)
+    tail = name.partition("/shared/")[2] if name.startswith("/") else ""
+    for each in (posixpath.normpath(posixpath.join(folder, name)), posixpath.normpath(name), tail):
+        if each and each not in (".", path) and _exists(files, each):
+            return each
+    return None
+
+
+def _exists(files: SavedFiles, path: str) -> bool:
+    return path in files.by_path or any(one.startswith(f"{path}/") for one in files.by_path)
+
+
+def _pointers(usual: SavedFiles, now: SavedFiles) -> Iterator[Damage]:
+    """Yield the files that name what is not there, or not what it was in the undisturbed run."""
+    for path, each in now.by_path.items():
+        before = usual.by_path.get(path)
+        if before is None or _is_temporary(path):
+            continue
+        targets = [(name, _target(usual, path, name)) for name in before.names]
+        known = {name: target for name, target in targets if target is not None}
+        if known and not each.names:
+            yield Damage(path, "names nothing")
+        for name in each.names:
+            if name in known and _target(now, path, name) is None:
+                yield Damage(path, f"names {name}, which is not there", is_vouched=True)
+        is_pointer = len(before.names) == len(each.names) == 1 and len(known) == 1
+        if is_pointer and each.names[0] not in known:
+            yield from _other_target(usual, now, path, next(iter(known.values())))
+
+
+def _other_target(usual: SavedFiles, now: SavedFiles, path: str, target: str) -> Iterator[Damage]:
+    """Yield what is wrong with a file that names something else than in the undisturbed run.
+
+    Args:
+        path: The file.
+        target: What it named there.
+    """
+    (name,) = now.by_path[path].names
+    other = _target(now, path, name)
+    if other is None:
+        yield Damage(path, f"names {name}, which is not there", is_vouched=True)
+        return
+    lacking = Counter(_shapes(usual, target)) - Counter(_shapes(now, other))
+    if lacking:
+        what = f"lacks {sum(lacking.values())} of its files, although {path} names it"
+        yield Damage(other, what, is_vouched=True)
+
+
+def _shapes(files: SavedFiles, folder: str) -> Iterator[str]:
+    for path in files.by_path:
+        if path.startswith(f"{folder}/") and not _is_temporary(path):
+            yield _NUMBERS.sub("#", path[len(folder) :])
+
+
+def _lacking(usual: SavedFiles, now: SavedFiles, folder: str, voucher: str) -> Iterator[Damage]:
+    """Yield a folder that lacks files, although something vouches for it in both runs."""
+    there = {_DRAWN.sub("#", path) for path in now.by_path}
+    parts = {_NUMBERS.sub("#", path) for path in now.by_path}
+    is_about_all = posixpath.basename(voucher) not in MARKS - FORMAT_MARKS
+    lacking = [
+        path
+        for path in usual.by_path
+        if _is_in(path, folder)
+        and path != folder
+        and not _is_temporary(path)
+        and _DRAWN.sub("#", path) not in there
+        and (is_about_all or _NUMBERS.sub("#", path) in parts)
+    ]
+    if lacking:
+        names = ", ".join(
+            posixpath.relpath(each, folder or ".") for each in lacking[:_MOST_LACKING]
+        )
+        more = f" and {len(lacking) - _MOST_LACKING} more" if len(lacking) > _MOST_LACKING else ""
+        what = f"lacks {names}{more}, although {voucher} says that it is whole"
+        yield Damage(folder or ".", what, is_vouched=True)
