@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.rating.weigh import Show
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
@@ -46,6 +49,32 @@ BUDGET: Option[float] = Option(
     help="How long each test is swept (default: 60)",
     parse=parse_seconds,
     default=60.0,
+)
+
+LASTING: Final = "lasting"
+ALL: Final = "all"
+
+
+def parse_show(text: str) -> Show:
+    """Read "lasting" or "all".
+
+    Raises:
+        SettingError: It is neither.
+    """
+    if text == ALL:
+        return ALL
+    if text == LASTING:
+        return LASTING
+    raise SettingError(f"must be one of {LASTING}, {ALL}, not {shown(text)}")
+
+
+SHOW: Option[Show] = Option(
+    name="sweep_show",
+    metavar="lasting|all",
+    help="Weaknesses that are reported and fail the test: all, or without those in which a"
+    " launcher ends all ranks within a minute (default: lasting)",
+    parse=parse_show,
+    default=LASTING,
 )
 
 CONTINUE = "multihost_sweep_continue"
