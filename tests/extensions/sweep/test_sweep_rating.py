@@ -61,6 +61,7 @@ def measured(
     events: Sequence[Event],
     *,
     ending: Ending = "overrun",
+    detected_s: float | None = None,
     ends_all: bool = True,
     is_slow: bool = False,
     logs: dict[int, str] | None = None,
@@ -77,6 +78,7 @@ def measured(
         spec=spec,
         ending=ending,
         ended_s=9.0,
+        detected_s=detected_s,
         records={NAME: model.record(0.0, 9.0)},
     )
     return wait_end(result, FAULT, logs or {})
@@ -91,6 +93,12 @@ def test_a_launcher_ends_the_others_when_a_process_has_ended() -> None:
 def test_a_failed_rank_that_does_not_end_ends_nothing() -> None:
     """Its destructor or its handler waits; the horizon is over, and nothing has happened."""
     assert measured([failed(0, 2.1)]).by == "nothing"
+
+
+def test_a_process_that_the_harness_has_ended_ends_nothing() -> None:
+    """It ends all processes once the world is over."""
+    found = measured([failed(0, 2.1), gone(0, 8.9), gone(1, 8.9)], detected_s=8.5)
+    assert found.by == "nothing"
 
 
 def test_a_timeout_is_named_if_the_first_process_ends_by_one() -> None:
@@ -112,14 +120,14 @@ def test_without_a_launcher_the_last_process_counts() -> None:
 
 
 def test_without_a_launcher_one_ended_process_ends_nothing() -> None:
-    """The other one waits on, and it is proven that nothing ends that."""
-    found = measured([failed(0, 2.1), gone(0, 2.4)], ending="proof", ends_all=False)
+    """The other one waits on until the horizon is over."""
+    found = measured([failed(0, 2.1), gone(0, 2.4)], ends_all=False)
     assert found.by == "nothing"
 
 
 def test_what_took_too_long_to_measure_is_not_measured() -> None:
-    """A proof that comes after the end of the time is none: its deadline has passed."""
-    for ending in ("overrun", "proof", "settled"):
+    """It is no world in which nothing has happened for two hours."""
+    for ending in ("overrun", "settled"):
         found = measured([], ending=ending, is_slow=True)  # type: ignore[arg-type]
         assert found.by == "not measured"
         assert found.after_s is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -21,6 +22,7 @@ POLL_S = 0.1
 
 _GLOO = "gloo's timeout"
 _TIMEOUTS: Mapping[str, str] = {
+    r"Gloo context initialization failed": "gloo's timeout for connections",
     r"[Ss]hutdown ?[Bb]arrier|Shutdown::": "jax's timeout at exit",
     r"[Hh]eartbeat": "jax's timeout for heartbeats",
     r"Timed out waiting \d+ms|Application timeout|transport/tcp/\S+ .*[Tt]imed out": _GLOO,
@@ -31,9 +33,6 @@ _TIMEOUTS: Mapping[str, str] = {
     r"TimeoutError|[Tt]imed out|[Tt]imeout": "a timeout of the program",
 }
 """Names of timeouts, by a regular expression for the text of an error or of a log."""
-
-_PROVEN = ("proof", "mismatch")
-"""Endings of worlds in which nothing can end the waits within the horizon."""
 
 
 def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> WaitEnd:
@@ -48,14 +47,16 @@ def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> Wait
     began_s = disturbed_s(result, fault)
     if began_s is None:
         return WaitEnd(by="not measured", name="the disturbance did not happen again")
-    exits = [each for each in record.ends if each.how == "exited"]
+    # The harness has ended what is over later.
+    last_s = math.inf if result.detected_s is None else result.detected_s
+    exits = [each for each in record.ends if each.how == "exited" and each.at_s <= last_s]
     if exits and record.ends_all:
         return _by_launcher(record, exits[0], began_s)
     if result.ending == "self" and exits:
         return _by_runtime(exits, began_s, logs)
     if result.ending == "self":
         return WaitEnd(by="not measured", name="no rank waited in the run that measures it")
-    if not record.is_cut and result.ending in (*_PROVEN, "overrun"):
+    if not record.is_cut and result.ending == "overrun":
         return WaitEnd(by="nothing", after_s=HORIZON_S)
     waited_s = max(0.0, (result.detected_s or result.ended_s) - began_s)
     why = _doubt(result) or "the time for measuring was over"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,8 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
         trial = try_script(command_of(sweep.backend, sweep.world_size, trial_script))
     finally:
         trial_script.unlink()
+    shown = trial.output.replace(f"{Path.cwd()}/", "").replace(trial_script.name, name)
+    trial = replace(trial, output=re.sub(r"/\S*/site-packages/", "", shown))
     if why := why_not_shown(trial, found.weakness.witness):
         sys.stderr.write(f"A script was written and run, and did not show the weakness: {why}.\n")
         sys.stderr.write("Nothing was written. The script was:\n\n" + script)
@@ -69,6 +73,7 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
         return 1
     issue = target.with_name("issue.md")
     files.write(target, script)
-    files.write(issue, issue_text(found, script, name, trial, permalink))
+    quoted = {name: script, str(path): path.read_text(encoding="utf-8")}
+    files.write(issue, issue_text(found, quoted, trial, permalink))
     sys.stdout.write(f"{target}\n{issue}\n")
     return 0

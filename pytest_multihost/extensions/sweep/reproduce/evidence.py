@@ -14,6 +14,9 @@ _TRACEBACK = re.compile(
     r"^(?P<head>.*)Traceback \(most recent call last\):\n(?:(?P=head)[ \t].*\n)+(?P=head)\S.*$",
     re.MULTILINE,
 )
+_LAUNCHER = "torch/distributed/run.py"
+"""In the stack of torchrun itself."""
+
 _STACK = re.compile(
     r"^.*(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:.*  File \".*\n?)+",
     re.MULTILINE,
@@ -50,9 +53,12 @@ def stated_differently(output: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def first_traceback(output: str) -> str:
-    """Return the first traceback of an exception; empty without one."""
-    found = _TRACEBACK.search(output)
-    return found[0] if found is not None else ""
+    """Return the first traceback of a rank's exception; empty without one.
+
+    A launcher that is ended raises an exception, too, which is none of a rank.
+    """
+    found = (each[0] for each in _TRACEBACK.finditer(output))
+    return next((each for each in found if _LAUNCHER not in each), "")
 
 
 def stack_at(output: str, place: Place | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.references import report_of
@@ -15,34 +15,46 @@ from pytest_multihost.extensions.sweep.reproduce.find import FoundWeakness
 from pytest_multihost.extensions.sweep.reproduce.trial import Trial
 from pytest_multihost.extensions.sweep.words import disturbance_text, rating_text, waits_text
 
+_MAX_FILE = 80
+"""The maximum of lines of a test's file that the text quotes."""
+
 
 def issue_text(
-    found: FoundWeakness, script: str, name: str, trial: Trial, link: Callable[[Place], str]
+    found: FoundWeakness, files: Mapping[str, str], trial: Trial, link: Callable[[Place], str]
 ) -> str:
     """Return the text.
 
     Args:
-        name: The script's file name.
+        files: The script and the test's file, by name.
         link: Returns the address of a line; empty if it has none.
     """
     run = found.weakness.witness
     headline = waits_text(run)
     parts = [
-        f"# {headline[:1].upper()}{headline[1:]}",
-        f"{disturbance_text(run.disturbance).capitalize()}; then {headline}.",
+        f"# {_upper(headline)}",
+        f"{_upper(disturbance_text(run.disturbance))}; then {headline}.",
         *_versions(found),
         "## To reproduce",
-        f"`{name}`:",
-        _block(script, "python"),
-        f"{_ending(trial)}",
+        *_quoted(files),
+        _ending(trial),
         *_output(found, trial),
         *_lines(found, link),
         "## What ends it",
-        f"{(rating_text(found.weakness) or 'This was not measured').capitalize()}.",
+        f"{_upper(rating_text(found.weakness) or 'this was not measured')}.",
     ]
     if seen := report_of(run.disturbance.fault):
         parts += ["## Does the fault occur?", f"It does, for example in {seen}"]
     return "\n\n".join(parts) + "\n"
+
+
+def _upper(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _quoted(files: Mapping[str, str]) -> Iterator[str]:
+    for name, text in files.items():
+        if len(text.splitlines()) <= _MAX_FILE:
+            yield from (f"`{name}`:", _block(text, "python"))
 
 
 def _block(text: str, language: str = "") -> str:

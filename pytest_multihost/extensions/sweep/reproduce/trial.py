@@ -52,14 +52,14 @@ def try_script(command: Sequence[str], limit_s: float = LIMIT_S) -> Trial:
         OSError: It cannot be started.
     """
     began_s = time.monotonic()
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as scratch:
         run = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch},
         )
         try:
             code: int | None = run.wait(limit_s)
