@@ -156,7 +156,7 @@ def _plain(text: str) -> str:
 def _imports(shim: Shim, backend: str) -> Iterator[str]:
     own = {"faulthandler", "os", "signal", "sys", "tempfile", "pathlib", "types"}
     own |= {"subprocess"} if backend != "gloo" else set()
-    names = (own | {*shim.imports}) - {"torch._C"}
+    names = {each for each in (*own, *shim.imports) if "._" not in each}  # they come with torch
     yield f"import {', '.join(sorted(each for each in names if '.' not in each))}"
     yield from (f"import {each}" for each in sorted(names) if "." in each)
     if backend in ("gloo", "nccl") and "torch.distributed" not in names:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import FIELD_ERRORS, OTHERS_HASH_SEED, START, Fault, Point
+from pytest_multihost.core.torch_private import ARCHIVE_WRITER
 
 _HOLD_S = 5
 """How long a late rank sleeps: others wait for it well before that."""
@@ -20,9 +21,9 @@ _HOLD_S = 5
 _OPENS = ("builtins.open", "io.open")
 
 _FUNCTIONS: Mapping[str, Sequence[str]] = {
-    "open": (*_OPENS, "os.open", "torch._C.PyTorchFileWriter"),
+    "open": (*_OPENS, "os.open", ARCHIVE_WRITER),
     "read": _OPENS,
-    "write": (*_OPENS, "torch._C.PyTorchFileWriter"),
+    "write": (*_OPENS, ARCHIVE_WRITER),
     "fsync": ("os.fsync", "os.fdatasync"),
     "stat": ("os.stat", "os.lstat", "os.access"),
     "rename": ("os.rename", "os.replace"),
