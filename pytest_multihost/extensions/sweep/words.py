@@ -222,7 +222,7 @@ def hidden_text(result: SweepResult) -> str:
 
 
 def rating_text(weakness: Weakness) -> str:
-    """Return what stays wrong, whether anybody says something, and what ends the wait."""
+    """Return what stays wrong, whether a log mentions it, and what ends the wait."""
     rating = weakness.rating
     if rating is None:
         return ""

@@ -1,4 +1,4 @@
-"""Rates weaknesses: what stays wrong, whether anybody says something, and what ends the wait.
+"""Rates weaknesses: what stays wrong, whether a log mentions it, and what ends the wait.
 
 What ends a wait is measured: the witness runs again, and the harness then does not end ranks that
 wait. Instead a failed rank ends as the process of a job does, and a model of the launcher ends the

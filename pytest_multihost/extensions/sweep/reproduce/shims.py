@@ -2,7 +2,7 @@
 
 The lines replace functions of `os`, `torch.distributed` and so on, before the test is imported.
 They know less than the plugin: where calls on a file count, they count calls of these functions.
-The script is run before anybody reads it, so a shim that does not fit is never shown.
+The script is run before it is written, so a shim that does not fit is never shown.
 """
 
 from __future__ import annotations
