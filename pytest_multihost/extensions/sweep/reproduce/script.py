@@ -14,6 +14,9 @@ from pytest_multihost.extensions.sweep.reproduce.find import FoundWeakness
 from pytest_multihost.extensions.sweep.reproduce.shims import Shim, shim_of
 from pytest_multihost.extensions.sweep.words import disturbance_text, waits_text
 
+LAUNCHED = ("gloo", "nccl")
+"""The backends whose scripts torchrun starts; others start their processes themselves."""
+
 MAX_LINES = 40
 """The maximum of lines of a script; nobody reads a longer one in an issue."""
 
@@ -121,15 +124,15 @@ def make_script(found: FoundWeakness, test: TestFunction, name: str) -> str:
     rank = run.disturbance.fault.ranks[0]
     title = f"{_plain(disturbance_text(run.disturbance))}: {_plain(waits_text(run))}."
     title = f"{title[:1].upper()}{title[1:]}"
-    is_launched = sweep.backend == "gloo"
+    is_launched = sweep.backend in LAUNCHED
     command = f"python {name}"
     if is_launched:
         command = f"torchrun --nproc-per-node {sweep.world_size} {name}"
     lines = [
         *textwrap.wrap(f'"""{title} Run: {command}"""', _WIDTH, break_long_words=False),
-        *_imports(shim, sweep.backend),
+        *_imports(shim, test, sweep.backend),
         *(shim.lines if shim.is_for_all else ()),
-        *([] if is_launched else _own_launcher(sweep.world_size)),
+        *([] if is_launched else _own_launcher(sweep.world_size, sweep.backend)),
         'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
         "faulthandler.register(signal.SIGTERM, chain=True)  # prints where this rank is",
         f"faulthandler.dump_traceback_later({SHOW_AFTER_S})",
@@ -153,22 +156,24 @@ def _plain(text: str) -> str:
     return text.replace('"""', "'''").replace("\\", "/")
 
 
-def _imports(shim: Shim, backend: str) -> Iterator[str]:
+def _imports(shim: Shim, test: TestFunction, backend: str) -> Iterator[str]:
     own = {"faulthandler", "os", "signal", "sys", "tempfile", "pathlib", "types"}
-    own |= {"subprocess"} if backend != "gloo" else set()
+    own |= {"jax"} if backend == "jax" else set()
+    own |= {"subprocess"} if backend not in LAUNCHED else set()
     names = {each for each in (*own, *shim.imports) if "._" not in each}  # they come with torch
     yield f"import {', '.join(sorted(each for each in names if '.' not in each))}"
     yield from (f"import {each}" for each in sorted(names) if "." in each)
-    if backend in ("gloo", "nccl") and "torch.distributed" not in names:
+    if backend in LAUNCHED and "torch.distributed" not in names:
         yield "import torch.distributed"
-    if backend == "jax":
-        yield from ("import jax", "from jax.experimental import multihost_utils")
+    if backend == "jax" and "barrier" in test.of_world:
+        yield "from jax.experimental import multihost_utils"
 
 
-def _own_launcher(size: int) -> list[str]:
+def _own_launcher(size: int, backend: str) -> list[str]:
+    more = ", 'JAX_PLATFORMS': 'cpu'" if backend == "jax" else ""
     return [
         'if "RANK" not in os.environ:  # the parent starts the ranks',
-        f"    ranks = [{{'RANK': str(each), 'WORLD_SIZE': '{size}'}} for each in range({size})]",
+        f"    ranks = [{{'RANK': f'{{e}}', 'WORLD_SIZE': '{size}'{more}}} for e in range({size})]",
         "    command = [sys.executable, *sys.argv]",
         "    jobs = [subprocess.Popen(command, env={**os.environ, **each}) for each in ranks]",
         "    sys.exit(max(each.wait() for each in jobs))",
@@ -183,9 +188,10 @@ def _on_rank(rank: int | str, lines: Sequence[str]) -> Iterator[str]:
 
 def _begin(backend: str) -> list[str]:
     if backend == "jax":
-        return ['jax.distributed.initialize("localhost:29765", size, rank)']
-    if backend == "gloo":
-        return ['torch.distributed.init_process_group("gloo")']
+        address = 'f"localhost:{20000 + os.getppid() % 10000}"'
+        return [f"jax.distributed.initialize({address}, size, rank)"]
+    if backend in LAUNCHED:
+        return [f'torch.distributed.init_process_group("{backend}")']
     return []
 
 

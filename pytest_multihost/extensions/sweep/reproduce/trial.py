@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.extensions.sweep.reproduce.script import SHOW_AFTER_S
+from pytest_multihost.extensions.sweep.reproduce.script import LAUNCHED, SHOW_AFTER_S
 
 LIMIT_S = SHOW_AFTER_S + 10.0
 """How long a script may run; by then each waiting rank has printed where it is."""
@@ -39,7 +39,7 @@ class Trial:
 
 def command_of(backend: str, size: int, script: Path) -> list[str]:
     """Return the command that runs a script."""
-    if backend != "gloo":
+    if backend not in LAUNCHED:
         return [sys.executable, str(script)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     return [sys.executable, *torchrun, str(script)]
