@@ -168,7 +168,7 @@ class Rating:
         stays: What is wrong and stays, as a sentence; empty if nothing is known to.
         says: The first error or line of a log that a reader of the job's logs would find; empty if
             there is none before the wait ends.
-        end: What ends the wait; None if no rank waits, or if it was not measured.
+        end: What ends the wait; None if no rank waits.
     """
 
     stays: str = ""

@@ -13,7 +13,7 @@ from pytest_multihost.extensions.sweep.result import Weakness
 pytestmark = needs("torch")
 
 HEAD = """
-import fcntl, pytest, threading
+import fcntl, logging, pytest, threading
 import torch, torch.distributed as dist
 
 KEPT = []
@@ -58,7 +58,7 @@ def test_it(world, shared_tmp_path):
             (shared_tmp_path / "checkpoint").write_text("weights")
         dist.barrier()
     except OSError:
-        print("WARNING: not saved")
+        logging.getLogger("train").warning("not saved")
     dist.all_reduce(torch.ones(1))
 """
 )
@@ -131,7 +131,7 @@ def test_a_timeout_ends_ranks_that_part(worlds) -> None:
     assert (found.rating.end.by, found.rating.end.name) == ("timeout", "gloo's timeout")
     assert found.rating.end.after_s is not None
     assert 1790 < found.rating.end.after_s < 1900
-    assert found.rating.says == "WARNING: not saved"
+    assert found.rating.says == "WARNING train: not saved"
     worlds.run.stdout.fnmatch_lines(["*gloo's timeout ends the wait after 30 minutes*"])
 
 

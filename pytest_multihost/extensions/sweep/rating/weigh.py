@@ -21,16 +21,20 @@ SOON_S = 60.0
 """A wait that ends by itself within this time costs a job no more than its restart does."""
 
 
+_NOT_MEASURED = WaitEnd(by="not measured", name="there was no clock that jumps, or no time left")
+
+
 def rate(run: DisturbedRun, end: WaitEnd | None) -> Rating:
     """Return the rating of a weakness.
 
     Args:
         run: Its witness.
-        end: What ends the wait; None if it was not measured, or if no rank waits.
+        end: What ends the wait; None if it was not measured.
     """
-    return Rating(
-        stays=run.summary if run.outcome == "wrong" else "", says=run.error or run.said, end=end
-    )
+    says = run.error or run.said
+    if run.outcome == "wrong":
+        return Rating(stays=run.summary, says=says)
+    return Rating(says=says, end=end or _NOT_MEASURED)
 
 
 def ends_soon(run: DisturbedRun, rating: Rating) -> bool:

@@ -75,6 +75,7 @@ from pytest_multihost.extensions.sweep.result import (
     SweepPlan,
     SweepResult,
     SweepStatus,
+    WaitEnd,
 )
 from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
@@ -438,7 +439,7 @@ class Sweeps:
         is_lacking = found.preload.problems(launch) or found.preload.library.why_missing()
         return None if is_lacking or plan.world.hosts else found
 
-    def _measures(self, plan: Plan, witness: DisturbedRun) -> Sequence[Measure]:
+    def _measures(self, plan: Plan, witness: DisturbedRun) -> list[Measure]:
         """Return how to measure what ends the wait of a witness: without a clock if that may do.
 
         It may where a rank has failed, because its process ends at once, except jax's.
@@ -449,12 +450,12 @@ class Sweeps:
         needs = self._shares(plan, witness.disturbance)
         if len(needs) == 1 and self._clock(plan) is not None:
             found.append("measure by clock")
-        return found or ["measure"]
+        return found
 
     def _prepare_clock(self, plan: Plan, sweep: OneSweep) -> None:
         """Begin to start the server of the worlds with a clock that jumps, if one is needed."""
         for each in sweep.weaknesses:
-            if self._measures(plan, each.witness)[0] == "measure by clock":
+            if self._measures(plan, each.witness)[:1] == ["measure by clock"]:
                 step = Step(each.witness.disturbance, "measure by clock")
                 for needs, _ in self._shares_of_step(plan, step):
                     self.run.launchers.prepare(needs)
@@ -675,10 +676,17 @@ class _Runner:
             )
             if step is None:
                 return
+            try:
+                launchers = self.launchers(step)
+            except LaunchError as error:
+                if step.purpose != "measure by clock":
+                    raise
+                self.sweep.take_end(step, WaitEnd(by="not measured", name=error.happened))
+                continue
             self.lanes.grow(len(self._steps) + 1)
             request = self.request(step)
             self._steps[request.serial] = step
-            self.lanes.begin(request, self.launchers(step))
+            self.lanes.begin(request, launchers)
 
     def _reserve_s(self) -> float:
         """Return the estimated time to repeat the witnesses, at most half of the budget."""
