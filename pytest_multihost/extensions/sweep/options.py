@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
@@ -10,7 +10,6 @@ from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
-from pytest_multihost.extensions.sweep.rating.weigh import Show
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
 
@@ -50,6 +49,9 @@ BUDGET: Option[float] = Option(
     parse=parse_seconds,
     default=60.0,
 )
+
+Show = Literal["lasting", "all"]
+"""Which weaknesses reports show: those that last, or all."""
 
 LASTING: Final = "lasting"
 ALL: Final = "all"

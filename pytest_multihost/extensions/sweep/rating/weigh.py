@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
@@ -14,8 +14,8 @@ from pytest_multihost.extensions.sweep.result import (
     Weakness,
 )
 
-Show = Literal["lasting", "all"]
-"""Which weaknesses reports show: those that last, or all."""
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.sweep.options import Show
 
 SOON_S = 60.0
 """A wait that ends by itself within this time costs a job no more than its restart does."""
