@@ -5,27 +5,26 @@ import torch.distributed as dist
 
 
 def save(weights, path):
-    """Write the weights on the primary; when this returns, every rank may read them."""
-    if dist.get_rank() == 0:
-        part = path.with_suffix(".part")
-        torch.save(weights, part)
-        part.rename(path)
-    dist.barrier()
-
-
-def save_together(weights, path):
-    """Do the same; if the primary fails, every rank raises."""
-    error = None
+    """Write the weights on the primary; a full disk must not end the training."""
     if dist.get_rank() == 0:
         part = path.with_suffix(".part")
         try:
             torch.save(weights, part)
             part.rename(path)
-        except (OSError, RuntimeError) as caught:
-            error = caught
-    reasons = [None if error is None else repr(error)]
+        except (OSError, RuntimeError):
+            return  # the next checkpoint may have more luck
+    dist.barrier()
+
+
+def save_together(weights, path):
+    """Do the same, and return on every rank why the primary could not save; None if it could."""
+    reasons = [None]
+    if dist.get_rank() == 0:
+        part = path.with_suffix(".part")
+        try:
+            torch.save(weights, part)
+            part.rename(path)
+        except (OSError, RuntimeError) as error:
+            reasons = [repr(error)]
     dist.broadcast_object_list(reasons, src=0)
-    if error is not None:
-        raise error
-    if reasons[0] is not None:
-        raise RuntimeError(f"rank 0 could not save {path}: {reasons[0]}")
+    return reasons[0]

@@ -33,6 +33,9 @@ MEET_BY_STORE: Final = "_store_based_barrier"
 """The function of `distributed_c10d` that `new_group` calls last, even on ranks outside the group.
 """
 
+ARCHIVE_WRITER: Final = "torch._C.PyTorchFileWriter"
+"""The class with which `torch.save` opens and writes a file by its path."""
+
 SPAWN: Final = "torch/multiprocessing/spawn.py"
 SPAWNS: Final = ("start_processes", "spawn")
 SPAWNED: Final = "_wrap"

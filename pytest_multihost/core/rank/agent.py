@@ -63,7 +63,10 @@ from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
-from pytest_multihost.core.rank.services import stated_by_services
+from pytest_multihost.core.rank.services import (
+    leave_to_services_after_failure,
+    stated_by_services,
+)
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -100,6 +103,7 @@ class RankPlugin:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_in_body = False
+        self._has_failed = False
         self._nodeid = ""
 
     def enter(self, link: ControllerLink, points: Points, debugger: RankDebugger) -> None:
@@ -150,6 +154,8 @@ class RankPlugin:
     def pytest_runtest_teardown(self) -> None:
         """Wait until all test bodies are over; everything that this one holds stays open."""
         self._points.heal()  # even if the setup failed
+        if self._has_failed:
+            leave_to_services_after_failure()
         self._link.send(Parked())
         self._link.await_gate("teardown")
         self._link.send(PhaseEntered("teardown"))
@@ -189,6 +195,7 @@ class RankPlugin:
             report=_serialized(item.config, report),
         )
         self._link.send(made, at_s)
+        self._has_failed = self._has_failed or report.failed
         return report
 
     def pytest_enter_pdb(self, pdb: Any) -> None:  # noqa: ANN401 - the class of --pdbcls

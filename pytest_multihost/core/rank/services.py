@@ -54,10 +54,13 @@ class RankPart:
     Attributes:
         clock: The world's clock, if the service changes it.
         state: Returns values that all ranks are to have at the end of the test's body.
+        after_failure: Called once the test has failed in this rank, after the report and before
+            any teardown. It may end the process.
     """
 
     clock: WorldClock | None = None
     state: Callable[[], Iterable[ValueStated]] | None = None
+    after_failure: Callable[[], None] | None = None
 
 
 JoinService = Callable[[RankSpec], RankPart]
@@ -93,3 +96,10 @@ def stated_by_services() -> Iterator[ValueStated]:
         if part.state is not None:
             with contextlib.suppress(Exception):
                 yield from part.state()
+
+
+def leave_to_services_after_failure() -> None:
+    """Let the services' parts in this rank act after the test has failed in it."""
+    for part in _parts:
+        if part.after_failure is not None:
+            part.after_failure()

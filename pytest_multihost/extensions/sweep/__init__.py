@@ -20,6 +20,8 @@ offers them. A sweep uses the following modules, in this order; all their functi
 that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
 ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
+`rating` finds out how much a weakness matters. `reproduce` shows one without this plugin, and
+`references` names public reports of the faults.
 """
 
 from __future__ import annotations
@@ -60,10 +62,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @hookimpl
 def pytest_multihost_options() -> Sequence[Option[Any]]:
-    """Offer `--multihost-sweep` and `--multihost-sweep-budget`."""
-    from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
+    """Offer `--multihost-sweep`, `--multihost-sweep-budget` and `--multihost-sweep-show`."""
+    from pytest_multihost.extensions.sweep.options import BUDGET, SHOW, SWEEP
 
-    return [SWEEP, BUDGET]
+    return [SWEEP, BUDGET, SHOW]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,11 +119,12 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     if request is None:
         return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
     from pytest_multihost.extensions.sweep.made_with.service import recording
+    from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
     return replace(
-        stating_replicas(recording(spec)),
+        listening(stating_replicas(recording(spec))),
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
@@ -130,11 +133,12 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the services that record the code of ranks, and state their DDP modules."""
+    """Offer the services of worlds that are swept."""
     from pytest_multihost.extensions.sweep.made_with.service import RECORDER
+    from pytest_multihost.extensions.sweep.rating.launcher import LAUNCHER, LISTENER
     from pytest_multihost.extensions.sweep.replicas import REPLICAS
 
-    return [RECORDER, REPLICAS]
+    return [RECORDER, REPLICAS, LAUNCHER, LISTENER]
 
 
 @hookimpl
@@ -174,7 +178,9 @@ def pytest_multihost_renderers() -> Sequence[Renderer]:
 
 @hookimpl
 def pytest_multihost_commands(commands: Commands) -> None:
-    """Add ``multihost mend``."""
+    """Add ``multihost mend`` and ``multihost reproduce``."""
     from pytest_multihost.extensions.sweep.mend_command import add_mend
+    from pytest_multihost.extensions.sweep.reproduce.command import add_reproduce
 
     add_mend(commands)
+    add_reproduce(commands)

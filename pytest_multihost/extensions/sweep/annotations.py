@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
+from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.result import SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
     OUTCOMES,
     disturbance_text,
     mending,
+    rating_text,
     replay_command,
     waits_text,
 )
@@ -56,6 +58,10 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
         yield "waiting", _with_place(f"{rank_set(run.waiting_ranks)} {did}", run.waiting)
     if run.error:
         yield "error", run.error
+    if rating := rating_text(weakness):
+        yield "rating", rating
+    if seen := report_of(run.disturbance.fault):
+        yield "seen in", seen
     cure = mending(run)
     yield "mend", f"{cure.advice} For code, run: {cure.command}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import pytest
 
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
@@ -46,6 +48,35 @@ BUDGET: Option[float] = Option(
     help="How long each test is swept (default: 60)",
     parse=parse_seconds,
     default=60.0,
+)
+
+Show = Literal["lasting", "all"]
+"""Which weaknesses reports show: those that last, or all."""
+
+LASTING: Final = "lasting"
+ALL: Final = "all"
+
+
+def parse_show(text: str) -> Show:
+    """Read "lasting" or "all".
+
+    Raises:
+        SettingError: It is neither.
+    """
+    if text == ALL:
+        return ALL
+    if text == LASTING:
+        return LASTING
+    raise SettingError(f"must be one of {LASTING}, {ALL}, not {shown(text)}")
+
+
+SHOW: Option[Show] = Option(
+    name="sweep_show",
+    metavar="lasting|all",
+    help="Weaknesses that are reported and fail the test: all, or without those in which a"
+    " launcher ends all ranks within a minute (default: lasting)",
+    parse=parse_show,
+    default=LASTING,
 )
 
 CONTINUE = "multihost_sweep_continue"

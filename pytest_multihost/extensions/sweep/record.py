@@ -24,10 +24,12 @@ from pytest_multihost.core.model.json_values import (
 from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
+from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.result import DisturbedRun, SweepResult, Weakness
 from pytest_multihost.extensions.sweep.words import (
     disturbance_text,
     mending,
+    rating_text,
     replay_command,
     survives_text,
     waits_text,
@@ -62,6 +64,8 @@ def _weakness_record(result: SweepResult, weakness: Weakness) -> dict[str, Json]
         "confirmed": weakness.is_confirmed,
         "text": waits_text(weakness.witness),
         "mending": {"advice": cure.advice, "page": cure.page},
+        "rating_text": rating_text(weakness),
+        "seen_in": report_of(weakness.witness.disturbance.fault),
         "replay": replay_command(result, weakness.witness),
     }
 

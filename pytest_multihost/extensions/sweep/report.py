@@ -34,12 +34,14 @@ from pytest_multihost.extensions.sweep.words import (
     disturbance_text,
     earlier_texts,
     families_text,
+    hidden_text,
     left_out_texts,
     mending,
     operation_text,
     outcomes_text,
     plural,
     point_text,
+    rating_text,
     repeats_text,
     replay_command,
     roles_text,
@@ -97,6 +99,8 @@ def _block(
     lines += [clip_line(each, room) for each in drawn] if clips else drawn
     if run.error:
         lines += titled("error", [run.error], room)
+    rating = rating_text(weakness)
+    lines += titled("rating", [rating] if rating else [], room)
     cure = mending(run)
     lines += titled("mend", [cure.advice], room)
     lines += titled("", [f"for code, run: {cure.command}"], room)
@@ -194,6 +198,7 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
     yield "points", [f"{count}, {roles}"]
     if result.runs:
         yield "outcomes", [outcomes_text(result.runs)]
+    yield "hidden", [text] if (text := hidden_text(result)) else []
     yield "left out", left_out_texts(result)
     yield "earlier", earlier_texts(result)
     yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]

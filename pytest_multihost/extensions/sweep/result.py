@@ -111,6 +111,8 @@ class DisturbedRun:
         directory: The folder of its artifacts, relative to the artifacts directory; None if they
             are not kept.
         wrong_by: What has shown that the run is wrong; None if it is not.
+        said: The first line in the logs of a weak run that reports a warning or an error and that
+            the undisturbed run did not have; empty without one.
     """
 
     disturbance: Disturbance
@@ -133,6 +135,7 @@ class DisturbedRun:
     directory: str | None = None
     has_decided: bool = False
     wrong_by: Ear | None = None
+    said: str = ""
 
     @property
     def weakness_key(self) -> tuple[object, ...]:
@@ -156,6 +159,39 @@ class UnsteadyRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEnd:
+    """What ends the wait of a weakness in a job, which no harness watches.
+
+    Attributes:
+        by: ``launcher``: the process of a failed rank ends, and the launcher ends the others;
+            ``timeout``: a timeout does, whose `name` is known; ``runtime``: all processes end by
+            themselves; ``nothing``: nothing does within `after_s`; ``not measured``: `name` has
+            the reason.
+        after_s: Seconds from the disturbance to the end, in the world's time.
+    """
+
+    by: Literal["launcher", "timeout", "runtime", "nothing", "not measured"]
+    name: str = ""
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """How much a weakness matters.
+
+    Attributes:
+        stays: What is wrong and stays, as a sentence; empty if nothing is known to.
+        says: The first error or line of a log that a reader of the job's logs would find; empty if
+            there is none before the wait ends.
+        end: What ends the wait; None if no rank waits.
+    """
+
+    stays: str = ""
+    says: str = ""
+    end: WaitEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Weakness:
     """Runs that show the same culprit line, waiting line and operation.
 
@@ -167,6 +203,8 @@ class Weakness:
             weakness again.
         unsteady: Other repeated runs that did not show the weakness each time.
         accepted: The project's reason to accept the weakness; None if it is not accepted.
+        rating: How much it matters; None if it was not rated.
+        is_hidden: Whether reports only count it, because a launcher ends it soon.
     """
 
     witness: DisturbedRun
@@ -174,6 +212,8 @@ class Weakness:
     repeated: tuple[int, int] = (0, 0)
     unsteady: tuple[UnsteadyRun, ...] = ()
     accepted: str | None = None
+    rating: Rating | None = None
+    is_hidden: bool = False
 
     @property
     def is_confirmed(self) -> bool | None:
@@ -185,8 +225,11 @@ class Weakness:
 
     @property
     def fails_test(self) -> bool:
-        """Whether the weakness makes the test fail: not accepted, and not seen by chance only."""
-        return self.accepted is None and self.is_confirmed is not False
+        """Whether the weakness makes the test fail.
+
+        It does unless it is accepted, hidden, or seen by chance only.
+        """
+        return self.accepted is None and not self.is_hidden and self.is_confirmed is not False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pytest_multihost.extensions.sweep.result import (
     DisturbedRun,
     RunOutcome,
     SweepResult,
+    WaitEnd,
     Weakness,
 )
 
@@ -180,7 +181,7 @@ def survives_text(result: SweepResult) -> str:
     """Return the line "survives 412 of 430 disturbances (3 weaknesses; 12 points not reached)"."""
     if result.status == "not swept":
         return f"not swept: {result.reason or 'for an unknown reason'}"
-    found = len(result.weaknesses)
+    found = len(result.weaknesses) - len(hidden(result))
     accepted = sum(each.accepted is not None for each in result.weaknesses)
     chance = len(by_chance(result))
     notes = [
@@ -188,6 +189,8 @@ def survives_text(result: SweepResult) -> str:
         + (f", {accepted} accepted" if accepted else "")
         + (f", {chance} not repeated" if chance else "")
     ]
+    if hidden(result):
+        notes.append(f"{len(hidden(result))} more that end soon")
     if missed := result.count("not reached"):
         notes.append(f"{plural(missed, 'point')} not reached")
     what = plural(len(result.runs), "disturbance")
@@ -196,7 +199,64 @@ def survives_text(result: SweepResult) -> str:
 
 def by_chance(result: SweepResult) -> list[Weakness]:
     """Return the weaknesses that no repeat showed again, except accepted ones."""
-    return [each for each in result.weaknesses if each.accepted is None and not each.fails_test]
+    return [
+        each
+        for each in result.weaknesses
+        if each.accepted is None and not each.is_hidden and not each.fails_test
+    ]
+
+
+def hidden(result: SweepResult) -> list[Weakness]:
+    """Return the weaknesses that reports only count, except accepted ones."""
+    return [each for each in result.weaknesses if each.is_hidden and each.accepted is None]
+
+
+def hidden_text(result: SweepResult) -> str:
+    """Return how many weaknesses reports only count, and why; empty if there are none."""
+    count = len(hidden(result))
+    if not count:
+        return ""
+    return (
+        f"{plural(count, 'more weakness')}: an error is logged, and then a launcher ends all"
+        " ranks within a minute; --multihost-sweep-show=all shows them"
+    )
+
+
+def rating_text(weakness: Weakness) -> str:
+    """Return what stays wrong, whether a log mentions it, and what ends the wait."""
+    rating = weakness.rating
+    if rating is None:
+        return ""
+    stays = "something wrong stays" if rating.stays else "nothing wrong is known to stay"
+    is_error = rating.says == weakness.witness.error
+    says = "the error is logged" if is_error else f"a log says: {rating.says}"
+    says = says if rating.says else "no log says anything"
+    return "; ".join(filter(None, (stays, says, _end_text(rating.end))))
+
+
+def _end_text(end: WaitEnd | None) -> str:
+    if end is None:
+        return ""
+    after = "" if end.after_s is None else f" after {_seconds_text(end.after_s)}"
+    match end.by:
+        case "launcher":
+            return f"the launcher ends all ranks{after}"
+        case "timeout":
+            return f"{end.name} ends the wait{after}"
+        case "runtime":
+            return f"all processes end by themselves{after}"
+        case "nothing":
+            return f"nothing ends the wait within {_seconds_text(end.after_s or 0.0)}"
+    return f"what ends the wait was not measured: {end.name}"
+
+
+def _seconds_text(seconds: float) -> str:
+    """Return a duration in its usual unit, such as "0.3 s", "30 minutes" or "2 hours"."""
+    least = ((2 * 3600.0, 3600, "hours"), (120.0, 60, "minutes"), (10.0, 1, "s"))
+    for at_least, unit, name in least:
+        if seconds >= at_least:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.1f} s"
 
 
 def chance_text(weakness: Weakness) -> str:

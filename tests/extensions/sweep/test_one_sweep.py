@@ -13,6 +13,7 @@ from pytest_multihost.extensions.sweep.result import (
     DisturbedRun,
     RunOutcome,
     UnsteadyRun,
+    WaitEnd,
 )
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step
 from pytest_multihost.testing import Place, RecordedPoint
@@ -153,6 +154,55 @@ def test_a_world_whose_server_is_not_ready_comes_after_the_others() -> None:
     last = step()
     assert last is not None
     assert last.disturbance == unready
+
+
+def confirmed() -> OneSweep:
+    """Return a sweep with one repeated weakness, whose wait can be measured in two ways."""
+    sweep = begun(1)
+    sweep.measures = lambda _witness: ("measure", "measure by clock")
+    for _ in range(6):
+        assert take(sweep, "left waiting", "proof").purpose in ("sweep", "repeat")
+    return sweep
+
+
+def test_what_ends_a_wait_is_measured_once_its_witness_is_repeated() -> None:
+    """One way that measures it is enough."""
+    sweep = confirmed()
+    step = sweep.next_step(has_time=False)
+    assert step is not None
+    assert step.purpose == "measure"
+    assert sweep.next_step(has_time=False) is None
+    sweep.take_end(step, WaitEnd(by="launcher", after_s=0.3))
+    assert sweep.next_step(has_time=True) is None
+    assert sweep.ends[step.disturbance].by == "launcher"
+
+
+def test_what_could_not_be_measured_is_measured_by_a_clock_while_time_is_left() -> None:
+    """That takes longer; the result stays open without it."""
+    for has_budget in (True, False):
+        sweep = confirmed()
+        step = sweep.next_step(has_time=False)
+        assert step is not None
+        sweep.take_end(step, WaitEnd(by="not measured"))
+        following = sweep.next_step(has_time=False, has_budget=has_budget)
+        assert (following.purpose if following else None) == (
+            "measure by clock" if has_budget else None
+        )
+        if following is not None:
+            sweep.take_end(following, WaitEnd(by="not measured"))
+            assert sweep.next_step(has_time=True) is None
+
+
+def test_what_no_repeat_has_shown_is_not_measured() -> None:
+    """Nor is a run that is wrong: no rank waits in it."""
+    for outcome in ("survived", "wrong"):
+        sweep = begun(1)
+        sweep.measures = lambda _witness: ("measure",)
+        first: RunOutcome = "wrong" if outcome == "wrong" else "hung"
+        take(sweep, first, "proof")
+        while (step := sweep.next_step(has_time=True)) is not None:
+            assert step.purpose == "repeat"
+            sweep.take(step, run_of(step, outcome, "proof"))  # type: ignore[arg-type]
 
 
 def test_what_does_not_occur_alone_is_no_weakness() -> None:

@@ -13,6 +13,7 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.html import PAGE_NAME, render
 from pytest_multihost.extensions.sweep import words as sweep_words
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
+from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
@@ -156,6 +157,7 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
         roles=result.plan.roles,
         outcomes=sweep_words.outcome_counts(result.runs),
         weak=WEAK,
+        report_of=report_of,
         cell_names=cell_names(rows),
         words=sweep_words,
         pages=pages,

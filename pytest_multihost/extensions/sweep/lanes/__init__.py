@@ -10,7 +10,13 @@ messages between them. The lane parent, a process that imports everything once, 
 lanes end with the controller, however it ends, and the servers end with their lanes.
 """
 
-from pytest_multihost.extensions.sweep.lanes.messages import RunWorld, Share, WorldLost, WorldRun
+from pytest_multihost.extensions.sweep.lanes.messages import (
+    RunWorld,
+    Share,
+    WaitMeasured,
+    WorldLost,
+    WorldRun,
+)
 from pytest_multihost.extensions.sweep.lanes.pool import LanePool
 
-__all__ = ["LanePool", "RunWorld", "Share", "WorldLost", "WorldRun"]
+__all__ = ["LanePool", "RunWorld", "Share", "WaitMeasured", "WorldLost", "WorldRun"]

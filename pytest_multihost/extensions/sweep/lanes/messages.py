@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pytest_multihost.core.model.json_values import message
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import Symptoms
-from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
+from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun, WaitEnd
 
 
 @message
@@ -78,6 +78,8 @@ class RunWorld:
         usual_s: Duration of the undisturbed run.
         usual_differences: Names of the values in which its ranks differ.
         overwrites: Whether the disturbed file had been written before.
+        usual_lines: The severe lines of the logs of its ranks.
+        measures_end: Whether to answer what ends the wait, instead of judging the world.
         symptoms: The patterns of errors that follow from another rank's failure.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory; has what the undisturbed run has left.
@@ -106,6 +108,8 @@ class RunWorld:
     environment: Mapping[str, str | None] | None = None
     usual_differences: tuple[str, ...] = ()
     overwrites: bool = False
+    usual_lines: frozenset[str] = frozenset()
+    measures_end: bool = False
 
 
 @message
@@ -118,6 +122,19 @@ class WorldRun:
 
     serial: int
     run: DisturbedRun
+
+
+@message
+class WaitMeasured:
+    """A world was run under the model of a launcher.
+
+    Attributes:
+        serial: The number of the request.
+        end: What has ended the wait.
+    """
+
+    serial: int
+    end: WaitEnd
 
 
 @message
@@ -134,4 +151,4 @@ class WorldLost:
 
 
 ToLane = UseServer | RunWorld
-FromLane = WorldRun | WorldLost
+FromLane = WorldRun | WaitMeasured | WorldLost

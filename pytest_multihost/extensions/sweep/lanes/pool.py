@@ -25,7 +25,6 @@ from pytest_multihost.extensions.sweep.lanes.messages import (
     RunWorld,
     UseServer,
     WorldLost,
-    WorldRun,
 )
 
 CODE = "from pytest_multihost.extensions.sweep.lanes.process import main; main()"
@@ -143,7 +142,7 @@ class LanePool:
                 use = UseServer(key, launcher.name, pid)
                 send_packet(lane.connection, use, [ours.fileno()])
 
-    def wait(self, timeout_s: float) -> Iterator[tuple[RunWorld, WorldRun | WorldLost]]:
+    def wait(self, timeout_s: float) -> Iterator[tuple[RunWorld, FromLane]]:
         """Wait for answers, and yield each with its request."""
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             lane: _Lane = key.data
@@ -186,7 +185,7 @@ class LanePool:
         self._selector.close()
 
 
-def _receive(lane: _Lane) -> WorldRun | WorldLost | None:
+def _receive(lane: _Lane) -> FromLane | None:
     """Return a lane's answer; None if the lane has ended."""
     try:
         packet = receive_packet(lane.connection, FromLane)

@@ -27,15 +27,19 @@ from pytest_multihost.core.report.html import write_judged
 from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.lanes.messages import (
+    FromLane,
     LaneOpened,
     LanesJob,
     OpenLane,
     RunWorld,
     ToLane,
     UseServer,
+    WaitMeasured,
     WorldLost,
     WorldRun,
 )
+from pytest_multihost.extensions.sweep.rating.sayings import first_saying, read_logs
+from pytest_multihost.extensions.sweep.rating.wait_end import wait_end
 from pytest_multihost.extensions.sweep.remains import compare, read_remains, read_usual
 from pytest_multihost.extensions.sweep.result import WEAK, DisturbedRun
 
@@ -108,7 +112,7 @@ class _Lane:
                     send_packet(self.connection, run)
 
 
-def _run(request: RunWorld, launcher: Launcher) -> WorldRun | WorldLost:
+def _run(request: RunWorld, launcher: Launcher) -> FromLane:
     """Run a world, judge it, and remove its files."""
     scratch = Path(tempfile.mkdtemp(prefix="w", dir=request.scratch))
     try:
@@ -121,14 +125,15 @@ def _run(request: RunWorld, launcher: Launcher) -> WorldRun | WorldLost:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | WorldLost:
+def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
     directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
     directory.mkdir(parents=True, exist_ok=True)
     world = WatchedWorld.make(
         request.spec,
         directory=directory,
         scratch=scratch,
-        early="fail",
+        # A proof takes it that no runtime gives up before the test's timeout, as in other worlds.
+        early="off" if request.measures_end else "fail",
         kinds=new_plugin_manager().hook.pytest_multihost_services(),
     )
     result = world.run(
@@ -138,6 +143,9 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | 
     )
     if result.ending in ("lost", "interrupted"):
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
+    logs = read_logs(directory, request.spec.size)
+    if request.measures_end:
+        return WaitMeasured(request.serial, wait_end(result, request.disturbance.fault, logs))
     judged = judge_world(result, request.symptoms, SourceContext(request.root))
     kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
     usual = read_usual(Path(request.scratch))
@@ -152,6 +160,8 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> WorldRun | 
         token=token(request.spec),
         directory=kept,
     )
+    if run.outcome in WEAK:
+        run = replace(run, said=first_saying(logs, request.usual_lines))
     if request.keep is not None and run.outcome in WEAK:
         _write_artifacts(directory, judged, request)
     elif request.keep is not None:

@@ -4,6 +4,7 @@ A sweep first runs every disturbance of the plan once, several at a time, while 
 Then it runs the witness of each unproven weakness again, alone and with the test's own timeout,
 because a slow machine with other worlds may look like a hang. Finally it repeats the witness of
 each weakness; if a repeat does not show the weakness, the next mildest run becomes the witness.
+Last it measures what ends the wait of each weakness: see `rating`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from pytest_multihost.extensions.sweep.result import (
     Disturbance,
     DisturbedRun,
     LeftOut,
+    WaitEnd,
     Weakness,
 )
 from pytest_multihost.extensions.sweep.weaknesses import find_weaknesses, next_repeat
 
-Purpose = Literal["sweep", "confirm", "repeat"]
-"""The reason to run a world."""
+Purpose = Literal["sweep", "confirm", "repeat", "measure", "measure by clock"]
+"""The reason to run a world; by clock: with a clock that jumps."""
+
+Measure = Literal["measure", "measure by clock"]
 
 _MAX_CONFIRMS = 3
 """The number of runs of one weakness that run again alone before it is dropped."""
@@ -54,11 +58,17 @@ class OneSweep:
         rest: The disturbances that have not run yet.
         runs: One judged run of each disturbance.
         repeats: Further runs of witnesses.
+        measures: Returns how to measure what ends the wait of a witness, in this order; the first
+            that measures it is enough.
+        ends: What ends the waits of witnesses, as far as it was measured.
     """
 
     rest: deque[Disturbance]
     runs: list[DisturbedRun] = field(default_factory=list)
     repeats: list[DisturbedRun] = field(default_factory=list)
+    measures: Callable[[DisturbedRun], Sequence[Measure]] = lambda _witness: ()
+    ends: dict[Disturbance, WaitEnd] = field(default_factory=dict)
+    _measured: set[tuple[Disturbance, Purpose]] = field(default_factory=set)
     _known: list[Disturbance] = field(default_factory=list)
     _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries: Counter[Disturbance] = field(default_factory=Counter)
@@ -96,16 +106,23 @@ class OneSweep:
         self._left_out.update((reason, each.family) for each in disturbances)
 
     def next_step(
-        self, *, has_time: bool, is_ready: Callable[[Disturbance], bool] = lambda _: True
+        self,
+        *,
+        has_time: bool,
+        has_budget: bool = True,
+        is_ready: Callable[[Disturbance], bool] = lambda _: True,
     ) -> Step | None:
         """Return the next world to run beside the running ones; None if there is none now.
 
         Args:
             has_time: Whether the budget allows another disturbance.
+            has_budget: Whether any of it is left, so that slow measurements may begin.
             is_ready: Returns whether a disturbance could be run without waiting for a server. One
                 for which it cannot is returned if there is nothing else, and nothing runs.
         """
-        step = self._next(has_time=has_time, is_ready=is_ready)
+        step = self._next(has_time=has_time, is_ready=is_ready) or self._next_measure(
+            has_budget=has_budget
+        )
         if step is not None:
             self._running.append(step)
         return step
@@ -160,6 +177,41 @@ class OneSweep:
         if disturbance is None:
             return None
         return self._step(disturbance, "repeat")
+
+    def _next_measure(self, *, has_budget: bool) -> Step | None:
+        """Return a step that measures what ends the wait of a witness; None if there is none now.
+
+        Nothing is measured before all witnesses have been repeated: a repeat may make another run
+        the witness.
+        """
+        if any(each.purpose in ("confirm", "repeat") for each in self._running):
+            return None
+        for weakness in self.weaknesses:
+            run = weakness.witness
+            if run.outcome == "wrong" or not weakness.is_confirmed:
+                continue
+            if (purpose := self._due_measure(run, has_budget=has_budget)) is not None:
+                self._measured.add((run.disturbance, purpose))
+                return Step(run.disturbance, purpose)
+        return None
+
+    def _due_measure(self, run: DisturbedRun, *, has_budget: bool) -> Measure | None:
+        """Return how to measure next what ends the wait of a witness; None if that is done."""
+        key = run.disturbance
+        end = self.ends.get(key)
+        is_running = any(
+            each.disturbance == key and each.purpose.startswith("measure") for each in self._running
+        )
+        if is_running or (end is not None and end.by != "not measured"):
+            return None
+        due = (each for each in self.measures(run) if (key, each) not in self._measured)
+        purpose = next(due, None)
+        return purpose if purpose == "measure" or has_budget else None
+
+    def take_end(self, step: Step, end: WaitEnd) -> None:
+        """Add the result of a step that measures what ends the wait."""
+        self._running.remove(step)
+        self.ends[step.disturbance] = end
 
     def _step(self, disturbance: Disturbance, purpose: Purpose) -> Step:
         """Return a step that runs a witness again; the first such step keeps artifacts."""

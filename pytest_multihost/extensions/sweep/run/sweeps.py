@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -39,10 +40,17 @@ from pytest_multihost.core.pytest_plugin.run import RUN, Run
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.report.artifacts import package_versions
 from pytest_multihost.core.report.layout import Section
+from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
-from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, Share, WorldRun
+from pytest_multihost.extensions.sweep.lanes import (
+    LanePool,
+    RunWorld,
+    Share,
+    WaitMeasured,
+    WorldRun,
+)
 from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
 from pytest_multihost.extensions.sweep.made_with.comparison import combined
 from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
@@ -53,28 +61,39 @@ from pytest_multihost.extensions.sweep.made_with.service import (
 )
 from pytest_multihost.extensions.sweep.made_with.settings import settings_of
 from pytest_multihost.extensions.sweep.marker import REMAINS, USED_CODE, SweepRequest
-from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
+from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE, SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
+from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
+from pytest_multihost.extensions.sweep.rating.sayings import read_logs, usual_lines
+from pytest_multihost.extensions.sweep.rating.weigh import rate_all
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.result import (
     Disturbance,
+    DisturbedRun,
     EarlierRuns,
     MadeWith,
     SweepPlan,
     SweepResult,
     SweepStatus,
+    WaitEnd,
 )
 from pytest_multihost.extensions.sweep.run.earlier import EarlierSweep, earlier_sweep
 from pytest_multihost.extensions.sweep.run.live_line import TICK_S, SweepLine, sweep_progress
-from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, Step, counts_by_kind
+from pytest_multihost.extensions.sweep.run.one_sweep import (
+    Measure,
+    OneSweep,
+    Step,
+    counts_by_kind,
+)
 from pytest_multihost.extensions.sweep.sharing import is_written_before
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
     earlier_texts,
     headline_text,
+    hidden_text,
     left_out_texts,
     survives_text,
     waits_text,
@@ -85,6 +104,10 @@ LEAST_PATIENCE_S = 10.0
 
 _PATIENCE = 5.0
 """The maximum duration of a disturbed run, in durations of the undisturbed run."""
+
+_MEASURE_S, _CLOCK_S = 10.0, 60.0
+"""The longest real time to measure what ends a wait, with the machine's clock and with a clock that
+jumps. A process that has failed ends in well under a second."""
 
 _NO_PLAN = SweepPlan((), 0, (), 0)
 
@@ -220,19 +243,22 @@ class Sweeps:
         made_with = read(used)
         sweep, earlier = self._begin(replace(result, made_with=made_with), plan)
         taken_over = len(sweep.runs)
+        usual = usual_lines(read_logs(attempt.directory, size))
+        sweep.measures = partial(self._measures, plan)
         runner = _Runner(
             lanes=self._open(),
             sweep=sweep,
             began_s=began_s,
             budget_s=result.budget_s,
             request=lambda step: replace(
-                self._request(step, plan, attempt, scratch),
+                self._request(step, plan, attempt, scratch, usual),
                 overwrites=is_written_before(points, step.disturbance.passed),
             ),
             launchers=lambda step: {
                 repr(needs): self.run.launchers.get(needs)
-                for needs, _ in self._shares(plan, step.disturbance)
+                for needs, _ in self._shares_of_step(plan, step)
             },
+            prepare=lambda: self._prepare_clock(plan, sweep),
             is_ready=lambda each: all(
                 self.run.launchers.is_ready(needs) for needs, _ in self._shares(plan, each)
             ),
@@ -270,6 +296,7 @@ class Sweeps:
         weaknesses, unmet = apply_acceptances(
             sweep.with_directories(), self.run.accepted, nodeid=result.nodeid
         )
+        weaknesses = rate_all(weaknesses, sweep.ends, self.run.tally.settings.get(SHOW))
         if status == "passed" and any(each.fails_test for each in weaknesses):
             status = "failed"
         return replace(
@@ -408,25 +435,89 @@ class Sweeps:
             for seed, ranks in ranks_of.items()
         ]
 
+    def _clock(self, plan: Plan) -> ServiceKind | None:
+        """Return the service of a clock that jumps; None if a test's world cannot have it."""
+        offered = self.run.config.hook.pytest_multihost_services()
+        kinds = [each for group in offered for each in group]
+        found = next((each for each in kinds if each.asked_by == ("clock", "jump")), None)
+        if found is None or found.preload is None or found.name in plan.world.services:
+            return None
+        launch = self.run.tally.settings.get(LAUNCH)
+        is_lacking = found.preload.problems(launch) or found.preload.library.why_missing()
+        return None if is_lacking or plan.world.hosts else found
+
+    def _measures(self, plan: Plan, witness: DisturbedRun) -> list[Measure]:
+        """Return how to measure what ends the wait of a witness: without a clock if that may do.
+
+        It may where a rank has failed, because its process ends at once, except jax's.
+        """
+        found: list[Measure] = []
+        if _launcher_ends_all(plan) and witness.outcome != "hung":
+            found.append("measure")
+        needs = self._shares(plan, witness.disturbance)
+        if len(needs) == 1 and self._clock(plan) is not None:
+            found.append("measure by clock")
+        return found
+
+    def _prepare_clock(self, plan: Plan, sweep: OneSweep) -> None:
+        """Begin to start the server of the worlds with a clock that jumps, if one is needed."""
+        for each in sweep.weaknesses:
+            if self._measures(plan, each.witness)[:1] == ["measure by clock"]:
+                step = Step(each.witness.disturbance, "measure by clock")
+                for needs, _ in self._shares_of_step(plan, step):
+                    with contextlib.suppress(LaunchError):  # the step that needs it says why
+                        self.run.launchers.prepare(needs)
+                return
+
+    def _shares_of_step(
+        self, plan: Plan, step: Step
+    ) -> Sequence[tuple[LaunchRequirements, tuple[int, ...]]]:
+        """Return the shares of a world, which may have a clock that its test has not asked for."""
+        shares = self._shares(plan, step.disturbance)
+        clock = self._clock(plan) if step.purpose == "measure by clock" else None
+        if clock is None or clock.preload is None:
+            return shares
+        added = (clock.preload,)
+        return [(replace(e, preloads=(*e.preloads, *added)), ranks) for e, ranks in shares]
+
+    def _spec(self, step: Step, plan: Plan, spec: WorldSpec) -> WorldSpec:
+        """Return the spec of the world of a step."""
+        disturbed = self._disturbed(spec, step.disturbance)
+        if step.purpose not in ("measure", "measure by clock"):
+            return disturbed
+        has_clock = step.purpose == "measure by clock"
+        return under_launcher(
+            disturbed,
+            ends_all=_launcher_ends_all(plan),
+            most_s=_CLOCK_S if has_clock else _MEASURE_S,
+            clock=self._clock(plan) if has_clock else None,
+        )
+
     def _request(
-        self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
+        self,
+        step: Step,
+        plan: Plan,
+        attempt: CompletedAttempt,
+        scratch: Path,
+        usual: frozenset[str],
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = recording_into(self._disturbed(world.spec, step.disturbance), scratch)
+        spec = recording_into(self._spec(step, plan, world.spec), scratch)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
             keep = str(attempt.directory / f"weakness-{step.artifacts}")
         usual_s = world.ended_s - world.started_s
         patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
+        is_long = step.purpose in ("confirm", "measure", "measure by clock")
         return RunWorld(
             serial=next(self._numbers),
             shares=tuple(
-                Share(repr(needs), ranks) for needs, ranks in self._shares(plan, step.disturbance)
+                Share(repr(needs), ranks) for needs, ranks in self._shares_of_step(plan, step)
             ),
             spec=spec,
             disturbance=step.disturbance,
-            patience_s=spec.timeout_s if step.purpose == "confirm" else patience_s,
+            patience_s=spec.timeout_s if is_long else patience_s,
             usual_s=usual_s,
             symptoms=plan.symptoms,
             primary_leaves_last=plan.backend.primary_leaves_last,
@@ -439,6 +530,8 @@ class Sweeps:
             run_id=self.run.folder.run_id,
             environment=package_versions(),
             usual_differences=tuple({each.name for each in disagreements(world)}),
+            usual_lines=usual,
+            measures_end=step.purpose in ("measure", "measure by clock"),
         )
 
 
@@ -450,6 +543,14 @@ def _earlier_runs(earlier: EarlierSweep | None, used: int) -> EarlierRuns | None
         unused=len(earlier.result.runs) if earlier.reason else 0,
         reason=earlier.reason or None,
     )
+
+
+def _launcher_ends_all(plan: Plan) -> bool:
+    """Return whether a launcher of this backend's jobs ends all processes if one fails.
+
+    Jobs of jax have no such launcher: jax itself ends the other processes.
+    """
+    return plan.backend.name != "jax"
 
 
 PLUGIN = "multihost_sweeps"
@@ -479,7 +580,8 @@ def summary_text(result: SweepResult) -> str:
     left_out = [f"left out {each}" for each in left_out_texts(result)]
     unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
     chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
-    texts = (survives_text(result), *chance, *left_out, *earlier_texts(result), *unmet)
+    ended = filter(None, [hidden_text(result)])
+    texts = (survives_text(result), *chance, *ended, *left_out, *earlier_texts(result), *unmet)
     return f"{result.nodeid}: {'; '.join(texts)}"
 
 
@@ -532,6 +634,7 @@ class _Runner:
         request: Returns the request to a lane for a step.
         launchers: Returns the launchers whose servers a step needs, by the servers' keys.
         is_ready: Returns whether these can start the ranks of a disturbance at once.
+        prepare: Begins to start servers that only measurements need.
         lost: The reasons why worlds could not be run.
     """
 
@@ -542,6 +645,7 @@ class _Runner:
     request: Callable[[Step], RunWorld]
     launchers: Callable[[Step], Mapping[str, ServerLauncher]]
     is_ready: Callable[[Disturbance], bool]
+    prepare: Callable[[], None]
     line: SweepLine
     lost: list[str]
     _steps: dict[int, Step] = field(default_factory=dict)
@@ -560,26 +664,41 @@ class _Runner:
                 if isinstance(answer, WorldRun):
                     run = replace(answer.run, disturbance=step.disturbance)
                     self.sweep.take(step, run)
+                elif isinstance(answer, WaitMeasured):
+                    self.sweep.take_end(step, answer.end)
                 elif not self.sweep.lose(step):
                     self.lost.append(answer.why)
+            if self.sweep.weaknesses:
+                self.prepare()
             self._fill()
             self._show()
 
     def _fill(self) -> None:
         """Begin steps while the machine has room for more worlds."""
         while has_room(len(self._steps)):
-            has_time = time.monotonic() + self._reserve_s() < self.began_s + self.budget_s
-            step = self.sweep.next_step(has_time=has_time, is_ready=self.is_ready)
+            left_s = self.began_s + self.budget_s - time.monotonic()
+            step = self.sweep.next_step(
+                has_time=left_s > self._reserve_s(),
+                has_budget=left_s > 0,
+                is_ready=self.is_ready,
+            )
             if step is None:
                 return
+            try:
+                launchers = self.launchers(step)
+            except LaunchError as error:
+                if step.purpose != "measure by clock":
+                    raise
+                self.sweep.take_end(step, WaitEnd(by="not measured", name=error.happened))
+                continue
             self.lanes.grow(len(self._steps) + 1)
             request = self.request(step)
             self._steps[request.serial] = step
-            self.lanes.begin(request, self.launchers(step))
+            self.lanes.begin(request, launchers)
 
     def _reserve_s(self) -> float:
         """Return the estimated time to repeat the witnesses, at most half of the budget."""
-        seconds = self.sweep.last_s * (1 + 5 / (_processors() + 2))
+        seconds = self.sweep.last_s * (1 + 7 / (_processors() + 2))
         return min(seconds, self.budget_s / 2)
 
     def _show(self) -> None:
