@@ -15,8 +15,9 @@ offers them. A sweep uses the following modules, in this order; all their functi
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
 
-`made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
-ranks state what is to be equal on all of them.
+`local_decisions` finds the decisions that each rank takes from what it alone sees. `made_with`
+finds out whether the results of an earlier sweep still say something. `replicas` has ranks state
+what is to be equal on all of them.
 """
 
 from __future__ import annotations
@@ -113,12 +114,16 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 
     if request is None:
         return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
+    from pytest_multihost.extensions.sweep.local_decisions.service import watching
     from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
+    recorded = recording(spec)
+    if "differs" in request.families:
+        recorded = watching(recorded, item.config.rootpath)
     return replace(
-        stating_replicas(recording(spec)),
+        stating_replicas(recorded),
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
@@ -127,22 +132,26 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
-    """Offer the services that record the code of ranks, and state their DDP modules."""
+    """Offer the services that record the code of ranks and what they see, and state DDP modules."""
+    from pytest_multihost.extensions.sweep.local_decisions.service import WATCH
     from pytest_multihost.extensions.sweep.made_with.service import RECORDER
     from pytest_multihost.extensions.sweep.replicas import REPLICAS
 
-    return [RECORDER, REPLICAS]
+    return [RECORDER, REPLICAS, WATCH]
 
 
 @hookimpl
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Keep the record of the code of an undisturbed run, before its directory is removed."""
-    from pytest_multihost.extensions.sweep.marker import REQUEST, USED_CODE
+    """Keep the records of an undisturbed run, before its directory is removed."""
+    from pytest_multihost.extensions.sweep.marker import REQUEST, SEEN, USED_CODE
 
     if item.stash.get(REQUEST, None) is not None:
+        from pytest_multihost.extensions.sweep.local_decisions.service import read_records
         from pytest_multihost.extensions.sweep.made_with.service import read_record
 
         item.stash[USED_CODE] = read_record(attempt.scratch)
+        size = attempt.judged.result.spec.size
+        item.stash[SEEN] = read_records(attempt.scratch, range(size))
 
 
 @hookimpl

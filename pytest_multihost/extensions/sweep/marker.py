@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,12 +22,9 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 from pytest_multihost.core.pytest_plugin.marks import is_multihost
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.local_decisions.decisions import DATA
+from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecords
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
-
-_DATA = re.compile(
-    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
-)
-"""Words in the name of a function that yields a rank's data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class SweepRequest:
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         batches: Data loaders, as ``module:name``, in addition to those of torch and grain.
+        finds_data: Whether functions whose names say so count as data loaders as well.
     """
 
     families: tuple[str, ...]
@@ -46,6 +43,7 @@ class SweepRequest:
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     batches: tuple[str, ...] = ()
+    finds_data: bool = True
 
 
 REQUEST = pytest.StashKey[SweepRequest]()
@@ -54,6 +52,10 @@ REQUEST = pytest.StashKey[SweepRequest]()
 
 USED_CODE = pytest.StashKey[frozenset[str]]()
 """The files of code that the ranks of a test's undisturbed run have loaded."""
+
+
+SEEN = pytest.StashKey[RankRecords]()
+"""What each rank of a test's undisturbed run has seen."""
 
 
 def read_sweep_request(
@@ -80,6 +82,7 @@ def read_sweep_request(
         decisions=as_tuple(given.get("decisions")),
         values=as_tuple(given.get("values")),
         batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
+        finds_data="batches" not in given,
     ), []
 
 
@@ -99,7 +102,7 @@ def data_functions(module: ModuleType) -> Iterator[str]:
     for each in filter(inspect.isgeneratorfunction, functions):
         owner = sys.modules.get(each.__module__)
         is_found = getattr(owner, each.__name__, None) is each
-        if is_found and _DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
+        if is_found and DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
             yield f"{each.__module__}:{each.__name__}"
 
 

@@ -43,6 +43,8 @@ from pytest_multihost.extensions.sweep.acceptances import apply_acceptances
 from pytest_multihost.extensions.sweep.file_names import SWEEP_PAGE_NAME
 from pytest_multihost.extensions.sweep.html import write_sweep_page
 from pytest_multihost.extensions.sweep.lanes import LanePool, RunWorld, Share, WorldRun
+from pytest_multihost.extensions.sweep.local_decisions.decisions import local_decisions
+from pytest_multihost.extensions.sweep.local_decisions.service import unwatched
 from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
 from pytest_multihost.extensions.sweep.made_with.comparison import combined
 from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
@@ -52,7 +54,7 @@ from pytest_multihost.extensions.sweep.made_with.service import (
     write_known,
 )
 from pytest_multihost.extensions.sweep.made_with.settings import settings_of
-from pytest_multihost.extensions.sweep.marker import USED_CODE, SweepRequest
+from pytest_multihost.extensions.sweep.marker import SEEN, USED_CODE, SweepRequest
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.record import write_sweep
@@ -208,6 +210,7 @@ class Sweeps:
             size=size,
             decisions=request.decisions,
             values=request.values,
+            local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
         )
         last = max((each.class_ for each in planned.disturbances), default=0)
         suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
@@ -406,7 +409,8 @@ class Sweeps:
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = recording_into(self._disturbed(world.spec, step.disturbance), scratch)
+        undisturbed = unwatched(world.spec)
+        spec = recording_into(self._disturbed(undisturbed, step.disturbance), scratch)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:
