@@ -150,6 +150,29 @@ def test_a_list_of_data_may_be_shorter_or_empty() -> None:
     ]
 
 
+def test_a_selection_from_measured_numbers_may_be_shorter_or_empty() -> None:
+    """As of the samples that one rank keeps; lists of arrays are no selections."""
+    lists = [
+        Seen("list", "4", digest, is_measured=True, is_array=is_array)
+        for is_array in (False, True)
+        for digest in "ab"
+    ]
+    ranks = [calls("informative", each, inputs=(each,)) for each in lists[:2]]
+    assert [(one.change, one.nth) for one in found(*ranks) if one.rank == 0] == [
+        ("short", 4),
+        ("empty", 1),
+    ]
+    ranks = [calls("clipped", each, inputs=(each,)) for each in lists[2:]]
+    assert found(*ranks) == []
+
+
+def test_a_truth_from_generators_that_differ_may_be_the_other_truth() -> None:
+    """Of a seed of the rank's own; generators of one seed draw the same."""
+    ranks = [calls("trains", TRUE, inputs=(Seen("generator", "", each),)) for each in "ab"]
+    assert values(found(*ranks)) == [(1, "False")]
+    assert found(ranks[0], ranks[0]) == []
+
+
 def test_a_test_of_a_measured_number_in_a_library_may_fail() -> None:
     """The calls of each line are compared: a library may have called the function as well."""
     for target, value in (("math:isfinite", "False"), ("torch:isnan", "True")):

@@ -159,8 +159,8 @@ class _Function:
         if not calls:
             return
         sorts = {each.result.sort for each in calls}
-        is_data = bool(finds_data and DATA.search(self.own_name))
-        if is_data and sorts <= {"list", "array"}:
+        is_data = bool(DATA.search(self.own_name)) or self._selects
+        if finds_data and is_data and sorts <= {"list", "array"}:
             yield from self._ends_of_data(rank)
         elif self.is_of_library:
             yield from self._ends(rank, calls, self._of_a_library)
@@ -296,6 +296,23 @@ class _Function:
         is_made = any(PurePath(each).is_relative_to(one) for each in self.made for one in asked)
         return bool(asked) and not is_true and not is_found and not is_made
 
+    @property
+    def _selects(self) -> bool:
+        """Whether it makes lists of measured numbers from others that differ between ranks.
+
+        Lists of arrays do not count: of gradients and parameters all ranks have as many.
+        """
+        results = [each.result for found in self.calls.values() for each in found]
+        is_plain = all(each.sort == "list" and not each.is_array for each in results)
+        return is_plain and any(
+            _is_local(each.result for each in beside)
+            and any(
+                values[0].sort == "list" and _is_local(values)
+                for values in zip(*(each.inputs for each in beside), strict=False)
+            )
+            for beside in self._beside
+        )
+
     # What results depend on
 
     @cached_property
@@ -305,8 +322,15 @@ class _Function:
 
     @cached_property
     def has_drawn_input(self) -> bool:
-        """Whether any call draws random numbers that differ between ranks."""
-        return any(_differ(each.drawn for each in beside) for beside in self._beside)
+        """Whether any call draws random numbers that differ between ranks, or gets a generator."""
+        return any(
+            _differ(each.drawn for each in beside)
+            or any(
+                values[0].sort == "generator" and _differ(each.digest for each in values)
+                for values in zip(*(each.inputs for each in beside), strict=False)
+            )
+            for beside in self._beside
+        )
 
     @cached_property
     def _beside(self) -> Sequence[tuple[SeenCall, ...]]:

@@ -8,8 +8,11 @@ from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.verdict import Place
 
-Sort = Literal["none", "truth", "whole", "number", "text", "list", "array", "other"]
-"""The sort of a value; an array with one element is of the sort of that."""
+Sort = Literal["none", "truth", "whole", "number", "text", "list", "array", "generator", "other"]
+"""The sort of a value; an array with one element is of the sort of that.
+
+A generator is one of random numbers.
+"""
 
 Input = Literal["array", "clock", "environment", "file", "random"]
 """What a call has read while it ran, apart from its arguments."""
@@ -23,7 +26,7 @@ class Seen:
         text: A truth value or number as text; of a list its length.
         digest: Equal for equal values; empty if it is unknown.
         is_measured: Whether it consists of numbers with fractions, as losses and weights do.
-        is_array: Whether it is an array or tensor.
+        is_array: Whether it is an array or tensor, or contains some.
     """
 
     omits_defaults: ClassVar = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -42,9 +43,18 @@ def _seen(value: Any) -> Seen:  # noqa: ANN401 - any value
     if isinstance(value, str | bytes) or type(value).__name__ in _PATHS:
         return Seen("text", "", _digest(str(value)))
     if isinstance(value, Mapping | Sequence | AbstractSet | deque):
-        parts, is_measured = _parts(value, _DEPTH)
-        is_known = all(parts)
-        return Seen("list", str(len(value)), _digest(*parts) if is_known else "", is_measured)
+        parts = _parts(value, _DEPTH)
+        digest = _digest(str(len(value)), *(each.digest for each in parts))
+        is_known = all(each.digest for each in parts)
+        return Seen(
+            "list",
+            str(len(value)),
+            digest if is_known else "",
+            any(each.is_measured for each in parts),
+            any(each.is_array for each in parts),
+        )
+    if isinstance(value, random.Random):
+        return Seen("generator", "", _digest(repr(value.getstate())))
     array = _as_numpy(value)
     return Seen() if array is None else _array(array, tuple(value.shape))
 
@@ -55,27 +65,24 @@ def _number(value: float, *, is_array: bool = False) -> Seen:
     return Seen(sort, repr(value), repr(value), sort == "number", is_array)
 
 
-def _parts(value: Any, depth: int) -> tuple[list[str], bool]:  # noqa: ANN401 - any value
-    """Return the digests of the elements of a list, and whether any of them is measured."""
+def _parts(value: Any, depth: int) -> list[Seen]:  # noqa: ANN401 - any value
+    """Return the elements of a list, and those of the lists in it."""
     if depth == 0:
-        return [""], False
+        return [Seen()]
     if isinstance(value, Mapping):
         items = [part for item in list(value.items())[:_ELEMENTS] for part in item]
     elif isinstance(value, AbstractSet):
         items = sorted(value, key=repr)[:_ELEMENTS]
     else:
         items = list(value)[:_ELEMENTS]
-    parts, is_measured = [str(len(value))], False
+    parts: list[Seen] = []
     for each in items:
         if isinstance(each, Mapping | Sequence | AbstractSet) and not isinstance(each, str | bytes):
-            inner, is_inner_measured = _parts(each, depth - 1)
-            parts.append(_digest(*inner) if all(inner) else "")
-            is_measured |= is_inner_measured
+            length = str(len(each))
+            parts += [Seen("list", length, length), *_parts(each, depth - 1)]
         else:
-            found = _seen(each)
-            parts.append(found.digest)
-            is_measured |= found.is_measured
-    return parts, is_measured
+            parts.append(_seen(each))
+    return parts
 
 
 def _as_numpy(value: Any) -> Any:  # noqa: ANN401 - an array of any library
