@@ -90,23 +90,16 @@ def other_results(records: RankRecords, *, finds_data: bool = True) -> Sequence[
         finds_data: Whether functions whose names say so return data.
     """
     made = frozenset[str]().union(*(each.made for each in records.values()))
-    targets = dict.fromkeys(call.target for each in records.values() for call in each.calls)
-    functions = [
-        _Function(
-            target,
-            {
-                rank: tuple(call for call in each.calls if call.target == target)
-                for rank, each in records.items()
-            },
-            made,
-        )
-        for target in targets
-    ]
+    by_target: dict[str, dict[int, list[SeenCall]]] = {}
+    for rank, record in records.items():
+        for call in record.calls:
+            by_target.setdefault(call.target, {}).setdefault(rank, []).append(call)
+    functions = [_Function(target, calls, made) for target, calls in by_target.items()]
     found: list[OtherResult] = []
     for each in sorted(functions, key=lambda each: each.is_of_library):
         changed = frozenset(one.target for one in found if one.change == "returns")
         if not each.agrees:
-            for rank in records:
+            for rank in each.calls:
                 found += each.changes(rank, changed, finds_data=finds_data)
     return found
 
