@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +23,11 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 from pytest_multihost.core.pytest_plugin.marks import is_multihost
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
-from pytest_multihost.extensions.sweep.local_decisions.decisions import DATA
-from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecords
+from pytest_multihost.extensions.sweep.local_decisions.names import DATA
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
+
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ USED_CODE = pytest.StashKey[frozenset[str]]()
 """The files of code that the ranks of a test's undisturbed run have loaded."""
 
 
-SEEN = pytest.StashKey[RankRecords]()
+SEEN: pytest.StashKey[RankRecords] = pytest.StashKey()
 """What each rank of a test's undisturbed run has seen."""
 
 

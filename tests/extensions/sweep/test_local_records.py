@@ -12,8 +12,12 @@ import pytest
 
 from pytest_multihost.core.rank.recorder import Recorder
 from pytest_multihost.core.slots import SlotPage
-from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecord, SeenCall
-from pytest_multihost.extensions.sweep.local_decisions.in_rank import RECORD_NAME, Watch
+from pytest_multihost.extensions.sweep.local_decisions.facts import (
+    RECORD_NAME,
+    RankRecord,
+    SeenCall,
+)
+from pytest_multihost.extensions.sweep.local_decisions.in_rank import Watch
 from pytest_multihost.extensions.sweep.local_decisions.service import read_records
 
 SOURCE = """

@@ -2,6 +2,7 @@
 
 `service` lets the ranks of an undisturbed run record their calls: `in_rank` records them, `watched`
 lists the functions, `summary` shortens values, and `source` reads the lines around a call. `facts`
-has the records. `decisions` compares the ranks' records and finds the decisions; its
-functions are pure. `choices` makes disturbances from them, for the family `differs`.
+has the records, `names` the words by which functions say what they return. `decisions` compares the
+ranks' records and finds the decisions; its functions are pure. `choices` makes disturbances from
+them, for the family `differs`.
 """

@@ -23,6 +23,13 @@ from pytest_multihost.extensions.sweep.local_decisions.facts import (
     Seen,
     SeenCall,
 )
+from pytest_multihost.extensions.sweep.local_decisions.names import (
+    CACHE,
+    COUNTED,
+    DATA,
+    NOT_A_COUNT,
+    SIGNAL,
+)
 from pytest_multihost.extensions.sweep.local_decisions.watched import (
     OF_CHANCE,
     OF_FILES,
@@ -31,21 +38,6 @@ from pytest_multihost.extensions.sweep.local_decisions.watched import (
 )
 
 Change = Literal["returns", "short", "empty"]
-
-DATA = re.compile(
-    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?|tokens|rows|records"
-    r"|requests|prompts|sequences|images|documents)($|_)"
-)
-"""Words in the name of a function that returns or yields a rank's data."""
-
-_COUNTED = re.compile(
-    r"(^|_)(batches|examples|samples|tokens|rows|records|requests|prompts|sequences|images"
-    r"|documents)($|_)"
-)
-_NOT_A_COUNT = re.compile(r"(^|_)(size|per|max|min|total|index|indices|id|ids|each|all)($|_)")
-_CACHE = re.compile(r"(^|_)(cache|caches|cached|lookup|look_up|memo|memoized)($|_)")
-_SIGNAL = re.compile(r"(^|_)(preempted|preemption|interrupted|signalled|signaled|sigterm)($|_)")
-"""Words of functions that ask whether this process has been asked to end."""
 
 _NOT_FINITE: Mapping[str, int] = {"isfinite": 0, "isnan": 1, "isinf": 1}
 """The results for a number that is not finite."""
@@ -197,9 +189,9 @@ class _Function:
     def _truths(self, call: SeenCall) -> Iterator[object]:
         """Yield the other truth, if it can be the truth on one rank alone."""
         is_true = call.result.text == "True"
-        if _SIGNAL.search(self.name):
+        if SIGNAL.search(self.name):
             yield from () if is_true else [True]
-        elif _CACHE.search(self.name):
+        elif CACHE.search(self.name):
             yield from [False] if is_true else ()
         elif (
             self.has_measured_input
@@ -219,7 +211,7 @@ class _Function:
 
     def _counts(self, call: SeenCall) -> Iterator[object]:
         """Yield 0 for a count that differs between ranks."""
-        is_count = _COUNTED.search(self.own_name) and not _NOT_A_COUNT.search(self.own_name)
+        is_count = COUNTED.search(self.own_name) and not NOT_A_COUNT.search(self.own_name)
         is_local = is_count or (self.has_measured_input and self._varies_by_more_than_rank)
         if is_local and self._differs(call) and int(call.result.text) > 0:
             yield 0
@@ -228,7 +220,7 @@ class _Function:
         """Yield None for an entry that was found, and that is not always found."""
         results = [each.result.sort for found in self.calls.values() for each in found]
         may_be_none = call.may_be_none or "none" in results
-        is_local = bool(_CACHE.search(self.name)) or self.has_measured_input
+        is_local = bool(CACHE.search(self.name)) or self.has_measured_input
         if call.result.sort != "none" and may_be_none and is_local:
             yield None
 

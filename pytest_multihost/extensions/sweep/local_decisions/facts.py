@@ -8,6 +8,9 @@ from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.verdict import Place
 
+RECORD_NAME = "service-local-decisions"
+"""Beginning of the names of the records in a world's scratch directory; the rank follows."""
+
 Sort = Literal["none", "truth", "whole", "number", "text", "list", "array", "generator", "other"]
 """The sort of a value; an array with one element is of the sort of that.
 

@@ -42,6 +42,7 @@ from pytest_multihost.core.rank.recorder import Recorder, SourceRef, current_rec
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.rank.wrap_calls import replace_attribute
 from pytest_multihost.extensions.sweep.local_decisions.facts import (
+    RECORD_NAME,
     ClockRead,
     Input,
     RankRecord,
@@ -60,9 +61,6 @@ from pytest_multihost.extensions.sweep.local_decisions.watched import (
     functions_of_libraries,
     functions_of_the_user,
 )
-
-RECORD_NAME = "service-local-decisions"
-"""Beginning of the names of the records in a world's scratch directory; the rank follows."""
 
 _FIRST_CALLS = 24
 """The number of calls of one function that are all recorded."""

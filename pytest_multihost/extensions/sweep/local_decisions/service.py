@@ -10,8 +10,11 @@ from pathlib import Path
 from pytest_multihost.core.model.json_values import JsonError, from_json, parse_json
 from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.services import ServiceKind
-from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecord, RankRecords
-from pytest_multihost.extensions.sweep.local_decisions.in_rank import RECORD_NAME
+from pytest_multihost.extensions.sweep.local_decisions.facts import (
+    RECORD_NAME,
+    RankRecord,
+    RankRecords,
+)
 
 NAME = "sweep-local-decisions"
 
