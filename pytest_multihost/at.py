@@ -29,9 +29,10 @@ def batch(loader: str, *, nth: int = 1, onwards: bool = False) -> Point:
     """Return the `nth` time that the rank is about to draw a batch from a data loader.
 
     Args:
-        loader: ``module:name`` of a function that returns a loader or is a generator, of a class
-            of loaders such as ``torch.utils.data:DataLoader``, or of a loader itself. A loader is
-            anything that Python code iterates over, except a list or another built-in type.
+        loader: ``module:name`` of a function that returns a loader, a list or an array or is a
+            generator, of a class of loaders such as ``torch.utils.data:DataLoader``, or of a loader
+            itself. A loader is anything that Python code iterates over, except a built-in type. All
+            entries of a list and all rows of an array are drawn when the function returns it.
         nth: 1 is the first batch in the test. All epochs count, and so does the attempt that finds
             the end of the data.
         onwards: Whether each later passage counts as well.

@@ -26,6 +26,7 @@ __all__ = [
     "cpu_throttle",
     "delay",
     "dns_failure",
+    "elapsed_time",
     "empty_data",
     "fails",
     "fd_pressure",
@@ -214,6 +215,19 @@ def clock_skew(*, rank: Ranks, seconds: float, at: Point = START, must_fire: boo
     the times of files, and C++.
     """
     return _fault("clock_skew", rank, at, must_fire, seconds=seconds)
+
+
+def elapsed_time(
+    *, rank: Ranks, seconds: float, read: int = 1, at: Point = START, must_fire: bool = True
+) -> Fault:
+    """Let more time elapse: the rank's clocks jump `seconds` ahead, as its own code reads them.
+
+    They jump when code of the test or of the program under test reads a clock for the `read`th time
+    after the point: `time.monotonic`, `time.perf_counter`, `time.time`, or their forms with `_ns`.
+    So a limit of seconds that nobody has reached is over for this rank. Libraries, runtimes and
+    waits have the real time.
+    """
+    return _fault("elapsed_time", rank, at, must_fire, seconds=seconds, read=read)
 
 
 def memory_pressure(

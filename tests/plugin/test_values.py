@@ -95,15 +95,23 @@ def test_a_call_on_a_file_fails_with_the_error_that_fits_it(worlds) -> None:
 @pytest.mark.program(
     HEAD
     + """
+import torch
 from torch.utils.data import DataLoader
 
 def make():
     yield from range(4)
 
+def rows(count):
+    return list(range(count))
+
+def matrix():
+    return torch.ones(2, 4)
+
 @pytest.fixture(autouse=True)
 def healed(world):
     yield
     assert [*make()] == [0, 1, 2, 3]
+    assert rows(2) == [0, 1]
 
 @with_faults(faults.short_data(rank=1, at=at.batch("test_worlds:make", nth=4)))
 def test_short(world):
@@ -116,6 +124,20 @@ def test_empty(world):
     for _ in range(2):
         assert [*make()] == ([] if world.rank else [0, 1, 2, 3])
 
+@with_faults(faults.short_data(rank=1, at=at.batch("test_worlds:rows", nth=3)))
+def test_list(world):
+    assert rows(3) == ([0, 1] if world.rank else [0, 1, 2])
+    assert rows(3) == [0, 1, 2]
+
+@with_faults(faults.empty_data(rank=1, at=at.batch("test_worlds:rows", nth=5)))
+def test_empty_list(world):
+    assert rows(3) == [0, 1, 2]
+    assert (rows(2), rows(1)) == (([], []) if world.rank else ([0, 1], [0]))
+
+@with_faults(faults.short_data(rank=1, at=at.batch("test_worlds:matrix", nth=2)))
+def test_rows_of_an_array(world):
+    assert matrix().shape == ((1, 4) if world.rank else (2, 4))
+
 @with_faults(faults.short_data(rank=1, at=at.batch("torch.utils.data:DataLoader", nth=2)))
 def test_torch(world):
     loader = DataLoader(range(6), batch_size=2)
@@ -126,7 +148,7 @@ def test_torch(world):
 )
 def test_data_ends_early_or_is_not_there(worlds) -> None:
     """For one rank; its next epoch is complete where it was only short, and so is its teardown."""
-    worlds.run.assert_outcomes(passed=3)
+    worlds.run.assert_outcomes(passed=6)
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
 
 
@@ -324,6 +346,45 @@ def test_the_wall_clock_of_one_rank_is_wrong_from_a_point_on(worlds) -> None:
     """For all that tells the time, by whatever name; waits and the monotonic clock are right."""
     worlds.run.assert_outcomes(passed=1)
     assert fired(worlds) == {"test_it": {"1"}}
+
+
+@pytest.mark.program(
+    HEAD
+    + """
+import queue, threading
+from time import monotonic
+
+DAY, real = 86400, (time.monotonic, time.time, time.perf_counter_ns)
+
+@with_faults(faults.elapsed_time(rank=1, seconds=DAY, read=3, at=at.sync_point("x")))
+def test_it(world):
+    begun, now = monotonic(), time.time()
+    world.sync_point("x")
+    assert monotonic() - begun < 60 and time.perf_counter() < real[2]() / 1e9 + 60
+    ahead = DAY if world.rank else 0
+    assert abs(time.monotonic() - begun - ahead) < 60
+    assert abs(time.time() - now - ahead) < 60
+    assert abs(time.perf_counter_ns() - real[2]() - ahead * 10**9) < 60 * 10**9
+    assert abs(time.monotonic_ns() - begun * 10**9 - ahead * 10**9) < 60 * 10**9
+    with pytest.raises(queue.Empty):  # by the clock of Python's own library
+        queue.Queue().get(timeout=0.01)
+    assert not threading.Event().wait(0.01)
+
+@with_faults(faults.elapsed_time(rank=1, seconds=DAY, read=9, must_fire=False))
+def test_that_reads_too_seldom(world):
+    begun = monotonic()
+    assert monotonic() - begun < 60
+
+@pytest.fixture(autouse=True)
+def healed(world):
+    yield
+    assert (time.monotonic, time.time, time.perf_counter_ns) == real and monotonic is real[0]
+"""
+)
+def test_more_time_elapses_for_the_code_of_one_rank(worlds) -> None:
+    """From a read of a clock on, whichever clock it is; libraries wait by the real one."""
+    worlds.run.assert_outcomes(passed=2)
+    assert fired(worlds) == {"test_it": {"1"}, "test_that_reads_too_seldom": set()}
 
 
 @pytest.mark.program(

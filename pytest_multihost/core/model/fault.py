@@ -79,6 +79,7 @@ BUILT_IN = frozenset(
         "cpu_throttle",
         "delay",
         "dns_failure",
+        "elapsed_time",
         "empty_data",
         "fails",
         "fd_pressure",

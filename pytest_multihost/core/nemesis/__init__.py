@@ -1,12 +1,13 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
 `kind` defines a kind of fault, and `kinds` lists the built-in ones: `process_faults`, `pressure`,
-`slow_io`, `clock_skew`, `file_views` and `call_results`. A rank performs most of its faults itself,
-in the thread that passes the fault's point; a service of the world performs the others.
+`slow_io`, `clock_skew`, `elapsed_time`, `file_views` and `call_results`. A rank performs most of
+its faults itself, in the thread that passes the fault's point; a service of the world performs the
+others.
 
 `fault_text` reads faults from text, `validation` checks them; `clean_up` removes what ranks leave.
-`interpose` intercepts file access of Python, `io_shim` that of the C library; `targets` finds the
-functions that points name.
+`interpose` intercepts file access of Python, `io_shim` that of the C library, `user_clocks` reads
+of clocks; `targets` finds the functions that points name.
 """
 
 from pytest_multihost.core.nemesis.clean_up import clean_up_faults, heal_files

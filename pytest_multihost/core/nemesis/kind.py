@@ -127,7 +127,8 @@ class FaultKind:
         sentence: What was done, in the report of a sweep, without a full stop. It may contain
             `{who}`, the rank in words; `{what}` and `{name}`, the point in words and its name
             alone; `{at}`, when it is passed; `{then}`, from when on; `{often}`, whether once; and
-            the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}` and `{least}`.
+            the parameters `{error}`, `{path}`, `{seconds}`, `{way}`, `{value}`, `{least}` and
+            `{read}`.
         mending: The section of docs/mending.md for what it shows; empty: the one for late ranks.
     """
 

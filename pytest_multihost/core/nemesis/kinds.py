@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_multihost.core.nemesis.call_results import VALUE_FAULTS
 from pytest_multihost.core.nemesis.clock_skew import CLOCK_SKEW
+from pytest_multihost.core.nemesis.elapsed_time import ELAPSED_TIME
 from pytest_multihost.core.nemesis.file_views import FILE_VIEWS
 from pytest_multihost.core.nemesis.kind import FaultKind
 from pytest_multihost.core.nemesis.pressure import FD_PRESSURE, MEMORY_PRESSURE
@@ -20,6 +21,7 @@ BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *VALUE_FAULTS,
     *FILE_VIEWS,
     CLOCK_SKEW,
+    ELAPSED_TIME,
 )
 
 

@@ -31,9 +31,16 @@ class Replaced(BaseException):
         self.value = value
 
     def of(self, result: Any) -> object:  # noqa: ANN401 - the user's
-        """Return the value; a number in place of an array or tensor in the shape of `result`."""
+        """Return the value; a number in place of an array or tensor in the shape of `result`.
+
+        A truth value takes the place of an array of truth values only.
+        """
         value, is_array = self.value, hasattr(result, "dtype") and hasattr(result, "shape")
-        if not is_array or isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_array or not isinstance(value, int | float):
+            return value
+        if "bool" in str(result.dtype):
+            return (result ^ result) | bool(value)
+        if isinstance(value, bool):
             return value
         # A tensor keeps its history, and the gradients of NaN are NaN.
         return result * value if math.isnan(value) else result * 0 + value

@@ -64,6 +64,8 @@ from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.services import (
+    begin_test,
+    end_test,
     leave_to_services_after_failure,
     stated_by_services,
 )
@@ -136,6 +138,7 @@ class RankPlugin:
             if error.__cause__ is not None:  # the user's module raised: its frames say where
                 raise
             pytest.fail(str(error), pytrace=False)
+        begin_test()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
@@ -144,6 +147,7 @@ class RankPlugin:
         self._is_in_body = True
         try:
             yield
+            end_test()
             for each in stated_by_services():
                 self._link.send(each)
         finally:

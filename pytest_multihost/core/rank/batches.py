@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import wraps
+from typing import Any
 
 from pytest_multihost.core.nemesis.targets import load_loader
 from pytest_multihost.core.rank.wrap_calls import replace_attribute, wrap_calls
 
 OnDraw = Callable[[], None]
 """Called before a batch is drawn; may raise StopIteration to end the data."""
+
+MAX_LENGTH = 1_000
+"""The draws of a longer list than this are not counted beyond, because each costs a microsecond."""
 
 
 def count_batches(
@@ -20,7 +25,8 @@ def count_batches(
     """Call `on_draw` before each batch that is drawn from data loaders.
 
     Args:
-        target: Names a loader, a class of loaders, or a function that returns one.
+        target: Names a loader, a class of loaders, or a function that returns one, or a list or an
+            array.
         on_draw: Called in the thread that draws.
         undoing: Undoes the replacements when it is closed.
         more_modules: Modules that are not in `sys.modules`.
@@ -36,6 +42,8 @@ def count_batches(
     else:
 
         def returned(made: object, *_: object, **__: object) -> object:
+            if type(made) is list or _is_array(made):
+                return _drawn_at_once(made, on_draw)
             if isinstance(made, Iterator):
                 return CountedIterator(made, on_draw)
             _count_object(made, on_draw, undoing)
@@ -74,6 +82,29 @@ class CountedIterator:
 
 def _ignore(_when: str) -> None:
     """Do nothing before and after a call: only its result is counted."""
+
+
+def _is_array(made: Any) -> bool:  # noqa: ANN401 - the user's
+    """Return whether a value is an array or tensor with rows."""
+    return hasattr(made, "dtype") and hasattr(made, "shape") and len(made.shape) > 0
+
+
+def _drawn_at_once(batches: Any, on_draw: OnDraw) -> object:  # noqa: ANN401 - any library's array
+    """Draw all batches of a list, or all rows of an array, and find its end.
+
+    Nothing can be seen of the use of a list, so all its draws come when a function returns it.
+
+    Returns:
+        The list; a shorter one if the data end early.
+    """
+    for index in range(min(len(batches), MAX_LENGTH)):
+        try:
+            on_draw()
+        except StopIteration:
+            return batches[:index]
+    with contextlib.suppress(StopIteration):  # the end that is there anyway
+        on_draw()
+    return batches
 
 
 def _count_object(loader: object, on_draw: OnDraw, undoing: ExitStack) -> None:

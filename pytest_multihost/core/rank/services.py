@@ -56,11 +56,15 @@ class RankPart:
         state: Returns values that all ranks are to have at the end of the test's body.
         after_failure: Called once the test has failed in this rank, after the report and before
             any teardown. It may end the process.
+        begin: Called before the first fixture of a test is set up, after the faults are bound.
+        end: Called when the test's body has returned.
     """
 
     clock: WorldClock | None = None
     state: Callable[[], Iterable[ValueStated]] | None = None
     after_failure: Callable[[], None] | None = None
+    begin: Callable[[], None] | None = None
+    end: Callable[[], None] | None = None
 
 
 JoinService = Callable[[RankSpec], RankPart]
@@ -85,6 +89,25 @@ def join_services(spec: RankSpec) -> None:
 def current_clock() -> WorldClock:
     """Return the clock of this rank's world: the machine's, unless a service provides another."""
     return next((each.clock for each in _parts if each.clock is not None), WorldClock())
+
+
+def begin_test() -> None:
+    """Let the services' parts in this rank know that its test begins.
+
+    A part that cannot do its work is no failure of the test.
+    """
+    for part in _parts:
+        if part.begin is not None:
+            with contextlib.suppress(Exception):
+                part.begin()
+
+
+def end_test() -> None:
+    """Let the services' parts in this rank know that the body of its test has returned."""
+    for part in _parts:
+        if part.end is not None:
+            with contextlib.suppress(Exception):
+                part.end()
 
 
 def stated_by_services() -> Iterator[ValueStated]:

@@ -16,6 +16,7 @@ offers them. A sweep uses the following modules, in this order; all their functi
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
 
+`local_decisions` finds the decisions that each rank takes from what it alone sees.
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives
 that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
@@ -118,13 +119,17 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 
     if request is None:
         return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
+    from pytest_multihost.extensions.sweep.local_decisions.service import watching
     from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
+    recorded = recording(spec)
+    if "differs" in request.families:
+        recorded = watching(recorded, item.config.rootpath)
     return replace(
-        listening(stating_replicas(recording(spec))),
+        listening(stating_replicas(recorded)),
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
@@ -134,25 +139,29 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the services of worlds that are swept."""
+    from pytest_multihost.extensions.sweep.local_decisions.service import WATCH
     from pytest_multihost.extensions.sweep.made_with.service import RECORDER
     from pytest_multihost.extensions.sweep.rating.launcher import LAUNCHER, LISTENER
     from pytest_multihost.extensions.sweep.replicas import REPLICAS
 
-    return [RECORDER, REPLICAS, LAUNCHER, LISTENER]
+    return [RECORDER, REPLICAS, LAUNCHER, LISTENER, WATCH]
 
 
 @hookimpl
 def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Keep what an undisturbed run has recorded and left, before its directory is removed."""
-    from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, USED_CODE
+    from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, SEEN, USED_CODE
 
     if item.stash.get(REQUEST, None) is not None:
+        from pytest_multihost.extensions.sweep.local_decisions.service import read_records
         from pytest_multihost.extensions.sweep.made_with.service import read_record
         from pytest_multihost.extensions.sweep.remains import read_remains
 
         result = attempt.judged.result
         item.stash[REMAINS] = read_remains(result, attempt.directory, attempt.scratch)
         item.stash[USED_CODE] = read_record(attempt.scratch)
+        size = attempt.judged.result.spec.size
+        item.stash[SEEN] = read_records(attempt.scratch, range(size))
 
 
 @hookimpl

@@ -23,6 +23,10 @@ from pytest_multihost.extensions.sweep.classes import (
     roles_of,
     site_of,
 )
+from pytest_multihost.extensions.sweep.local_decisions.decisions import (
+    NO_DECISIONS,
+    LocalDecisions,
+)
 from pytest_multihost.extensions.sweep.sharing import Sharing, order_of, sharing_of
 
 MATCHED = frozenset(each.name for each in COLLECTIVES if not each.has_root)
@@ -43,6 +47,7 @@ class Weight(IntEnum):
     FAILS_ALONE = 15
     DECISION = 16
     FAILS_EVERYWHERE = 18
+    ELAPSED = 20
     FAILS_LOOK = 24
     LATE_AT_SYNC_POINT = 25
     CLOCK = 28
@@ -86,6 +91,7 @@ class UndisturbedRun:
         sharing: The files that ranks share.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
+        local: The decisions that ranks take from what they alone see.
     """
 
     points: Records
@@ -94,10 +100,16 @@ class UndisturbedRun:
     sharing: Sharing
     decisions: Sequence[str] = ()
     values: Sequence[str] = ()
+    local: LocalDecisions = NO_DECISIONS
 
     @classmethod
     def of(
-        cls, points: Records, size: int, decisions: Sequence[str], values: Sequence[str]
+        cls,
+        points: Records,
+        size: int,
+        decisions: Sequence[str],
+        values: Sequence[str],
+        local: LocalDecisions = NO_DECISIONS,
     ) -> UndisturbedRun:
         """Return the run with the given points."""
         return cls(
@@ -107,6 +119,7 @@ class UndisturbedRun:
             sharing=sharing_of(points, order_of(points, size)),
             decisions=decisions,
             values=values,
+            local=local,
         )
 
     @property

@@ -9,6 +9,8 @@ the program raised no error. The following runs show none:
 * Some ranks passed and others failed, and no rank was left waiting.
 * A rank was only late, others gave up after their own timeout, and all ended. That is the purpose
   of the timeout.
+* More time elapsed for a rank than the test asserts, or a rank was made to look for a file that is
+  not there.
 
 The harness's own barrier and gather release the other ranks when a rank fails, so the failure
 reached the ranks that they ended.
@@ -229,6 +231,8 @@ class _Run:
         if finding.outcome in ("passed", "skipped"):
             return "survived"
         unfinished = self.unfinished()
+        if self.is_of_the_fault():
+            return "split"
         if unfinished and not self.someone_waits(unfinished):
             return "split"
         if unfinished and any(each.outcome in _FAILED for each in self.ranks):
@@ -267,6 +271,20 @@ class _Run:
         recent = self.judged.result.last_operations(rank).recent
         errors = [each.error for each in recent if each.failed and each.error]
         return not any(text.startswith(each) for text in texts for each in errors)
+
+    def is_of_the_fault(self) -> bool:
+        """Return whether the rank failed in a way in which it fails only under the fault itself.
+
+        The test asserts how much time elapses, or a function said that there is a file, and the
+        file was not there.
+        """
+        fault, error = self.disturbance.fault, _raised(self.ranks[self.rank])
+        if error is None:
+            return False
+        if fault.kind == "elapsed_time":
+            return error.type == "AssertionError"
+        is_found = fault.kind == "returns" and fault.params.get("value") is True
+        return is_found and error.type == "FileNotFoundError"
 
     def is_proven(self, outcome: RunOutcome) -> bool:
         """Return whether the run proves that no rank could go on, or that something is wrong."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,13 +23,12 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 from pytest_multihost.core.pytest_plugin.marks import is_multihost
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
+from pytest_multihost.extensions.sweep.local_decisions.names import DATA
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
 from pytest_multihost.extensions.sweep.remains import Remains
 
-_DATA = re.compile(
-    r"(^|_)(data|dataset|dataloader|loader|(mini)?batch(es)?|examples?|samples?)($|_)"
-)
-"""Words in the name of a function that yields a rank's data."""
+if TYPE_CHECKING:
+    from pytest_multihost.extensions.sweep.local_decisions.facts import RankRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class SweepRequest:
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         batches: Data loaders, as ``module:name``, in addition to those of torch and grain.
+        finds_data: Whether functions whose names say so count as data loaders as well.
     """
 
     families: tuple[str, ...]
@@ -47,6 +47,7 @@ class SweepRequest:
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     batches: tuple[str, ...] = ()
+    finds_data: bool = True
 
 
 REQUEST = pytest.StashKey[SweepRequest]()
@@ -58,6 +59,10 @@ REMAINS = pytest.StashKey[Remains]()
 
 USED_CODE = pytest.StashKey[frozenset[str]]()
 """The files of code that the ranks of a test's undisturbed run have loaded."""
+
+
+SEEN: pytest.StashKey[RankRecords] = pytest.StashKey()
+"""What each rank of a test's undisturbed run has seen."""
 
 
 def read_sweep_request(
@@ -84,6 +89,7 @@ def read_sweep_request(
         decisions=as_tuple(given.get("decisions")),
         values=as_tuple(given.get("values")),
         batches=as_tuple(given["batches"]) if "batches" in given else _own_data(item),
+        finds_data="batches" not in given,
     ), []
 
 
@@ -103,7 +109,7 @@ def data_functions(module: ModuleType) -> Iterator[str]:
     for each in filter(inspect.isgeneratorfunction, functions):
         owner = sys.modules.get(each.__module__)
         is_found = getattr(owner, each.__name__, None) is each
-        if is_found and _DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
+        if is_found and DATA.search(each.__name__) and not is_library(each.__code__.co_filename):
             yield f"{each.__module__}:{each.__name__}"
 
 

@@ -10,6 +10,10 @@ from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.extensions.sweep.choices import Choice, Role, UndisturbedRun
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
+from pytest_multihost.extensions.sweep.local_decisions.decisions import (
+    NO_DECISIONS,
+    LocalDecisions,
+)
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepPlan
 from pytest_multihost.extensions.sweep.sharing import lock_holders_of
 
@@ -24,6 +28,7 @@ def plan_sweep(
     size: int,
     decisions: Sequence[str] = (),
     values: Sequence[str] = (),
+    local: LocalDecisions = NO_DECISIONS,
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
@@ -33,11 +38,12 @@ def plan_sweep(
         size: The number of ranks.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
+        local: The decisions that ranks take from what they alone see.
 
     Returns:
         The plan, with the disturbances in the order of their runs.
     """
-    run = UndisturbedRun.of(points, size, decisions, values)
+    run = UndisturbedRun.of(points, size, decisions, values, local)
     wanted = [FAMILIES[name].load() for name in families]
     chosen = [
         _Chosen(choice, ranks, family)

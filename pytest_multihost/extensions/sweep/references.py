@@ -41,6 +41,8 @@ KINDS: Mapping[str, str] = {
     "empty_data": f"{_GITHUB}/argonne-lcf/dlio_benchmark/pull/339",
     "shuffled_listing": f"{_GITHUB}/MoonshotAI/checkpoint-engine/pull/103",
     "stale_files": f"{_GITHUB}/NVIDIA-NeMo/Speech/pull/8153",
+    "returns": f"{_GITHUB}/pytorch/torchtitan/pull/3863",
+    "elapsed_time": f"{_GITHUB}/sgl-project/sglang/pull/27164",
     "clock_skew": f"{_GITHUB}/TensorAuto/OpenTau/pull/396",
     "hash_seed": f"{_GITHUB}/NVIDIA/nvalchemi-toolkit/pull/143",
     "kill": f"{_GITHUB}/sgl-project/sglang/issues/20287",

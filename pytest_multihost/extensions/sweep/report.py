@@ -39,8 +39,8 @@ from pytest_multihost.extensions.sweep.words import (
     mending,
     operation_text,
     outcomes_text,
+    place_text,
     plural,
-    point_text,
     rating_text,
     repeats_text,
     replay_command,
@@ -133,7 +133,7 @@ def _rows(run: DisturbedRun) -> list[Row]:
     if fault.is_first:  # the run names that rank if the others wait for it
         disturbed = run.culprits or (passed.rank,)
     role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
-    rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
+    rows = [_row(disturbed, role, "disturbed", place_text(fault), passed.where)]
     others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
     if run.culprit is not None and not _is_same(run.culprit, passed.where):
         state = _state_of_culprit(run)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from pytest_multihost.core.model.fault import FIELD_ERRORS, Point
+from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault, Point
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
@@ -86,6 +86,13 @@ def point_text(point: Point) -> str:
             return "start"
 
 
+def place_text(fault: Fault) -> str:
+    """Return where a fault happens, in words."""
+    if fault.kind == "elapsed_time":
+        return f"{ordinal(fault.params.get('read', 1))} read of a clock"
+    return point_text(fault.at)
+
+
 def disturbance_text(disturbance: Disturbance) -> str:
     """Return a disturbance in words, such as "rank 0's rename of */tmp failed with EIO (once)"."""
     fault = disturbance.fault
@@ -114,6 +121,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         value=repr(params.get("value")),
         seconds=str(abs(seconds)).removesuffix(".0"),
         way="behind" if seconds < 0 else "ahead",
+        read=ordinal(params.get("read", 1)),
     )
 
 

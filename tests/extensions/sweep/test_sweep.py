@@ -135,6 +135,78 @@ def test_ranks_that_go_on_from_different_steps_are_wrong(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["WRONG  when rank 1 did not see *"])
 
 
+# Each rank decides by the loss of its own data, or by its own clock.
+ALONE = (
+    HEAD
+    + """
+import math
+from time import monotonic
+
+def loss_of(rank, step):
+    data = torch.rand(4, generator=torch.Generator().manual_seed(rank))
+    return float(data.mean()) / (step + 1)
+
+def is_finite(loss):
+    return math.isfinite(loss)
+
+def is_primary(rank):
+    return rank == 0
+
+def with_world(test):
+    return pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)(test)
+
+@with_world
+def test_loss(world):
+    for step in range(3):
+        if is_finite(loss_of(world.rank, step)):
+            dist.all_reduce(torch.ones(1))  # the loss
+
+@with_world
+def test_time(world):
+    begun = monotonic()
+    for _ in range(3):
+        if monotonic() - begun > 600:
+            break
+        dist.all_reduce(torch.ones(1))  # the time
+
+@with_world
+def test_agreed(world):
+    begun, late = monotonic(), torch.zeros(1)
+    for step in range(3):
+        loss = torch.tensor(loss_of(world.rank, step))
+        dist.all_reduce(loss)
+        late += monotonic() - begun > 600
+        dist.all_reduce(late)
+        if is_finite(loss.item()) and not late:
+            dist.all_reduce(torch.ones(1))
+        if is_primary(world.rank):
+            print(loss)
+    assert monotonic() - begun < 600
+    dist.barrier()
+"""
+)
+
+
+@pytest.mark.program(ALONE, "--multihost-sweep=differs", "--multihost-sweep-budget=5")
+def test_decisions_from_what_a_rank_alone_sees_are_found_without_their_names(worlds) -> None:
+    """A vote survives the same, and nothing is done to a function of the rank."""
+    worlds.run.assert_outcomes(failed=2, passed=1)
+    for test, kind, line in (
+        ("test_loss", "returns", "if is_finite(loss_of"),
+        ("test_time", "elapsed_time", "if monotonic() - begun > 600:"),
+    ):
+        (found,) = swept(worlds, test).weaknesses
+        assert found.witness.disturbance.fault.kind == kind
+        assert found.witness.culprit is not None
+        assert found.witness.culprit.line == line_of(ALONE, line)
+        assert found.repeated[0] == found.repeated[1] > 1
+    agreed = swept(worlds, "test_agreed")
+    changed = {each.fault.at.name.rpartition(":")[2] for each in agreed.plan.disturbances}
+    assert agreed.weaknesses == ()
+    assert "loss_of" in changed
+    assert changed.isdisjoint({"is_primary", "is_finite"})
+
+
 # Each rank reads the learning rate itself, and falls back to another one.
 RATE = (
     HEAD

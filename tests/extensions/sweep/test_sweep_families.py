@@ -64,7 +64,7 @@ def planned(*families: str) -> tuple[Disturbance, ...]:
 def known(family: SweepFamily) -> Iterator[Fault]:
     """Yield all faults that a family knows for the points above, one by one."""
     for rank in RUN.points:
-        yield from family.faults_of(rank)
+        yield from family.faults_of(rank, RUN)
     for each in RUN.of_the_test:
         yield from family.faults_at(each, RUN)
 

@@ -235,6 +235,26 @@ def test_a_rank_that_waits_for_one_that_has_failed_is_left_waiting() -> None:
     assert run.error == "OSError: no space"
 
 
+@pytest.mark.parametrize(
+    ("fault", "error", "outcome"),
+    [
+        (Fault("elapsed_time", (0,), params={"seconds": 60}), "AssertionError: 61 < 60", "split"),
+        (Fault("elapsed_time", (0,), params={"seconds": 60}), "OSError: late", "left waiting"),
+        (Fault("clock_skew", (0,), params={"seconds": 60}), "AssertionError: 61", "left waiting"),
+        (Fault("returns", (0,), POINT, {"value": True}), "FileNotFoundError: a", "split"),
+        (Fault("returns", (0,), POINT, {"value": False}), "FileNotFoundError: a", "left waiting"),
+        (Fault("returns", (0,), POINT, {"value": True}), "ValueError: no loss", "left waiting"),
+    ],
+    ids=lambda each: getattr(each, "kind", each).partition(":")[0],
+)
+def test_a_failure_that_only_the_fault_itself_can_bring_is_no_weakness(
+    fault: Fault, error: str, outcome: str
+) -> None:
+    """An assertion on the time, or a file that the rank was told to find; others are failures."""
+    errors = {0: raised(error, file="/t/train.py", line=20)}
+    assert judged(fault, errors, stays=[1], waits=[1], ending="settled").outcome == outcome
+
+
 def test_the_culprit_is_who_failed_even_if_another_was_disturbed() -> None:
     """Rank 0 is late, rank 1 does not find its file and raises: rank 0 waits for rank 1."""
     run = judged(HOLD, {1: AGREED}, stays=[0], waits=[0], ending="settled")

@@ -62,6 +62,7 @@ EXAMPLES = [
     faults.shuffled_listing(rank=1),
     faults.stale_files(rank="others", seconds=3, path="*.json"),
     faults.clock_skew(rank=1, seconds=-60, at=at.sync_point("x", onwards=False)),
+    faults.elapsed_time(rank=1, seconds=60, read=2),
 ]
 
 
@@ -102,6 +103,7 @@ WRONG: list[tuple[Any, str]] = [
     (faults.kill(rank=0, at=at.io("*", onwards=1)), "onwards must be True or False"),  # type: ignore[arg-type]
     (faults.stale_files(rank=0, seconds=-1), "seconds must be a number of seconds from 0"),
     (faults.clock_skew(rank=0, seconds=1e10), "seconds must be a number of seconds from -1e9"),
+    (faults.elapsed_time(rank=0, seconds=1, read=0), "read must be a whole number of at least 1"),
     (faults.delay(rank=[0, 0], seconds=1), "rank names one twice"),
     (faults.kill(rank=0, signal="SIGCONT"), "signal must be the name of a signal that ends"),
     (faults.kill(rank=0, at=at.call("no_colon")), "at.call takes 'module:function'"),

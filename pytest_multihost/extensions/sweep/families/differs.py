@@ -1,6 +1,7 @@
 """The family `differs`: a rank sees data that differ from the other ranks' data.
 
-These are files, batches, clocks, hashes, and results of functions that the user named.
+These are files, batches, clocks, hashes, and results of functions: of those that the user named,
+and of those that depend on what only one rank sees.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pytest_multihost.extensions.sweep.choices import (
 )
 from pytest_multihost.extensions.sweep.classes import Site, site_of
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
+from pytest_multihost.extensions.sweep.local_decisions.choices import local_choices, local_faults
 from pytest_multihost.extensions.sweep.sharing import Sharing
 
 STALE_S = 2.0
@@ -45,6 +47,7 @@ def _plan(role: Role) -> Iterator[Choice]:
             yield from _clocks(points, turn)
         yield from _data([each for each in points if each.point.point == "batch"], turn)
         yield from _calls(rank, points, turn, role.run)
+        yield from local_choices(rank, turn, role.run)
     own = role.of_rank(role.ranks[0])
     if own and role.ranks == role.run.roles[-1]:
         for fault in _hashes(role.ranks[0]):
@@ -62,9 +65,10 @@ def _faults_at(passed: RecordedPoint, run: UndisturbedRun) -> Iterator[Fault]:
         yield from _views(passed, run.sharing)
 
 
-def _faults_of(rank: int) -> Iterator[Fault]:
+def _faults_of(rank: int, run: UndisturbedRun) -> Iterator[Fault]:
     yield _skewed(rank, START)
     yield from _hashes(rank)
+    yield from local_faults(rank, run)
 
 
 def _other_files(points: Sequence[RecordedPoint], turn: int, sharing: Sharing) -> Iterator[Choice]:

@@ -15,7 +15,7 @@ from pytest_multihost.extensions.sweep.mendings import Mending, mending_of_kind
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
 
 
-def _nothing(_rank: int) -> Iterable[Fault]:
+def _nothing(_rank: int, _run: UndisturbedRun) -> Iterable[Fault]:
     return ()
 
 
@@ -41,7 +41,8 @@ class SweepFamily:
             `plan` chooses among these faults. Reports compare the plan with their number at all
             points of all ranks. The number may depend on the rank, and on the kind, name, call and
             other name of the point.
-        faults_of: Gets a rank; yields all faults of the family for it that are at no point.
+        faults_of: Gets a rank; yields all faults of the family for it that are at no recorded
+            point.
         mildness: If several disturbances show the same weakness, the report shows the one with the
             lowest number.
         mend: Gets a run that shows a weakness; returns the pattern that removes it, by default the
@@ -57,7 +58,7 @@ class SweepFamily:
     name: str
     plan: Callable[[Role], Iterable[Choice]]
     faults_at: Callable[[RecordedPoint, UndisturbedRun], Iterable[Fault]]
-    faults_of: Callable[[int], Iterable[Fault]] = _nothing
+    faults_of: Callable[[int, UndisturbedRun], Iterable[Fault]] = _nothing
     mildness: int
     mend: Callable[[DisturbedRun], Mending] = mending_of_kind
     decided_by: Callable[[Fault], Fault | None] = _nobody
@@ -66,7 +67,7 @@ class SweepFamily:
 
     def count(self, run: UndisturbedRun) -> int:
         """Return the number of faults of the family for all ranks at all points of a run."""
-        count = sum(len(tuple(self.faults_of(rank))) for rank in run.points)
+        count = sum(len(tuple(self.faults_of(rank, run))) for rank in run.points)
         known: dict[tuple[object, ...], int] = {}
         for passed in run.of_the_test:
             point = passed.point

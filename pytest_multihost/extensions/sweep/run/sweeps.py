@@ -51,6 +51,8 @@ from pytest_multihost.extensions.sweep.lanes import (
     WaitMeasured,
     WorldRun,
 )
+from pytest_multihost.extensions.sweep.local_decisions.decisions import local_decisions
+from pytest_multihost.extensions.sweep.local_decisions.service import unwatched
 from pytest_multihost.extensions.sweep.made_with.code import Project, read_code
 from pytest_multihost.extensions.sweep.made_with.comparison import combined
 from pytest_multihost.extensions.sweep.made_with.in_rank import loaded_files
@@ -60,7 +62,7 @@ from pytest_multihost.extensions.sweep.made_with.service import (
     write_known,
 )
 from pytest_multihost.extensions.sweep.made_with.settings import settings_of
-from pytest_multihost.extensions.sweep.marker import REMAINS, USED_CODE, SweepRequest
+from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, USED_CODE, SweepRequest
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE, SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
 from pytest_multihost.extensions.sweep.rating.launcher import under_launcher
@@ -233,6 +235,7 @@ class Sweeps:
             size=size,
             decisions=request.decisions,
             values=request.values,
+            local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
         )
         last = max((each.class_ for each in planned.disturbances), default=0)
         suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
@@ -502,7 +505,8 @@ class Sweeps:
         usual: frozenset[str],
     ) -> RunWorld:
         world = attempt.judged.result
-        spec = recording_into(self._spec(step, plan, world.spec), scratch)
+        undisturbed = unwatched(world.spec)
+        spec = recording_into(self._spec(step, plan, undisturbed), scratch)
         is_worker = hasattr(self.run.config, "workerinput")
         keep = None
         if step.artifacts is not None:

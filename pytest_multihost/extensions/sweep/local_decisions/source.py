@@ -1,0 +1,106 @@
+"""Reads the source around a call: does its result only decide an assertion, or is it returned?"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from typing import Literal
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+
+
+Use = Literal["asserted", "returned", "other"]
+
+
+@lru_cache(maxsize=4096)
+def use_of_line(file: str, line: int) -> Use:
+    """Return what the function at a line does with the value of the line.
+
+    It is asserted if the line's statement is an assertion, or assigns names that an assertion of
+    the function uses and no `if`, `while` or conditional expression does. It is returned if the
+    statement returns it, or assigns names that the function returns.
+    """
+    tree = _tree(file)
+    if tree is None:
+        return "other"
+    function, statement = _around(tree, line)
+    if isinstance(statement, ast.Assert) or _calls_an_assertion(statement):
+        return "asserted"
+    if isinstance(statement, ast.Return):
+        return "returned"
+    names = set(_assigned(statement)) if statement is not None else set()
+    if not names:
+        return "other"
+    names = _followed(function, names)
+    nodes = list(ast.walk(function))
+    if _uses([e.test for e in nodes if isinstance(e, ast.If | ast.While | ast.IfExp)], names):
+        return "other"
+    if _uses([each.test for each in nodes if isinstance(each, ast.Assert)], names):
+        return "asserted"
+    returned = [e.value for e in nodes if isinstance(e, ast.Return) and e.value is not None]
+    return "returned" if _uses(returned, names) else "other"
+
+
+@lru_cache(maxsize=256)
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _around(tree: ast.Module, line: int) -> tuple[Function, ast.stmt | None]:
+    """Return the innermost function and the innermost statement at a line."""
+    function: Function = tree
+    statement: ast.stmt | None = None
+    for each in ast.walk(tree):  # outer nodes come before inner ones
+        first, last = getattr(each, "lineno", None), getattr(each, "end_lineno", None)
+        if first is None or last is None or not first <= line <= last:
+            continue
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = each
+        if isinstance(each, ast.stmt):
+            statement = each
+    return function, statement
+
+
+def _calls_an_assertion(statement: ast.stmt | None) -> bool:
+    """Return whether a statement calls an assertion, such as `self.assertTrue`."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    function = statement.value.func
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return str(name).startswith("assert")
+
+
+def _assigned(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement assigns, or that its `with` binds."""
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        bound = [each.optional_vars for each in statement.items]
+        return [each.id for each in bound if isinstance(each, ast.Name)]
+    if hasattr(statement, "body"):  # its first line assigns nothing that later lines may assert
+        return []
+    return [
+        each.id
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    ]
+
+
+def _followed(function: Function, names: set[str]) -> set[str]:
+    """Return names, and those that the function assigns from them."""
+    assignments = [
+        each for each in ast.walk(function) if isinstance(each, ast.Assign | ast.AnnAssign)
+    ]
+    for _ in range(3):
+        for each in assignments:
+            if each.value is not None and _uses([each.value], names):
+                names = names | set(_assigned(each))
+    return names
+
+
+def _uses(trees: list[ast.expr], names: set[str]) -> bool:
+    return any(
+        isinstance(each, ast.Name) and each.id in names for tree in trees for each in ast.walk(tree)
+    )
