@@ -187,7 +187,7 @@ def test_agreed(world):
 )
 
 
-@pytest.mark.program(ALONE, "--multihost-sweep=differs", "--multihost-sweep-budget=5")
+@pytest.mark.program(ALONE, "--multihost-sweep=differs", "--multihost-sweep-budget=30")
 def test_decisions_from_what_a_rank_alone_sees_are_found_without_their_names(worlds) -> None:
     """A vote survives the same, and nothing is done to a function of the rank."""
     worlds.run.assert_outcomes(failed=2, passed=1)
