@@ -40,6 +40,7 @@ from pytest_multihost.extensions.sweep.words import (
     outcomes_text,
     plural,
     point_text,
+    ranks_at_culprit,
     repeats_text,
     replay_command,
     roles_text,
@@ -135,7 +136,8 @@ def _rows(run: DisturbedRun) -> list[Row]:
         state = _state_of_culprit(run)
         is_shared = state == "waiting" and not others
         details = operation_text(run.operation) if is_shared else ""
-        rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
+        there = ranks_at_culprit(run) or disturbed
+        rows.append(_row(there, "culprit", state, details, run.culprit))
     if run.library is not None:
         rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
     if others:
