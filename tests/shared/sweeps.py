@@ -154,6 +154,48 @@ UNSURE = replace(
 SOUND = replace(
     SWEEP, status="passed", runs=RUNS[4:9], weaknesses=(), left_out=(), unmet_acceptances=()
 )
+MISMATCHED = replace(
+    DIFFERS,
+    outcome="mismatched",
+    culprit=GATHERS,
+    culprits=(1,),
+    waiting=REDUCES,
+    waiting_ranks=(0, 2, 3),
+    operation=OperationName("all_reduce", 3, WORLD),
+    kind="mismatch",
+    summary=(
+        "rank 1 entered all_gather f32[4], ranks 0,2-3 entered all_reduce f32[4] as 3rd collective"
+        " of the world group"
+    ),
+    error=None,
+    detected_by=None,
+    directory=None,
+)
+BROKEN = replace(
+    FAILS,
+    outcome="wrong",
+    wrong_by="files",
+    culprit=Place("ckpt.py", 33, "commit", "except OSError:"),
+    has_decided=True,
+    waiting=None,
+    waiting_ranks=(),
+    operation=None,
+    kind=None,
+    summary="ckpt/step_5 lacks shard-0.pt, although ckpt/latest names it",
+    error=None,
+    detected_by=None,
+    directory=None,
+)
+WRONG = replace(
+    SWEEP,
+    runs=(BROKEN, MISMATCHED),
+    weaknesses=(
+        Weakness(witness=BROKEN, shown_by=(0,), repeated=(5, 5)),
+        Weakness(witness=MISMATCHED, shown_by=(1,), repeated=(5, 5)),
+    ),
+    left_out=(),
+    unmet_acceptances=(),
+)
 NOT_SWEPT = replace(
     SOUND, status="not swept", runs=(), reason="the test does not pass undisturbed: 1 rank failed"
 )

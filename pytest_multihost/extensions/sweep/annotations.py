@@ -13,6 +13,7 @@ from pytest_multihost.extensions.sweep.words import (
     OUTCOMES,
     disturbance_text,
     mending,
+    ranks_at_culprit,
     rating_text,
     replay_command,
     waits_text,
@@ -50,7 +51,8 @@ def weakness_facts(weakness: Weakness) -> Iterator[tuple[str, str]]:
     run = weakness.witness
     yield "fault", _with_place(disturbance_text(run.disturbance), run.disturbance.passed.where)
     if run.culprit is not None and run.culprit != run.disturbance.passed.where:
-        who = rank_set(run.culprits) if run.culprits else "the culprit"
+        ranks = ranks_at_culprit(run)
+        who = rank_set(ranks) if ranks else "the culprit"
         did = "decided" if run.has_decided else "is"
         yield "culprit", _with_place(f"{who} {did}", run.culprit)
     if run.waiting is not None and run.waiting_ranks:

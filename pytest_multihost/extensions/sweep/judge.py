@@ -468,24 +468,26 @@ class _Run:
         return found if culprit in found else (culprit,)
 
     def deciding_line(self, culprit: int | None, outcome: RunOutcome) -> Place | None:
-        """Return the line at which the disturbed rank decided, if it is the culprit.
+        """Return the line at which the disturbed rank decided.
 
-        None if there is no such line, or it is unknown. A rank that failed has not gone on, except
-        if only an assertion of the test failed.
+        None if there is no such line, or it is unknown, or if another rank failed instead. A rank
+        that failed has not gone on, except if only an assertion of the test failed.
         """
         index, fault = self.index(), self.disturbance.fault
-        if culprit != self.rank or index is None:
+        if culprit is None or index is None:
+            return None
+        if culprit != self.rank and self.error_line(culprit) is not None:
             return None
         result = self.judged.result
-        found = meetings(result, index, culprit)
+        found = meetings(result, index, self.rank)
         if fault.kind == "clock_skew":
-            met = last_before(found, self.parted_s(culprit))
+            met = last_before(found, self.parted_s(self.rank))
             return self.place(met.frames[0]) if met is not None else None
         error = injected_error(fault)
-        has_failed = outcome != "wrong" and self.has_own_error(culprit)
+        has_failed = outcome != "wrong" and self.has_own_error(self.rank)
         if error is None or not found or has_failed:
             return None
-        met = last_before(found, self.parted_s(culprit))
+        met = last_before(found, self.parted_s(self.rank))
         frames = met.frames if met is not None else ()
         return self.place(handler_of(frames, error, self.judged.context.lines_of))
 

@@ -41,6 +41,7 @@ from pytest_multihost.extensions.sweep.words import (
     outcomes_text,
     place_text,
     plural,
+    ranks_at_culprit,
     rating_text,
     repeats_text,
     replay_command,
@@ -139,7 +140,8 @@ def _rows(run: DisturbedRun) -> list[Row]:
         state = _state_of_culprit(run)
         is_shared = state == "waiting" and not others
         details = operation_text(run.operation) if is_shared else ""
-        rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
+        there = ranks_at_culprit(run) or disturbed
+        rows.append(_row(there, "culprit", state, details, run.culprit))
     if run.library is not None:
         rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
     if others:

@@ -162,6 +162,11 @@ def _end(run: DisturbedRun) -> str:
     return f", which {'has' if len(run.culprits) == 1 else 'have'} failed"
 
 
+def ranks_at_culprit(run: DisturbedRun) -> tuple[int, ...]:
+    """Return the ranks to which the culprit's line belongs: who decided there, or the culprits."""
+    return (run.disturbance.passed.rank,) if run.has_decided else run.culprits
+
+
 def mending(run: DisturbedRun) -> Mending:
     """Return the pattern that removes the weakness that a run shows."""
     family = FAMILIES.get(run.disturbance.family)

@@ -507,6 +507,16 @@ def test_an_error_that_was_handled_is_reported_at_its_handler() -> None:
     assert (run.culprit and run.culprit.line, run.has_decided) == (20, False)
 
 
+def test_the_rank_that_handled_an_error_may_be_the_one_that_waits() -> None:
+    """It goes on for longer than the others, which have left the test."""
+    more = {"stays": [0], "waits": [0], "ending": "proof", "values": [met(1.5, 20)]}
+    run = judged(FAILS, source=HANDLED, **more)
+    assert (run.waiting_ranks, run.culprits) == ((0,), (1,))
+    assert (run.culprit and run.culprit.line, run.has_decided) == (21, True)
+    run = judged(FAILS, {1: AGREED}, source=HANDLED, **{**more, "ending": "settled"})
+    assert (run.culprit and run.culprit.line, run.has_decided) == (50, False)
+
+
 TORN = Damage("step-7/w.pt", "is no whole archive")
 VOUCHED = replace(TORN, what="is no whole archive, although step-7/done is there", is_vouched=True)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.extensions.sweep.sharing import order_of, sharing_of
+from pytest_multihost.extensions.sweep.sharing import is_written_before, order_of, sharing_of
 from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -158,3 +158,13 @@ def test_whoever_asks_about_a_folder_since_it_could_not_make_it_is_not_raced() -
     points = ranks((before, mkdir, asks), (mkdir,))
     sharing = sharing_of(points, order_of(points, 2))
     assert [sharing.is_raced(each) for each in points[0]] == [True, True, False]
+
+
+def test_a_file_is_written_again_if_the_rank_has_made_it_twice() -> None:
+    """Up to the point; another file, a read or another rank's call does not count."""
+    points = ranks((MAKES, READS, io("write"), MAKES, io("write")), (MAKES, MAKES))
+    mine = points[0]
+    assert [is_written_before(points, each) for each in mine] == [False, False, False, True, True]
+    others = ranks((io("open", "*/a", makes=True), MAKES), (MAKES,))
+    assert not is_written_before(others, others[0][1])
+    assert not is_written_before({}, mine[0])

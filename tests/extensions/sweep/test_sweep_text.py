@@ -20,6 +20,7 @@ from sweeps import (
     SOUND,
     SWEEP,
     UNSURE,
+    WRONG,
     disturbance,
     hold,
 )
@@ -49,6 +50,7 @@ STORIES = {
     "sweep-unsure": (UNSURE, 120),
     "sweep-sound": (SOUND, 120),
     "sweep-not": (NOT_SWEPT, 120),
+    "sweep-wrong": (WRONG, 120),
 }
 
 
