@@ -239,14 +239,26 @@ def test_an_output_shows_values_that_differ() -> None:
     assert "same values" in why_not_shown(Trial(same, 0, 2.0), wrong)
 
 
+def test_the_traceback_is_that_of_the_exception_that_the_sweep_has_seen() -> None:
+    """Another one may have been handled before, and a launcher that is ended raises one, too."""
+    other = TRACE.replace("OSError: [Errno 116] Stale file handle", "RuntimeError: no loop")
+    assert first_traceback(other + TRACE, "OSError: x") == TRACE.strip()
+    assert first_traceback(other + TRACE, None) == other.strip()
+    launcher = TRACE.replace("/x/ckpt.py", "/x/torch/distributed/run.py")
+    assert first_traceback(launcher, "OSError: x") == ""
+
+
 def test_an_issue_has_what_a_maintainer_asks_for() -> None:
     """Versions, the script, the exception, the place of the others, lines, and the report."""
     trial = Trial(TRACE + STACK, 1, 3.04)
-    text = issue_text(found(sweeps.FAILS.disturbance.fault), {"a.py": "x = 1\n"}, trial, str)
+    fault = sweeps.FAILS.disturbance.fault
+    text = issue_text(found(fault), {"a.py": "x = 1\n"}, trial, lambda each: f"link:{each.line}")
     assert text.startswith("# Ranks 1-3 wait in barrier #4 for rank 0, which has failed\n")
     for part in ("torch 2.13.0", "x = 1", "OSError: [Errno 116]", "ckpt.py", "exit code 1"):
         assert part in text
-    assert first_traceback(trial.output) in text
+    assert first_traceback(trial.output, sweeps.FAILS.error) in text
+    assert "* waiting: link:36 " in text
+    assert "* waiting, in the library: link:36\n" in text
     assert stack_at(trial.output, sweeps.WAITS) in text
     assert report_of(sweeps.FAILS.disturbance.fault) in text
 

@@ -14,6 +14,8 @@ _TRACEBACK = re.compile(
     r"^(?P<head>.*)Traceback \(most recent call last\):\n(?:(?P=head)[ \t].*\n)+(?P=head)\S.*$",
     re.MULTILINE,
 )
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+
 _LAUNCHER = "torch/distributed/run.py"
 """In the stack of torchrun itself."""
 
@@ -52,13 +54,24 @@ def stated_differently(output: str) -> Mapping[str, Mapping[str, str]]:
     return {name: values for name, values in found.items() if len({*values.values()}) > 1}
 
 
-def first_traceback(output: str) -> str:
+def first_traceback(output: str, error: str | None) -> str:
     """Return the first traceback of a rank's exception; empty without one.
 
     A launcher that is ended raises an exception, too, which is none of a rank.
+
+    Args:
+        error: The exception that the sweep has seen: its traceback comes first, also if it was
+            raised while another one was handled.
     """
-    found = (each[0] for each in _TRACEBACK.finditer(output))
-    return next((each for each in found if _LAUNCHER not in each), "")
+    found = [e[0] for e in _TRACEBACK.finditer(output) if _LAUNCHER not in e[0]]
+    kind = (error or "").partition(":")[0]
+    wanted = [each for each in found if kind and kind in each.splitlines()[-1]]
+    return next(iter([*wanted, *found]), "")
+
+
+def frames_of(stack: str) -> list[Place]:
+    """Return the frames of a printed stack, the innermost first."""
+    return [Place(file, int(line), name, "") for file, line, name in _FRAME.findall(stack)]
 
 
 def stack_at(output: str, place: Place | None) -> str:

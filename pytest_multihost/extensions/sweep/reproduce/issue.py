@@ -8,12 +8,17 @@ from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.reproduce.evidence import (
     first_traceback,
+    frames_of,
     stack_at,
     stated_differently,
 )
 from pytest_multihost.extensions.sweep.reproduce.find import FoundWeakness
 from pytest_multihost.extensions.sweep.reproduce.trial import Trial
 from pytest_multihost.extensions.sweep.words import disturbance_text, rating_text, waits_text
+
+_RUNTIMES = ("jax/", "jaxlib/", "torch/")
+_MAX_FRAMES = 2
+"""The first letters of files of runtimes, and the maximum of lines of other packages in a stack."""
 
 _MAX_FILE = 80
 """The maximum of lines of a test's file that the text quotes."""
@@ -38,7 +43,7 @@ def issue_text(
         *_quoted(files),
         _ending(trial),
         *_output(found, trial),
-        *_lines(found, link),
+        *_lines(found, trial, link),
         "## What ends it",
         f"{_upper(rating_text(found.weakness) or 'this was not measured')}.",
     ]
@@ -82,13 +87,13 @@ def _output(found: FoundWeakness, trial: Trial) -> Iterator[str]:
             for rank, value in sorted(by_rank.items())
         ]
         yield from ("Ranks differ:", _block("\n".join(values)))
-    if trace := first_traceback(trial.output):
+    if trace := first_traceback(trial.output, run.error):
         yield from ("The first exception:", _block(trace))
     if stack := stack_at(trial.output, run.waiting):
         yield from ("Where another rank waits:", _block(stack))
 
 
-def _lines(found: FoundWeakness, link: Callable[[Place], str]) -> Iterator[str]:
+def _lines(found: FoundWeakness, trial: Trial, link: Callable[[Place], str]) -> Iterator[str]:
     run = found.weakness.witness
     places = {
         "disturbed": run.disturbance.passed.where,
@@ -101,5 +106,8 @@ def _lines(found: FoundWeakness, link: Callable[[Place], str]) -> Iterator[str]:
         for title, place in places.items()
         if place is not None
     ]
+    stack = frames_of(stack_at(trial.output, run.waiting))
+    links = [link(each) for each in stack if not each.file.startswith(_RUNTIMES)]
+    texts += [f"* waiting, in the library: {each}" for each in links if each][:_MAX_FRAMES]
     if texts:
         yield from ("## Lines", "\n".join(texts))

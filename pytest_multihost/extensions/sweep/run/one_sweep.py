@@ -116,7 +116,7 @@ class OneSweep:
 
         Args:
             has_time: Whether the budget allows another disturbance.
-            has_budget: Whether any of it is left, so that slow measurements may begin.
+            has_budget: Whether it allows slow measurements.
             is_ready: Returns whether a disturbance could be run without waiting for a server. One
                 for which it cannot is returned if there is nothing else, and nothing runs.
         """

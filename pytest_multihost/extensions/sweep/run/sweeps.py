@@ -111,6 +111,12 @@ _MEASURE_S, _CLOCK_S = 10.0, 60.0
 """The longest real time to measure what ends a wait, with the machine's clock and with a clock that
 jumps. A process that has failed ends in well under a second."""
 
+_USUAL_MEASURE_S = 6.0
+"""The usual real time to measure what ends a wait of minutes."""
+
+_MEASURE_SHARE = 0.5
+"""How long measurements may begin after all else is done, in budgets."""
+
 _NO_PLAN = SweepPlan((), 0, (), 0)
 
 
@@ -653,6 +659,7 @@ class _Runner:
     line: SweepLine
     lost: list[str]
     _steps: dict[int, Step] = field(default_factory=dict)
+    _judged_s: float = 0.0
 
     def run(self) -> None:
         """Run all steps for which there is time.
@@ -668,6 +675,7 @@ class _Runner:
                 if isinstance(answer, WorldRun):
                     run = replace(answer.run, disturbance=step.disturbance)
                     self.sweep.take(step, run)
+                    self._judged_s = time.monotonic()
                 elif isinstance(answer, WaitMeasured):
                     self.sweep.take_end(step, answer.end)
                 elif not self.sweep.lose(step):
@@ -683,7 +691,7 @@ class _Runner:
             left_s = self.began_s + self.budget_s - time.monotonic()
             step = self.sweep.next_step(
                 has_time=left_s > self._reserve_s(),
-                has_budget=left_s > 0,
+                has_budget=time.monotonic() < self._measures_until_s(),
                 is_ready=self.is_ready,
             )
             if step is None:
@@ -700,9 +708,17 @@ class _Runner:
             self._steps[request.serial] = step
             self.lanes.begin(request, launchers)
 
+    def _measures_until_s(self) -> float:
+        """Return until when slow measurements may begin."""
+        return max(self.began_s, self._judged_s) + _MEASURE_SHARE * self.budget_s
+
     def _reserve_s(self) -> float:
-        """Return the estimated time to repeat the witnesses, at most half of the budget."""
-        seconds = self.sweep.last_s * (1 + 7 / (_processors() + 2))
+        """Return the estimated time for all that is done last, at most half of the budget.
+
+        The witnesses are repeated, and what ends their waits is measured.
+        """
+        count, at_once = len(self.sweep.weaknesses), _processors() + 2
+        seconds = self.sweep.last_s * (1 + 5 / at_once) + count * _USUAL_MEASURE_S / at_once
         return min(seconds, self.budget_s / 2)
 
     def _show(self) -> None:
