@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ def is_worse():
 
 def find(key) -> int | None:
     return None
+
+def draws(chance):
+    return chance.random() < 0.5
 
 def fails():
     raise OSError("gone")
@@ -124,6 +128,8 @@ def test_a_call_has_the_values_that_its_code_names(user: ModuleType, recorded: R
     assert (seen.text, seen.is_measured) == ("0.5", True)
     [seen] = call_of(recorded(lambda _: stopper.is_primary())).inputs
     assert (seen.text, seen.is_measured) == ("0", False)
+    [seen] = call_of(recorded(lambda user: user.draws(random.Random(1)))).inputs
+    assert seen.sort == "generator"
 
 
 def test_a_call_has_its_line(user: ModuleType, recorded: Recorded) -> None:

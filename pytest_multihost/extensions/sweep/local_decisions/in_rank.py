@@ -216,10 +216,10 @@ class Watch:
             found: list[Seen] = []
             for each in (*args, *kwargs.values()):
                 attributes = getattr(each, "__dict__", None)
-                is_own = type(attributes) is dict and not hasattr(each, "dtype")
-                if is_own and not isinstance(each, type):
-                    known = sorted(names & attributes.keys())  # type: ignore[union-attr]
-                    found += [seen(attributes[name]) for name in known]  # type: ignore[index]
+                is_value = hasattr(each, "dtype") or isinstance(each, type | random.Random)
+                if type(attributes) is dict and not is_value:
+                    known = sorted(names & attributes.keys())
+                    found += [seen(attributes[name]) for name in known]
                 else:
                     found.append(seen(each))
             used = sorted(name for name in names if type(space.get(name)) in _DATA)
