@@ -206,6 +206,7 @@ latent-by-hand: $(READY) ## Does each latent weakness show under the fault that 
 	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)
 
 found: .venv-libraries/ready ## Repeat each weakness of docs/found 20 times: FOUND_ARGS='--only orbax'
+	.venv-libraries/bin/python benchmarks/reproducers.py $(FOUND_ARGS)
 	.venv-libraries/bin/python benchmarks/found.py $(FOUND_ARGS)
 
 found-sweep: .venv-libraries/ready ## Sweep every program of tests/found: FOUND_ARGS='--only background'

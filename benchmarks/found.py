@@ -3,10 +3,11 @@
     python benchmarks/found.py [--times 20] [--only PART] [--json FILE]
     python benchmarks/found.py --sweep [--budget SECONDS] [--only PART] [--json FILE]
 
-Each page of docs/found has one block of TOML: the command that repeats a disturbed test, and what
-the verdict is then to say. The test is run so many times, one time after the other in one run of
-pytest, and the attempts are counted whose verdict says all of it. Exits with 1 if a page is not
-shown by every attempt.
+A page of docs/found that a sweep has led to has one block of TOML: the command that repeats a
+disturbed test, and what the verdict is then to say. The test is run so many times, one time after
+the other in one run of pytest, and the attempts are counted whose verdict says all of it. Exits
+with 1 if a page is not shown by every attempt. The scripts of all pages, which need no plugin, are
+run by benchmarks/reproducers.py.
 
 With --sweep every program of tests/found is swept instead, also those that no page is about, and
 their weaknesses are listed, each with the pages that name the same kind of hang and operation.
@@ -105,9 +106,9 @@ def read_witness(text: str) -> Witness:
 
 
 def pages() -> dict[str, Witness]:
-    """Return the witness of each page by the page's name."""
-    paths = sorted(path for path in PAGES.glob("*.md") if path.name != "index.md")
-    return {path.stem: read_witness(path.read_text(encoding="utf-8")) for path in paths}
+    """Return the witnesses by the names of their pages; some pages have none."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
+    return {name: read_witness(text) for name, text in texts.items() if FENCE in text}
 
 
 def shows(witness: Witness, verdict: Mapping[str, Any]) -> bool:

@@ -24,6 +24,7 @@ INSTALLS = "it installs packages"
 LAUNCHER = "it needs a launcher; tests/extensions/engines runs it"
 JOB = "it needs a running job; tests/extensions/live runs it"
 COSTLY = "it takes minutes, and the workflow runs it"
+LIBRARIES = "it needs the libraries; make found runs it"
 NOT_RUN = {
     "pip install": INSTALLS,
     "python3 -m venv": INSTALLS,
@@ -34,7 +35,9 @@ NOT_RUN = {
     "export PYTEST_MULTIHOST_SECRET": LAUNCHER,
     "multihost attach": JOB,
     "multihost explain /tmp/dumps": "it needs dumps; tests/extensions/flight runs it",
-    "python benchmarks/found.py": "it needs the libraries; make found runs it",
+    "python benchmarks/found.py": LIBRARIES,
+    "python benchmarks/reproducers.py": LIBRARIES,
+    "python docs/found/reproducers/": LIBRARIES,
     "make demo": COSTLY,
     "make test": COSTLY,
     "multihost run": "the page shows no whole script; tests/process/test_run.py runs it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,12 +15,29 @@ from pytest_multihost.testing import read_token
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "docs" / "found"
 PAGES = sorted(path.stem for path in FOUND.glob("*.md") if path.name != "index.md")
+SCRIPTS = sorted((FOUND / "reproducers").glob("*.py"))
+LINKED = re.compile(r"\]\(reproducers/([\w-]+)\.py\)")
+
+
+def read(page: str) -> str:
+    """Return the text of a page."""
+    return (FOUND / f"{page}.md").read_text(encoding="utf-8")
+
+
+SWEPT = [page for page in PAGES if "```toml" in read(page)]
+"""The pages with a witness; the others are about what a script alone shows."""
 
 
 @pytest.fixture(scope="module")
 def found() -> ModuleType:
     """benchmarks/found.py."""
     return load_program(ROOT / "benchmarks" / "found.py")
+
+
+@pytest.fixture(scope="module")
+def reproducers() -> ModuleType:
+    """benchmarks/reproducers.py."""
+    return load_program(ROOT / "benchmarks" / "reproducers.py")
 
 
 def verdict(**diagnosis: object) -> dict[str, Any]:
@@ -38,21 +56,21 @@ def witness(found: ModuleType) -> Any:  # noqa: ANN401 - a class of a program
     return found.Witness("pytest t.py::t --multihost-replay x", "", "raised", [0], [1], "barrier")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", SWEPT)
 def test_the_token_of_a_page_is_of_its_test_and_does_what_it_says(
     found: ModuleType, page: str
 ) -> None:
     """Neither can be changed without the other."""
-    said = found.read_witness((FOUND / f"{page}.md").read_text(encoding="utf-8"))
+    said = found.read_witness(read(page))
     replay = read_token(said.token)
     assert replay.is_of(said.test)
     assert [repr(fault) for fault in replay.faults] == [said.fault]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", SWEPT)
 def test_the_test_of_a_page_exists(found: ModuleType, page: str) -> None:
     """A renamed test would no longer be what its token repeats."""
-    said = found.read_witness((FOUND / f"{page}.md").read_text(encoding="utf-8"))
+    said = found.read_witness(read(page))
     file, _, name = said.test.partition("::")
     text = (ROOT / "tests" / "found" / file).read_text(encoding="utf-8")
     assert f"def {name}(" in text
@@ -66,7 +84,60 @@ def test_the_table_names_every_page() -> None:
     assert [page for page in PAGES if f"found/{page}.md" not in contents] == []
 
 
-def test_a_page_without_the_block_is_refused(found: ModuleType) -> None:
+def test_the_witnesses_are_those_of_the_pages(found: ModuleType) -> None:
+    """A page without one is not repeated, and no page loses its own in silence."""
+    assert sorted(found.pages()) == SWEPT
+    assert len(SWEPT) == 20
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_one_reproducer(page: str) -> None:
+    """And the command that runs it; pages of one place share a script."""
+    linked = LINKED.findall(read(page))
+    assert len(linked) == 1
+    assert f"$ python docs/found/reproducers/{linked[0]}.py\n" in read(page)
+
+
+def test_each_reproducer_is_linked() -> None:
+    """By the page of its name at least, so that a link leads to a file."""
+    linked = {page: LINKED.findall(read(page)) for page in PAGES}
+    assert {name for names in linked.values() for name in names} == {p.stem for p in SCRIPTS}
+    assert [path.stem for path in SCRIPTS if path.stem not in linked[path.stem]] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_reproducer_is_short_and_needs_no_plugin(script: Path) -> None:
+    """It says in its first lines what is disturbed, and compiles."""
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+    assert re.match(r'"""[^\n]+\.\n\n(?:Fault: |No fault: )', text)
+    assert not re.search("import pytest|pytest_multihost", text)
+    compile(text, script.name, "exec")
+
+
+def test_a_script_shows_its_weakness_where_it_ends_with_0(reproducers: ModuleType) -> None:
+    """One that fails, or is ended at its limit, shows nothing; the table prints why."""
+    codes = [(0, "shown"), (1, "an import failed"), (None, "it waits"), (0, "shown again")]
+    attempts = [reproducers.Attempt(code, 1.0, output) for code, output in codes]
+    count = reproducers.summed_up("script", attempts)
+    assert (count.shown, count.times, count.output) == (2, 4, "it waits")
+    assert reproducers.summed_up("script", attempts[-1:]).output == "shown again"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_exit_code_of_a_script_decides(
+    reproducers: ModuleType, tmp_path: Path, code: int
+) -> None:
+    """It runs in a folder of its own, which is its folder for temporary files, too."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import tempfile\nprint(tempfile.mkdtemp())\nraise SystemExit({code})\n")
+    attempt = reproducers.run(script)
+    assert attempt.code == code
+    assert "reproducer-" in attempt.output
+    assert not Path(attempt.output.strip()).exists()
+
+
+def test_a_page_with_another_block_is_refused(found: ModuleType) -> None:
     """So that none is left out in silence."""
     with pytest.raises(ValueError, match="no block"):
         found.read_witness("# A weakness\n\n```toml\ntest = 'x'\n```\n")

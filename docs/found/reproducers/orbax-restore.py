@@ -1,0 +1,40 @@
+"""orbax: process 1 does not see a checkpoint yet, and process 0 waits in `restore`.
+
+Fault: a shim. In process 1 `os.path.exists` says no, as a client that remembers names can.
+"""
+
+import faulthandler
+import os
+import tempfile
+import time
+from unittest.mock import Mock
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+FOLDER, PORT = tempfile.mkdtemp(), 20000 + os.getpid() % 10000
+
+
+def run(rank):
+    jax.distributed.initialize(f"localhost:{PORT}", 2, rank)
+    saver = ocp.PyTreeCheckpointer()
+    saver.save(f"{FOLDER}/run", {"w": np.ones(4)})
+    faulthandler.dump_traceback_later(8 + 8 * rank, exit=True, file=open(f"{FOLDER}/{rank}", "w"))
+    if rank == 1:
+        os.path.exists = Mock(return_value=False)
+    try:
+        saver.restore(f"{FOLDER}/run")
+    except OSError as error:
+        print(f"process {rank}: {error!r}")
+        time.sleep(60)  # the program handles the error
+
+
+for rank in (0, 1):
+    if os.fork() == 0:
+        run(rank)
+        os._exit(0)
+os.wait(), os.wait()
+stack = open(f"{FOLDER}/0").read().split("\n\n")[-1]
+print("orbax-checkpoint", ocp.__version__, "jax", jax.__version__, "process 0 waits:", stack)
+raise SystemExit("sync_global_devices" not in stack)
