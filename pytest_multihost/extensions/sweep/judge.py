@@ -45,8 +45,8 @@ from pytest_multihost.extensions.sweep.result import (
     WEAK,
     Disturbance,
     DisturbedRun,
-    Ear,
     RunOutcome,
+    Sign,
 )
 from pytest_multihost.extensions.sweep.unreported import Unreported, injected_error
 
@@ -102,7 +102,7 @@ def judge_run(
         each for each in different if each.name not in {*usual_differences, *unknown}
     )
     run = _Run(disturbance, judged, usual_s, differences, found)
-    outcome, ear = run.outcome()
+    outcome, sign = run.outcome()
     is_weak = outcome in WEAK
     hangs = is_weak and outcome != "wrong"
     diagnosis = judged.diagnosis if hangs else None
@@ -123,7 +123,7 @@ def judge_run(
         culprits=run.culprits(culprit),
         kind=diagnosis.kind if diagnosis is not None else None,
         operation=run.operation(waiting) if hangs else None,
-        summary=run.summary(outcome, ear),
+        summary=run.summary(outcome, sign),
         error=run.error_text(culprit),
         again=run.has_passed_again(),
         is_pressed=run.was_pressed(),
@@ -132,7 +132,7 @@ def judge_run(
         seconds=round(judged.result.ended_s - judged.result.started_s, 3),
         token=token,
         directory=directory,
-        wrong_by=ear,
+        wrong_by=sign,
     )
 
 
@@ -194,9 +194,9 @@ class _Run:
 
     # The outcome
 
-    def outcome(self) -> tuple[RunOutcome, Ear | None]:
+    def outcome(self) -> tuple[RunOutcome, Sign | None]:
         """Return the outcome of the disturbance, and what has shown that it is wrong."""
-        outcome = self.heard()
+        outcome = self.outcome_of_ranks()
         if outcome == "survived" and self.differences:
             return "wrong", "values"
         if outcome in _ENDED and self.clash() is not None:
@@ -223,7 +223,7 @@ class _Run:
             was_pressed=bool(self.was_pressed()),
         )
 
-    def heard(self) -> RunOutcome:
+    def outcome_of_ranks(self) -> RunOutcome:
         """Return the outcome by what ranks raised, and whether any waited in vain."""
         result, finding = self.judged.result, self.judged.finding
         if result.ending in _NO_RUN or not self.has_happened() or self.is_still_held():
@@ -576,22 +576,22 @@ class _Run:
 
     # Texts
 
-    def wrong_texts(self, ear: Ear | None) -> Iterator[str]:
+    def wrong_texts(self, sign: Sign | None) -> Iterator[str]:
         """Yield what is wrong, a sentence each."""
         root = self.judged.context.root
-        if ear == "values":
+        if sign == "values":
             yield from (each.words(root) for each in self.differences)
-        if ear == "files":
-            yield from map(str, self.unreported(self.heard()).damage())
-        if ear == "test":
+        if sign == "files":
+            yield from map(str, self.unreported(self.outcome_of_ranks()).damage())
+        if sign == "test":
             yield from (each.words(root) for each in self.unreported("told").assertions())
 
-    def summary(self, outcome: RunOutcome, ear: Ear | None) -> str:
+    def summary(self, outcome: RunOutcome, sign: Sign | None) -> str:
         """Return one sentence that describes the run."""
         if outcome == "not reached":
             return self.judged.result.reason or "the fault did not happen"
         if outcome == "wrong":
-            return "; ".join(self.wrong_texts(ear))
+            return "; ".join(self.wrong_texts(sign))
         diagnosis = self.judged.diagnosis
         if diagnosis is not None and diagnosis.kind != "unknown":
             return diagnosis.summary

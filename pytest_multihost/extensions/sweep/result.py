@@ -36,7 +36,7 @@ WEAK: Final[frozenset[RunOutcome]] = frozenset(
 """Outcomes that show a weakness: a rank waits for something that never comes, collectives cannot
 match, or something is wrong, and no rank has noticed."""
 
-Ear = Literal[
+Sign = Literal[
     "values",  # ranks differ in what is to be the same
     "test",  # an assertion of the test itself failed, and no rank raised an error of the program
     "files",  # what was saved does not load, or is not what it says
@@ -134,7 +134,7 @@ class DisturbedRun:
     token: str = ""
     directory: str | None = None
     has_decided: bool = False
-    wrong_by: Ear | None = None
+    wrong_by: Sign | None = None
     said: str = ""
 
     @property
