@@ -23,7 +23,10 @@ def _jump(strike: Strike) -> None:
         number = next(numbers)
         if number == first:
             strike.begun()
-        return by_s if number >= first else 0.0
+        if number < first:
+            return 0.0
+        strike.met()
+        return by_s
 
     strike.armed()
     replace_clocks(ahead_s, strike.healing, strike.more_modules)

@@ -72,6 +72,9 @@ _PROOFS = ("proof", "mismatch")
 _ENDED = ("survived", "told", "split")
 """Outcomes of runs whose ranks all ended by themselves, or at least waited for nothing."""
 
+_CLOCKS = ("clock_skew", "elapsed_time")
+"""Faults whose rank decides where it reads a clock."""
+
 _NO_RUN = ("lost", "interrupted", "startup-overrun")
 """Endings of worlds that the harness did not run to the end of the test."""
 
@@ -480,7 +483,7 @@ class _Run:
             return None
         result = self.judged.result
         found = meetings(result, index, self.rank)
-        if fault.kind == "clock_skew":
+        if fault.kind in _CLOCKS:
             met = last_before(found, self.parted_s(self.rank))
             return self.place(met.frames[0]) if met is not None else None
         error = injected_error(fault)
