@@ -134,8 +134,8 @@ def test_the_hang_of_another_group_comes_first() -> None:
     assert any("1 of 3 members of the group has come" in each for each in found.notes)
 
 
-def test_a_member_that_has_died_is_named() -> None:
-    """It has come, so it was needed."""
+def test_a_member_that_is_stopped_is_named() -> None:
+    """It has entered the operation, which needs it."""
     result = hung([lacking(0, 1, size=3)], [lacking(0, 1, size=3)])
     stopped = replace(result.snapshots[0].ranks[1], label="STOPPED")
     last = replace(result.snapshots[0], ranks=(result.snapshots[0].ranks[0], stopped))
