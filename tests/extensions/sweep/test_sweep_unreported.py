@@ -173,7 +173,7 @@ def test_a_clock_is_found_at_the_line_that_reads_it(worlds) -> None:
     assert found.has_decided
     assert found.culprit is not None
     assert found.culprit.line == line_of(CLOCK, "> 1800")
-    worlds.run.stdout.fnmatch_lines(["*decided*test_worlds.py:*time.time() - saved_at > 1800*"])
+    worlds.run.stdout.fnmatch_lines(["*test_worlds.py:*time.time() - saved_at > 1800*"])
 
 
 @pytest.mark.program(PARTS, SWEEP)
