@@ -16,7 +16,8 @@ from pytest_multihost.core.nemesis.user_clocks import replace_clocks
 
 def _jump(strike: Strike) -> None:
     params = strike.fault.params
-    first, by_s = params.get("read", 1), params["seconds"]
+    first = params.get("read", 1)
+    by_s: float = params["seconds"]
     numbers = itertools.count(1)
 
     def ahead_s(_reader: FrameType) -> float:
