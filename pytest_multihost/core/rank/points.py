@@ -300,6 +300,10 @@ _FILE_MODULES = frozenset(
 _REPORTING = {__name__, observing_files.__module__, report_native_files.__module__}
 """Modules that report calls on files, including those of native code."""
 
+CALLS_FOR_OTHERS = "_CALLS_FOR_OTHERS"
+"""A module of this package that has this name calls functions of others for the test: what these
+do with files, the test does."""
+
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
 _READERS_OF_CODE = frozenset(
@@ -314,7 +318,8 @@ def _is_not_the_tests() -> bool:
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]
-        if module not in _REPORTING and room not in _FILE_MODULES:
+        is_passed_on = module in _REPORTING or CALLS_FOR_OTHERS in frame.f_globals
+        if not is_passed_on and room not in _FILE_MODULES:
             return room in _HARNESS or room in _READERS_OF_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return False
