@@ -150,11 +150,14 @@ class ClockJumps:
 
     Attributes:
         observer: Takes snapshots of the world.
+        proof_s: Real time for a proof before a jump to the end of the world; 0 if the watchdog
+            looks for none.
         interval_s: Maximum real time between two calls of `due_s`.
     """
 
     page: ClockPage
     observer: WorldObserver
+    proof_s: float = PROOF_S
     interval_s: float = FIRST_LOOK_S
     _quiescence: Quiescence | None = None
     _last: Still | None = None
@@ -178,7 +181,7 @@ class ClockJumps:
         Args:
             facts: The facts from the ranks' events.
             deadline_s: The world's next deadline; the clock does not jump beyond it.
-            is_last: Whether the world ends at that deadline. A jump there waits `PROOF_S`, because
+            is_last: Whether the world ends at that deadline. A jump there waits `proof_s`, because
                 a proof of a hang, which takes real time, is more valuable than an early end.
         """
         still = self._still(now, facts)
@@ -196,7 +199,7 @@ class ClockJumps:
             self._still_since_s, self._open_s = real_clock(), now
         timer_s = still.next_s(now - self._silent_since_s)
         wakes_s = min(_continued_s(facts), math.inf if timer_s is None else timer_s)
-        if wakes_s >= deadline_s and is_last and real_clock() < self._still_since_s + PROOF_S:
+        if wakes_s >= deadline_s and is_last and real_clock() < self._still_since_s + self.proof_s:
             return None
         to_s = min(wakes_s, deadline_s)
         loops_s = max((each.due_s for each in still.loops.values()), default=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.services import Opening, Preload, Service, ServiceKind
 from pytest_multihost.core.watch.kernel import TimeSource
-from pytest_multihost.extensions.clock.jumps import ClockJumps
+from pytest_multihost.extensions.clock.jumps import PROOF_S, ClockJumps
 from pytest_multihost.extensions.clock.page import (
     LIBRARY,
     THREAD_NAME,
@@ -19,7 +19,9 @@ _SETTING, _INSTEAD = "clock='jump'", "clock='real'"
 
 def _open(opening: Opening) -> Service:
     page = ClockPage.create(clock_page_path(opening.scratch))
-    jumps = ClockJumps(page, opening.watchdog.observer)
+    watchdog = opening.watchdog
+    proof_s = 0.0 if watchdog.early == "off" else PROOF_S
+    jumps = ClockJumps(page, watchdog.observer, proof_s)
     return Service(
         name=NAME,
         interval_s=lambda: jumps.interval_s,
