@@ -75,11 +75,18 @@ def changes(passed: RecordedPoint) -> bool:
 
 
 def is_written_before(points: Records, passed: RecordedPoint) -> bool:
-    """Return whether the rank had already made a file when it made it again, up to this point."""
+    """Return whether the rank had made a file in an earlier span when it made it again.
+
+    One save may make its file twice, in Python and then in C++. So only a file that was there
+    before the last operation counts as saved before.
+    """
     own = points.get(passed.rank, ())
     before = own[: own.index(passed) + 1] if passed in own else ()
     path = (passed.point.point, passed.point.name)
-    return sum(each.makes and (each.point.point, each.point.name) == path for each in before) > 1
+    made = [
+        each.span for each in before if each.makes and (each.point.point, each.point.name) == path
+    ]
+    return bool(made) and made[0] < made[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,11 +160,18 @@ def test_whoever_asks_about_a_folder_since_it_could_not_make_it_is_not_raced() -
     assert [sharing.is_raced(each) for each in points[0]] == [True, True, False]
 
 
-def test_a_file_is_written_again_if_the_rank_has_made_it_twice() -> None:
+def test_a_file_is_written_again_if_the_rank_has_made_it_before_an_operation() -> None:
     """Up to the point; another file, a read or another rank's call does not count."""
-    points = ranks((MAKES, READS, io("write"), MAKES, io("write")), (MAKES, MAKES))
+    later = replace(MAKES, span=1)
+    points = ranks((MAKES, READS, io("write"), later, replace(io("write"), span=1)), (MAKES, later))
     mine = points[0]
     assert [is_written_before(points, each) for each in mine] == [False, False, False, True, True]
-    others = ranks((io("open", "*/a", makes=True), MAKES), (MAKES,))
+    others = ranks((io("open", "*/a", makes=True), later), (MAKES,))
     assert not is_written_before(others, others[0][1])
     assert not is_written_before({}, mine[0])
+
+
+def test_one_save_that_makes_its_file_twice_has_not_written_it_before() -> None:
+    """As `torch.save` does, once in Python and once in C++: what it tears was never a good file."""
+    points = ranks((MAKES, MAKES, io("write")), (MAKES,))
+    assert not any(is_written_before(points, each) for each in points[0])
