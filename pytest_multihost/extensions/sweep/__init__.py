@@ -160,8 +160,7 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> No
         result = attempt.judged.result
         item.stash[REMAINS] = read_remains(result, attempt.directory, attempt.scratch)
         item.stash[USED_CODE] = read_record(attempt.scratch)
-        size = attempt.judged.result.spec.size
-        item.stash[SEEN] = read_records(attempt.scratch, range(size))
+        item.stash[SEEN] = read_records(attempt.scratch, range(result.spec.size))
 
 
 @hookimpl

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_multihost.core.launch.scratch import shared_directory
@@ -81,8 +82,12 @@ def write_usual(folder: Path, remains: Remains) -> None:
     (folder / _USUAL).write_text(json.dumps(to_json(remains)), "utf-8", "surrogateescape")
 
 
+@lru_cache(maxsize=1)
 def read_usual(folder: Path) -> Remains:
-    """Return what the undisturbed run has left behind."""
+    """Return what the undisturbed run has left behind.
+
+    A lane reads it once for all worlds of a sweep, because each sweep has a folder of its own.
+    """
     text = (folder / _USUAL).read_text("utf-8", "surrogateescape")
     return from_json(Remains, parse_json(text))
 

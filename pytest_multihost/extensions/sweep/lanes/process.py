@@ -143,8 +143,8 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
     )
     if result.ending in ("lost", "interrupted"):
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
-    logs = read_logs(directory, request.spec.size)
     if request.measures_end:
+        logs = read_logs(directory, request.spec.size)
         return WaitMeasured(request.serial, wait_end(result, request.disturbance.fault, logs))
     judged = judge_world(result, request.symptoms, SourceContext(request.root))
     kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
@@ -161,6 +161,7 @@ def _run_in(scratch: Path, request: RunWorld, launcher: Launcher) -> FromLane:
         directory=kept,
     )
     if run.outcome in WEAK:
+        logs = read_logs(directory, request.spec.size)
         run = replace(run, said=first_saying(logs, request.usual_lines))
     if request.keep is not None and run.outcome in WEAK:
         _write_artifacts(directory, judged, request)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from pytest_multihost.extensions.sweep.rest import order_rest
 from pytest_multihost.extensions.sweep.result import (
@@ -48,6 +48,11 @@ class Step:
     disturbance: Disturbance
     purpose: Purpose
     artifacts: int | None = None
+
+    @property
+    def is_measurement(self) -> bool:
+        """Whether the world shows what ends a wait, and is not judged."""
+        return self.purpose in get_args(Measure)
 
 
 @dataclass(slots=True)
@@ -199,9 +204,7 @@ class OneSweep:
         """Return how to measure next what ends the wait of a witness; None if that is done."""
         key = run.disturbance
         end = self.ends.get(key)
-        is_running = any(
-            each.disturbance == key and each.purpose.startswith("measure") for each in self._running
-        )
+        is_running = any(each.disturbance == key and each.is_measurement for each in self._running)
         if is_running or (end is not None and end.by != "not measured"):
             return None
         due = (each for each in self.measures(run) if (key, each) not in self._measured)

@@ -492,7 +492,7 @@ class Sweeps:
     def _spec(self, step: Step, plan: Plan, spec: WorldSpec) -> WorldSpec:
         """Return the spec of the world of a step."""
         disturbed = self._disturbed(spec, step.disturbance)
-        if step.purpose not in ("measure", "measure by clock"):
+        if not step.is_measurement:
             return disturbed
         has_clock = step.purpose == "measure by clock"
         return under_launcher(
@@ -519,7 +519,7 @@ class Sweeps:
             keep = str(attempt.directory / f"weakness-{step.artifacts}")
         usual_s = world.ended_s - world.started_s
         patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
-        is_long = step.purpose in ("confirm", "measure", "measure by clock")
+        is_long = step.purpose == "confirm" or step.is_measurement
         return RunWorld(
             serial=next(self._numbers),
             shares=tuple(
@@ -541,7 +541,7 @@ class Sweeps:
             environment=package_versions(),
             usual_differences=tuple({each.name for each in disagreements(world)}),
             usual_lines=usual,
-            measures_end=step.purpose in ("measure", "measure by clock"),
+            measures_end=step.is_measurement,
         )
 
 
