@@ -1,4 +1,4 @@
-"""Which ranks are the members of groups that torch numbers in its own way.
+"""Finds the ranks that are members of groups which torch numbers in its own way.
 
 A test may make a torch world of a part of its ranks, or a group between two such worlds. A rank
 knows only its own number there. So the members agree on a name for the group, each of them declares

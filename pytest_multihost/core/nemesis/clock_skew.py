@@ -43,7 +43,8 @@ def _skew(strike: Strike) -> None:
 def _noting(strike: Strike, read: Function) -> Function:
     """Return a function that reads the clock and reports it if the user's code has called it.
 
-    What a library reads, say to write a log, is no decision of the line that called the library.
+    A library may read a clock to write a log. Then the line that called the library decides
+    nothing.
     """
 
     @wraps(read)

@@ -62,7 +62,7 @@ def test_a_value_with_an_unknown_part_is_unknown() -> None:
 
 def test_arrays_are_values_of_their_elements() -> None:
     """One element is a number; more are compared by shape, type and content."""
-    numpy = pytest.importorskip("numpy")
+    numpy = pytest.importorskip("numpy", reason="the arrays are numpy's")
     one = seen(numpy.array([0.5]))
     assert (one.sort, one.text, one.is_measured, one.is_array) == ("number", "0.5", True, True)
     assert seen(numpy.bool_(True)).sort == "truth"
@@ -76,7 +76,7 @@ def test_arrays_are_values_of_their_elements() -> None:
 
 def test_tensors_are_values_of_their_elements() -> None:
     """Also those that need gradients, or whose type numpy lacks."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="the tensors are torch's")
     loss = seen(torch.tensor(0.5, requires_grad=True))
     assert (loss.sort, loss.text, loss.is_array) == ("number", "0.5", True)
     assert seen(torch.ones(2, dtype=torch.bfloat16)).digest

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.core.nemesis.targets import Replaced
 
-numpy = pytest.importorskip("numpy")
+numpy = pytest.importorskip("numpy", reason="the arrays are numpy's")
 
 
 def test_a_number_takes_the_place_of_each_element() -> None:
