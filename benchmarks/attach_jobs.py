@@ -1,7 +1,8 @@
 """Does `multihost attach` name rank and line of jobs in containers, of other Pythons, spawned?
 
-    python benchmarks/attach_jobs.py [--root VERSION=DIRECTORY ...] [--only TEXT] [--json FILE]
-                                     [--rounds N] [--hangs | --innocents]
+    python benchmarks/attach_jobs.py [--python VERSION=PROGRAM ...] [--root VERSION=DIRECTORY ...]
+                                     [--only TEXT] [--json FILE] [--rounds N]
+                                     [--hangs | --innocents]
 
 Starts the jobs of worlds/live_jobs.py: 60 that hang, whose culprits stand at a line marked HERE,
 and 40 that do not, each of which is looked at several times. A job is started in one of these ways:
@@ -10,8 +11,8 @@ and 40 that do not, each of which is looked at several times. A job is started i
 * pidns: the same, in a PID namespace of its own; unshare: by unshare(1), with a /proc of its own
 * spawn: by torch.multiprocessing; process: by multiprocessing, the last rank first
 * torchrun; plain: by hand, with torchrun's variables
-* a version of Python: in the directory that --root names, as debootstrap makes it; without one,
-  this machine's Python stands in, and the row says so
+* a version of Python: by the program that --python names, or in the directory that --root names, as
+  debootstrap makes it; without either, this machine's Python stands in
 
 A hang is right if exactly its culprits are named, with a marked line of each; where nobody is to
 blame, if all marked lines are shown. An innocent is accused if it is said to hang. The time is that
@@ -41,8 +42,8 @@ from attach_corpus import LIMIT_S, PACKAGE, look
 
 JOBS = Path(__file__).resolve().parent / "worlds" / "live_jobs.py"
 UP_S, SETTLED_S, SETTLE_S, IDLE_S, BATCH = 180.0, 60.0, 1.0, 0.03, 5
-PYTHONS = ("3.9", "3.13", "3.14", "3.9", "3.11", "3.9", "3.13", "3.9", "3.14", "3.9")
-"""The Pythons of the jobs that need another one than torch's; 3.8, 3.10 and 3.12: by --root."""
+PYTHONS = ("3.8", "3.13", "3.12", "3.10", "3.8", "3.12", "3.13", "3.10", "3.9", "3.8")
+"""The Pythons of the jobs that need another one than torch's."""
 
 LATE = ("slept", "locked_itself", "queue", "child", "thread", "pipe", "stopped", "flock", "spun")
 OF_TORCH = (
@@ -154,7 +155,7 @@ def innocents() -> list[Case]:
     """Return the 40 jobs that do not hang."""
     return [
         *(Case(name, "plain", is_hang=False, size=2) for name in FINE_OF_PYTHON),
-        *(Case(name, "python3.9", is_hang=False, size=2) for name in FINE_OF_PYTHON),
+        *(Case(name, "python3.8", is_hang=False, size=2) for name in FINE_OF_PYTHON),
         *(Case(name, "fork", is_hang=False, size=2) for name in FINE_OF_TORCH),
         *(Case(name, "pidns", is_hang=False, size=2) for name in FINE_OF_TORCH[:6]),
         *(Case(name, "spawn", is_hang=False, size=2) for name in FINE_OF_TORCH[:7]),
@@ -166,6 +167,7 @@ def main() -> int:
     """Run the jobs, print a line for each look and the score; 1 if what is asked is not met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", action="append", default=[], metavar="VERSION=DIRECTORY")
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PROGRAM")
     parser.add_argument("--only", default="", help="part of `how name`")
     parser.add_argument("--rounds", type=int, default=5, help="looks at each innocent")
     parser.add_argument("--json", default="", help="write the rows here")
@@ -173,11 +175,13 @@ def main() -> int:
     which.add_argument("--hangs", action="store_true")
     which.add_argument("--innocents", action="store_true")
     options = parser.parse_args()
-    roots = dict(each.split("=", 1) for each in options.root)
+    roots, programs = (
+        dict(each.split("=", 1) for each in pairs) for pairs in (options.root, options.python)
+    )
     cases = [*([] if options.innocents else hangs()), *([] if options.hangs else innocents())]
     cases = [each for each in cases if options.only in f"{each.how} {each.name}"]
     rows: list[Row] = []
-    with Starter(roots) as starter:
+    with Starter(roots, programs) as starter:
         for first in range(0, len(cases), BATCH):
             for row in _looked_at(cases[first : first + BATCH], starter, options.rounds):
                 print(_line(row), flush=True)
@@ -241,9 +245,11 @@ class Starter:
 
     Attributes:
         roots: By version, a directory with another Python.
+        programs: By version, another Python of this machine.
     """
 
     roots: Mapping[str, str]
+    programs: Mapping[str, str]
 
     def __enter__(self) -> Self:
         """Start the process that forks."""
@@ -271,7 +277,8 @@ class Starter:
                 is_below = case.how in ("spawn", "process")
                 named = ("--children-of", str(launcher)) if is_below else None
             else:
-                launcher = _started(case, root, scratch)
+                program = self.programs.get(_version(case), sys.executable)
+                launcher = _started(case, root, program, scratch)
                 named = ("--children-of", str(launcher))
             try:
                 yield Running(scratch, launcher, named)
@@ -279,7 +286,7 @@ class Starter:
                 _end(launcher)
 
     def _root(self, case: Case) -> str:
-        return self.roots.get(case.how.removeprefix("python"), "")
+        return self.roots.get(_version(case), "")
 
     def _forked(self, case: Case, scratch: Path) -> int:
         asked = {
@@ -297,7 +304,11 @@ class Starter:
         return int(self._server.stdout.readline())
 
 
-def _started(case: Case, root: str, scratch: Path) -> int:
+def _version(case: Case) -> str:
+    return case.how.removeprefix("python")
+
+
+def _started(case: Case, root: str, program: str, scratch: Path) -> int:
     """Start a job whose ranks are programs of their own; return the process that starts them."""
     inside = str(scratch).removeprefix(root)
     if case.how == "torchrun":
@@ -306,7 +317,7 @@ def _started(case: Case, root: str, scratch: Path) -> int:
             *(str(case.size), str(JOBS), "rank", case.name, inside),
         ]
         return _popen(command, scratch, {})
-    rank = f"{sys.executable} {JOBS}"
+    rank = f"{program} {JOBS}"
     if root:
         shutil.copyfile(JOBS, scratch / "live_jobs.py")
         rank = f"chroot {root} /usr/bin/python3 {inside}/live_jobs.py"
