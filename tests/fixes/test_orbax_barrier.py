@@ -103,14 +103,18 @@ def said_by(verdict) -> set[str]:
 def test_a_slow_reader_fails_the_others_unless_they_wait_on_the_coordination_service(
     run_restores, orbax: str
 ) -> None:
-    """The barrier on devices, as published, fails like none at all: only in another collective."""
+    """The barrier on devices, as published, fails like none at all: only in another collective.
+
+    Ranks wait for gloo's limit each on its own, so the world may end while one still waits.
+    """
     worlds = run_restores(WARM, orbax=orbax)
     worlds.run.assert_outcomes(passed=3)
     for test, collective in [("test_unfixed", "all-reduce"), ("test_device", "AllGather")]:
         verdict = worlds.verdicts[test]
         outcomes = [each["outcome"] for each in verdict["rank_results"]]
         assert verdict["outcome"] == "hung"
-        assert (outcomes[0], set(outcomes[1:])) == ("hung", {"collateral"})
+        assert outcomes[0] == "hung"
+        assert {"collateral"} <= set(outcomes[1:]) <= {"collateral", "hung"}
         assert said_by(verdict) == {f"UNKNOWN: Gloo {collective} failed"}
     [fault] = worlds.verdicts["test_coordination"]["faults"]
     assert worlds.verdicts["test_coordination"]["duration_s"] > 2 * 4
