@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 - a hook
-from shared_run import part_of, run_together
+from shared_run import part_of, run_together, shared_base
 from tiers import NEEDS, add_markers
 
 from pytest_multihost.testing import LaunchError
@@ -93,10 +92,7 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture
 def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     """Return what became of the test's program, in a run that it shares (see `shared_run`)."""
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-    run, name = run_together(request.node, base)
+    run, name = run_together(request.node, shared_base(tmp_path_factory))
     part = part_of(run, name)
     skip_if_missing(part.stdout.str() + part.stderr.str())
     assert survivors(set(), run.path) == []

@@ -98,7 +98,7 @@ def said_by(verdict) -> set[str]:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("orbax", ["installed", "newest"])
+@pytest.mark.parametrize("orbax", ["installed", pytest.param("newest", marks=pytest.mark.runtimes)])
 @pytest.mark.claim("Barrier before orbax's single-replica broadcast")
 def test_a_slow_reader_fails_the_others_unless_they_wait_on_the_coordination_service(
     run_restores, orbax: str
@@ -121,6 +121,7 @@ def test_a_slow_reader_fails_the_others_unless_they_wait_on_the_coordination_ser
     assert set(fault["fired"]) == {"0"}
 
 
+@pytest.mark.runtimes
 @pytest.mark.timeout(200)
 def test_the_first_broadcast_fails_after_half_a_minute_that_nobody_has_set(run_restores) -> None:
     """The restore is the first collective, and all limits are as they come. Both run at once."""

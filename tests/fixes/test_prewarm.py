@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from runtimes import needs
+from shared_run import made_once, shared_base
 
 from pytest_multihost.fixes import prewarm
 from pytest_multihost.fixes.prewarm import disagreements, order
@@ -70,10 +71,21 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Run all worlds once; Megatron's seconds of importing are paid once, by the server."""
+    """Return the one run; Megatron's seconds of importing are paid once, by the server."""
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: 0.16.1 has no wheel for this machine's Python")
-    directory = tmp_path_factory.mktemp("prewarm")
+    directory = made_once(shared_base(tmp_path_factory) / "prewarm", run_all)
+    lines = (directory / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
+    verdicts = [json.loads(line) for line in lines]
+    return Ran(
+        (directory / "output").read_text(),
+        {each["nodeid"].partition("::")[2]: each for each in verdicts},
+        directory / ".pytest_multihost" / verdicts[0]["run_id"],
+    )
+
+
+def run_all(directory: Path) -> None:
+    """Run all worlds in an empty directory, and keep what pytest prints."""
     (directory / "test_worlds.py").write_text(WORLDS.read_text())
     (directory / "conftest.py").write_text(PRELOAD)
     (directory / "pytest.ini").write_text("[pytest]\n")
@@ -86,13 +98,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         timeout=280,
         check=False,
     )
-    lines = (directory / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
-    verdicts = [json.loads(line) for line in lines]
-    return Ran(
-        run.stdout,
-        {each["nodeid"].partition("::")[2]: each for each in verdicts},
-        directory / ".pytest_multihost" / verdicts[0]["run_id"],
-    )
+    (directory / "output").write_text(run.stdout)
 
 
 @in_one_run

@@ -88,6 +88,7 @@ def test_a_wait_that_only_fails_is_told_before_the_runtime_gives_it_up(run_world
 
 
 @needs("jax")
+@pytest.mark.runtimes
 @pytest.mark.program(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_expects_error")
 def test_a_test_that_handles_the_error_gets_it(worlds) -> None:
     """And goes on after it."""
@@ -95,6 +96,7 @@ def test_a_test_that_handles_the_error_gets_it(worlds) -> None:
 
 
 @needs("jax")
+@pytest.mark.runtimes
 @pytest.mark.program(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", "test_xfail_expects")
 def test_an_error_that_xfail_names_is_waited_for(worlds) -> None:
     """Another exception would not be the one that it expects."""

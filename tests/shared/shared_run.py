@@ -23,11 +23,13 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from string import Template
 from textwrap import dedent
@@ -112,13 +114,32 @@ def run_together(item: pytest.Item, base: Path) -> tuple[SharedRun, str]:
     assert own is not None, "the fixture `worlds` needs @pytest.mark.program(SOURCE)"
     found = (program_of(each) for each in item.session.items if each.path == item.path)
     programs = list(dict.fromkeys(each for each in found if each and each.args == own.args))
-    folder = base / "shared" / hashlib.sha1(repr(programs).encode()).hexdigest()[:16]  # noqa: S324
+    name = hashlib.sha1(repr(programs).encode()).hexdigest()[:16]  # noqa: S324
+    folder = made_once(base / "shared" / name, partial(_run, programs))
+    record = json.loads((folder / "run.json").read_text())
+    return SharedRun(folder, **record), f"test_worlds_{programs.index(own)}"
+
+
+def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that all processes of this run of pytest share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a directory below a folder, which one of all processes makes and fills.
+
+    Args:
+        make: Fills an empty directory. If it raises, the next process that asks tries again.
+    """
+    root = folder / "root"
     with _locked(folder):
-        done = folder / "done.json"
-        if not done.exists():
-            _run(programs, folder, done)
-    record = json.loads(done.read_text())
-    return SharedRun(folder / "root", **record), f"test_worlds_{programs.index(own)}"
+        if not (folder / "done").exists():
+            shutil.rmtree(root, ignore_errors=True)
+            root.mkdir()
+            make(root)
+            (folder / "done").touch()
+    return root
 
 
 def part_of(run: SharedRun, name: str) -> pytest.RunResult:
@@ -152,9 +173,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _run(programs: Sequence[Program], folder: Path, done: Path) -> None:
-    root = folder / "root"
-    root.mkdir()
+def _run(programs: Sequence[Program], root: Path) -> None:
     (root / "pytest.ini").write_text("[pytest]\n")
     (root / "conftest.py").write_text(CONFTEST)
     for index, program in enumerate(programs):
@@ -185,4 +204,4 @@ def _run(programs: Sequence[Program], folder: Path, done: Path) -> None:
         "stderr": run.stderr.splitlines(),
         "outcomes": json.loads((root / "outcomes.json").read_text()),
     }
-    done.write_text(json.dumps(record))
+    (root / "run.json").write_text(json.dumps(record))
