@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -9,6 +10,8 @@ from pathlib import PurePosixPath
 from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import ASKS, RecordedPoint
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
+
+_NUMBER = re.compile(r"[0-9]+")
 
 # The certain order of points of different ranks, whichever rank is late.
 #
@@ -78,15 +81,19 @@ def is_written_before(points: Records, passed: RecordedPoint) -> bool:
     """Return whether the rank had made a file in an earlier span when it made it again.
 
     One save may make its file twice, in Python and then in C++. So only a file that was there
-    before the last operation counts as saved before.
+    before the last operation counts as saved before. Nor does a file count if the rank has made
+    another one in between whose name differs only in its numbers: then that one is the good one.
     """
     own = points.get(passed.rank, ())
     before = own[: own.index(passed) + 1] if passed in own else ()
-    path = (passed.point.point, passed.point.name)
-    made = [
-        each.span for each in before if each.makes and (each.point.point, each.point.name) == path
-    ]
-    return bool(made) and made[0] < made[-1]
+    made = [each for each in before if each.makes and each.point.point == passed.point.point]
+    spans = [each.span for each in made if each.point.name == passed.point.name]
+    if not spans or spans[0] == spans[-1]:
+        return False
+    last = max(each for each in spans if each < spans[-1])
+    shape = _NUMBER.sub("#", passed.point.name)
+    slots = (each for each in made if _NUMBER.sub("#", each.point.name) == shape)
+    return not any(last < each.span < spans[-1] for each in slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ class Sharing:
         inside: For each folder, the accesses to its direct entries.
         below: For each folder, the accesses to entries at any depth.
         made: The folders that ranks make, each as rank, line and path.
+        compared: For each file whose time a rank may compare with that of others, the changes of
+            all these files.
     """
 
     epochs: Epochs = field(default_factory=dict)
@@ -132,6 +141,7 @@ class Sharing:
     inside: Mapping[str, set[Access]] = field(default_factory=dict)
     below: Mapping[str, set[Access]] = field(default_factory=dict)
     made: frozenset[tuple[int, object, str]] = frozenset()
+    compared: Mapping[str, Collection[Access]] = field(default_factory=dict)
 
     def is_raced(self, passed: RecordedPoint) -> bool:
         """Return whether the order of a call and another rank's call is open and matters.
@@ -161,6 +171,9 @@ class Sharing:
                 for each in found:
                     if each.rank != mine.rank and self._matters(mine, path, each, other, folder):
                         yield each
+            for each in self.compared.get(path, ()) if changes(passed) else ():
+                if each.rank != mine.rank:
+                    yield each
 
     def _matters(self, mine: Access, path: str, other: Access, at: str, folder: str) -> bool:
         """Return whether the order of two calls matters.
@@ -203,6 +216,12 @@ class Sharing:
             yield from made[-1:]
         elif passed.point.call in LOOKS and self._is_made_by_others(path, passed.rank):
             yield path
+
+    def stays(self, path: str) -> bool:
+        """Return whether no rank moves or removes a file that was made."""
+        calls = {each.call for each in self.at.get(path, ())}
+        is_made = any(each.makes for each in self.at.get(path, ()))
+        return is_made and calls.isdisjoint({"rename", "unlink"})
 
     def has_one_order(self, folder: str) -> bool:
         """Return whether the test made a folder and it has fewer than two entries."""
@@ -275,7 +294,34 @@ def sharing_of(points: Records, epochs: Epochs) -> Sharing:
                 inside.setdefault(_folder(path), set()).add(access)
                 for folder in _above(path):
                     below.setdefault(folder, set()).add(access)
-    return Sharing(epochs, at, inside, below, made)
+    return Sharing(epochs, at, inside, below, made, _compared(points, at))
+
+
+def _compared(
+    points: Records, at: Mapping[str, Collection[Access]]
+) -> Mapping[str, Collection[Access]]:
+    """Return the changes of files whose times a rank may compare, for each of these files.
+
+    A rank may compare what it asks of several files at one line, such as which is the newest.
+
+    Args:
+        at: The accesses to each path.
+    """
+    asked: dict[tuple[int, str, int], set[str]] = {}
+    for rank, passed in points.items():
+        for each in passed:
+            if each.point.call == "stat" and each.where is not None and not _is_asked(each):
+                asked.setdefault((rank, each.where.file, each.where.line), set()).add(
+                    each.point.name
+                )
+    found: dict[str, set[Access]] = {}
+    for names in asked.values():
+        if len(names) < _TWO:
+            continue
+        changes_of = {e for name in names for e in at.get(name, ()) if e.makes or e.call == "write"}
+        for name in names:
+            found.setdefault(name, set()).update(changes_of)
+    return found
 
 
 def _paths(passed: RecordedPoint) -> tuple[str, ...]:
