@@ -3,7 +3,6 @@
 These are the parameters and buffers of torch's DDP modules, and replicated arrays of jax. Their
 ranks are to have equal parameters after each step, and no rank notices if they have not. The
 undisturbed run states them as well: what differs there is meant to, as the buffers of a batch norm.
-A replay has no such run to compare with, so it asks for equal parameters only.
 """
 
 from __future__ import annotations
@@ -72,19 +71,13 @@ class _Replica:
         return [(n, each) for n, each in named if each is not None and n not in self.ignored]
 
 
-def stating_replicas(spec: WorldSpec, *, is_replay: bool = False) -> WorldSpec:
-    """Return the spec of a world whose ranks state their DDP modules.
-
-    Args:
-        is_replay: Whether the test fails if parameters differ.
-    """
-    part = replace(REPLICAS.part, settings={"is_replay": is_replay})
-    return replace(spec, services={**spec.services, NAME: part})
+def stating_replicas(spec: WorldSpec) -> WorldSpec:
+    """Return the spec of a world whose ranks state their DDP modules and replicated arrays."""
+    return replace(spec, services={**spec.services, NAME: REPLICAS.part})
 
 
-def join(spec: RankSpec) -> RankPart:
+def join(_spec: RankSpec) -> RankPart:
     """Note each DDP module and replicated array, and state them at the end of the test's body."""
-    is_replay = bool(spec.world.services[NAME].settings.get("is_replay"))
     made: list[_Replica] = []
 
     def wrap(module: ModuleType) -> None:
@@ -104,19 +97,18 @@ def join(spec: RankSpec) -> RankPart:
     arrays.watch()
 
     def state() -> Iterable[ValueStated]:
-        yield from _values(made, is_replay=is_replay)
-        yield from arrays.values(is_asked=is_replay)
+        yield from _values(made)
+        yield from arrays.values()
 
     return RankPart(state=state)
 
 
-def _values(made: Iterable[_Replica], *, is_replay: bool) -> Iterable[ValueStated]:
+def _values(made: Iterable[_Replica]) -> Iterable[ValueStated]:
     """Yield a value for the parameters and one for the buffers of each module."""
     for number, replica in enumerate(made, 1):
         parts = (("parameters", replica.parameters), ("buffers", replica.buffers))
         for what, registries in parts:
-            tensors = replica.tensors(registries)
-            if tensors and not (is_replay and what == "buffers"):
+            if tensors := replica.tensors(registries):
                 name = f"{what} of DistributedDataParallel #{number}"
                 text = f"{len(tensors)} tensors"
-                yield ValueStated(name, 0, digest(tensors), text, is_asked=is_replay)
+                yield ValueStated(name, 0, digest(tensors), text, is_asked=False)
