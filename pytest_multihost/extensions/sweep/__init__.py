@@ -9,9 +9,8 @@ offers them. A sweep uses the following modules, in this order; all their functi
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
   and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
   order of points, and the points of a lock's holder. From these the families make `choices`.
-* `judge` returns the outcome of a disturbance. `decisions` finds the line at which a rank decided,
-  `unreported` what is wrong although no rank says so, `assertions` those of the test itself that
-  failed. `rest` skips disturbances that would show nothing new.
+* `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
+  new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.outcome import RankFacts, fold_history
-from pytest_multihost.extensions.sweep.assertions import (
+from pytest_multihost.extensions.sweep.judge.assertions import (
     OwnAssertion,
     assertion_of,
     looks_itself,
 )
-from pytest_multihost.extensions.sweep.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.decisions import Meeting
 from pytest_multihost.testing import Frame, make_event, raised, report, well_behaved
 
 pytestmark = pytest.mark.unit

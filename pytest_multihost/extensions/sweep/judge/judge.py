@@ -33,12 +33,13 @@ from pytest_multihost.core.outcome import RankFinding, disagreements
 from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.core.outcome.fault_progress import firings
 from pytest_multihost.core.outcome.symptoms import is_closed_connection, is_unanswered
-from pytest_multihost.extensions.sweep.decisions import (
+from pytest_multihost.extensions.sweep.judge.decisions import (
     handler_of,
     last_before,
     meetings,
     parted_s,
 )
+from pytest_multihost.extensions.sweep.judge.unreported import Unreported, injected_error
 from pytest_multihost.extensions.sweep.order import Clash
 from pytest_multihost.extensions.sweep.remains import Found
 from pytest_multihost.extensions.sweep.result import (
@@ -48,7 +49,6 @@ from pytest_multihost.extensions.sweep.result import (
     RunOutcome,
     Sign,
 )
-from pytest_multihost.extensions.sweep.unreported import Unreported, injected_error
 
 SLOWER = 5.0
 """Without a proof, a rank that has not ended counts as waiting after this many times the duration

@@ -15,8 +15,8 @@ from pytest_multihost.core.model.event import RaisedError, ReportMade
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.extensions.sweep.decisions import Meeting
-from pytest_multihost.extensions.sweep.depends_on_time import Function, depends_on_time
+from pytest_multihost.extensions.sweep.judge.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.depends_on_time import Function, depends_on_time
 
 _TESTING = "/testing/"
 """Part of the path of packages with functions for assertions, as those of numpy and torch."""
