@@ -17,7 +17,7 @@ offers them. A sweep uses the following modules, in this order; all their functi
 
 `local_decisions` finds the decisions that each rank takes from what it alone sees.
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives
-that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
+that cannot match, `saved` files that are not what they say, `sayings` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
 ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
 `replayed` finds out whether a replayed run is wrong, as its sweep did.

@@ -48,7 +48,6 @@ from pytest_multihost.extensions.sweep.made_with.settings import settings_of
 from pytest_multihost.extensions.sweep.marker import REMAINS, SEEN, USED_CODE, SweepRequest
 from pytest_multihost.extensions.sweep.options import BEGAN_S, CONTINUE, SHOW
 from pytest_multihost.extensions.sweep.plan import plan_sweep
-from pytest_multihost.extensions.sweep.rating.sayings import read_logs, usual_lines
 from pytest_multihost.extensions.sweep.rating.weigh import rate_all
 from pytest_multihost.extensions.sweep.record import write_sweep
 from pytest_multihost.extensions.sweep.remains import write_usual
@@ -66,6 +65,7 @@ from pytest_multihost.extensions.sweep.run.live_line import SweepLine
 from pytest_multihost.extensions.sweep.run.one_sweep import OneSweep, counts_by_kind
 from pytest_multihost.extensions.sweep.run.runner import Runner
 from pytest_multihost.extensions.sweep.run.worlds import Worlds
+from pytest_multihost.extensions.sweep.sayings import read_logs, usual_lines
 from pytest_multihost.extensions.sweep.words import (
     by_chance,
     chance_text,
