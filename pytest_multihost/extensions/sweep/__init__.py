@@ -7,8 +7,9 @@ has the values. `families` lists the kinds of disturbances. `run` sweeps tests i
 offers them. A sweep uses the following modules, in this order; all their functions are pure:
 
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
-  and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
-  order of points, and the points of a lock's holder. From these the families make `choices`.
+  and ranks that pass the same points. `epochs` finds the certain order of points, `sharing` the
+  files that several ranks use, and `lock_holders` the points of a lock's holder. From these the
+  families make `choices`.
 * `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
   new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks

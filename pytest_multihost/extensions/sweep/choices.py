@@ -23,11 +23,12 @@ from pytest_multihost.extensions.sweep.classes import (
     roles_of,
     site_of,
 )
+from pytest_multihost.extensions.sweep.epochs import order_of
 from pytest_multihost.extensions.sweep.local_decisions.decisions import (
     NO_DECISIONS,
     LocalDecisions,
 )
-from pytest_multihost.extensions.sweep.sharing import Sharing, order_of, sharing_of
+from pytest_multihost.extensions.sweep.sharing import Sharing, sharing_of
 
 MATCHED = frozenset(each.name for each in COLLECTIVES if not each.has_root)
 """Operations in which all ranks do the same, and wait for particular ranks, not for any rank."""

@@ -14,8 +14,8 @@ from pytest_multihost.extensions.sweep.local_decisions.decisions import (
     NO_DECISIONS,
     LocalDecisions,
 )
+from pytest_multihost.extensions.sweep.lock_holders import lock_holders_of
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepPlan
-from pytest_multihost.extensions.sweep.sharing import lock_holders_of
 
 MAX_DISTURBANCES = 10_000
 """The maximum of planned disturbances, more than a sweep can run."""

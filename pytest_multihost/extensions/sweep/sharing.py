@@ -4,58 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import ASKS, RecordedPoint
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
+from pytest_multihost.extensions.sweep.epochs import Epoch, Epochs, may_be_concurrent
 
 _NUMBER = re.compile(r"[0-9]+")
-
-# The certain order of points of different ranks, whichever rank is late.
-#
-# Operations that end only after all ranks have entered them divide a run into epochs. Every point
-# of an epoch comes before every point of the next one. Within an epoch any order is possible.
-
-
-Epoch = int | None
-"""The epoch of a point; None if unknown."""
-
-
-Epochs = Mapping[RecordedPoint, Epoch]
-
-
-def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
-    """Return whether points of two ranks may come in either order."""
-    return one is None or other is None or one == other
-
-
-def order_of(points: Records, size: int) -> Epochs:
-    """Return the epoch of each point that ranks passed.
-
-    Only operations of main threads divide epochs, and only as long as all ranks pass the same ones
-    in the same order. Points of other threads have no known epoch, because the start and the join
-    of these threads are not recorded.
-    """
-    met = [[e.point.name for e in points.get(rank, ()) if _meets(e)] for rank in range(size)]
-    common = 0
-    for names in zip(*met, strict=False):
-        if len(set(names)) > 1:
-            break
-        common += 1
-    epochs: dict[RecordedPoint, Epoch] = {}
-    for passed in points.values():
-        number = 0
-        for each in passed:
-            epochs[each] = number if each.is_main else None
-            number = min(number + _meets(each), common)
-    return epochs
-
-
-def _meets(passed: RecordedPoint) -> bool:
-    return passed.meets_all and passed.is_main
-
 
 _TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
 """Calls that make, move or remove a name and everything below it; `open` may make a file."""
@@ -334,72 +290,3 @@ def _folder(path: str) -> str:
 
 def _above(path: str) -> list[str]:
     return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
-
-
-# The points that only the holder of a lock passes; in another run another rank may hold it.
-#
-# The first rank makes a lock file and removes it; the other ranks look for the file. The points
-# that only that rank passes afterwards do not depend on its number, so a disturbance there is a
-# fault of the first rank at the point.
-
-
-_TAKES = frozenset({"link", "mkdir", "open"})
-_GIVES_BACK = frozenset({"rename", "rmdir", "unlink"})
-
-_Named = tuple[str, str]
-"""The name and the call of a point."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockHolders:
-    """The points that only one rank passes after it has tried to take a lock.
-
-    Attributes:
-        size: The number of ranks.
-        alone: The rank of each such point, by name and call.
-    """
-
-    size: int
-    alone: Mapping[_Named, int]
-
-    def of_any(self, fault: Fault, passed: RecordedPoint) -> Fault:
-        """Return a fault at a point; for the first rank there if that rank may vary."""
-        point = passed.point
-        is_here = fault.at.point == "io" and _named(fault.at) == _named(point)
-        if not is_here or self.alone.get(_named(point)) != passed.rank:
-            return fault
-        return replace(fault, ranks=tuple(range(self.size)), is_first=True)
-
-
-def lock_holders_of(points: Records, size: int) -> LockHolders:
-    """Return the points that only one rank passes after it has tried to take a lock.
-
-    Args:
-        points: The points that each rank passed, in order.
-        size: The number of ranks.
-    """
-    ranks_of: dict[_Named, set[int]] = {}
-    for rank, passed in points.items():
-        for each in passed:
-            if each.point.point == "io" and is_of_the_test(each):
-                ranks_of.setdefault(_named(each.point), set()).add(rank)
-    tried = {name for (name, call), ranks in ranks_of.items() if call in _TAKES and len(ranks) > 1}
-    locks = {
-        name
-        for name in tried
-        if "lock" in PurePosixPath(name).name.lower()
-        or any(len(ranks_of.get((name, call), ())) == 1 for call in _GIVES_BACK)
-    }
-    alone: dict[_Named, int] = {}
-    for rank, passed in points.items():
-        has_tried = False
-        for each in passed:
-            named = _named(each.point)
-            has_tried |= each.point.name in locks and each.point.call in _TAKES
-            if has_tried and ranks_of.get(named) == {rank}:
-                alone[named] = rank
-    return LockHolders(size, alone)
-
-
-def _named(point: Point) -> _Named:
-    return point.name, point.call

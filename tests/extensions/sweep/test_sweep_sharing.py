@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.extensions.sweep.sharing import is_written_before, order_of, sharing_of
+from pytest_multihost.extensions.sweep.epochs import order_of
+from pytest_multihost.extensions.sweep.sharing import is_written_before, sharing_of
 from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
