@@ -270,6 +270,57 @@ def test_a_replay_shows_that_modules_of_ddp_part(run_worlds) -> None:
     assert "ranks differ in 'parameters of DistributedDataParallel #1'" in again.stdout
 
 
+# Shards whose failure is only logged, and a mark that says that all are there.
+MARKED = (
+    HEAD
+    + """
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_marked(world, shared_tmp_path):
+    try:
+        (shared_tmp_path / f"shard-{world.rank}.json").write_text("[1.0]")
+    except OSError as error:
+        print("not saved:", error)
+    dist.barrier()
+    if world.rank == 0:
+        (shared_tmp_path / "_SUCCESS").touch()
+"""
+)
+
+
+def test_a_replay_shows_that_files_are_wrong(run_worlds) -> None:
+    """All ranks pass, and the test fails with the sentence of the sweep."""
+    found = run_worlds(MARKED, "--multihost-sweep=fails")
+    weaknesses = read_sweep(found.directory("test_marked") / "sweep.json").weaknesses
+    witness = next(each.witness for each in weaknesses if each.witness.wrong_by == "files")
+    again = run_worlds(MARKED, "--multihost-replay", witness.token)
+    again.run.assert_outcomes(failed=1)
+    assert witness.summary in again.stdout
+    verdict = again.verdicts["test_marked"]
+    assert verdict["wrong"] == {"by": "files", "summary": witness.summary}
+
+
+UNSWEPT = (
+    HEAD
+    + """
+import os
+
+def helper():
+    return 1.0
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_unswept(world):
+    used = (helper, time.monotonic, open, os.stat, os.environ.__class__.__getitem__)
+    assert [each for each in used if hasattr(each, "__wrapped__")] == []
+"""
+)
+
+
+@pytest.mark.program(UNSWEPT)
+def test_a_test_that_is_not_swept_records_nothing(worlds) -> None:
+    """The functions of the user, the clocks and the files are those of Python."""
+    worlds.run.assert_outcomes(passed=1)
+
+
 # The order of a set of texts depends on the seed of their hashes.
 SET = (
     HEAD
