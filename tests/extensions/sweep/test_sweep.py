@@ -241,6 +241,18 @@ def test_agreed(world, path):
     lr = torch.tensor([rate(path)])
     dist.broadcast(lr, 0)
     train(float(lr), world.rank)
+
+class Shifted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(1))
+        self.head = torch.nn.Linear(1, 1)
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_assigned(world, path):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Shifted(), broadcast_buffers=False)
+    model.module.shift = torch.tensor([rate(path)])
 """
 )
 
@@ -258,6 +270,16 @@ def test_modules_of_ddp_that_part_are_wrong(worlds) -> None:
     }
     agreed = swept(worlds, "test_agreed").weaknesses
     assert [each for each in agreed if each.witness.outcome == "wrong"] == []
+
+
+@pytest.mark.program(RATE, "--multihost-sweep=fails")
+def test_buffers_that_are_assigned_later_are_compared(worlds) -> None:
+    """DDP has made them equal when it wrapped the module, and the program has replaced them."""
+    found = swept(worlds, "test_assigned").weaknesses
+    wrong = [each.witness.summary for each in found if each.witness.outcome == "wrong"]
+    name = "buffers of DistributedDataParallel #1"
+    assert wrong
+    assert all(each.startswith(f"ranks differ in {name!r}") for each in wrong)
 
 
 def test_a_replay_shows_that_modules_of_ddp_part(run_worlds) -> None:
