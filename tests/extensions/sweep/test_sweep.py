@@ -310,10 +310,12 @@ def test_marked(world, shared_tmp_path):
 
 
 def test_a_replay_shows_that_files_are_wrong(run_worlds) -> None:
-    """All ranks pass, and the test fails with the sentence of the sweep."""
-    found = run_worlds(MARKED, "--multihost-sweep=fails")
-    weaknesses = read_sweep(found.directory("test_marked") / "sweep.json").weaknesses
-    witness = next(each.witness for each in weaknesses if each.witness.wrong_by == "files")
+    """All ranks pass, and the test fails with the sentence of the sweep; other replays pass."""
+    found = run_worlds(MARKED, "--multihost-sweep=fails,differs")
+    result = read_sweep(found.directory("test_marked") / "sweep.json")
+    witness = next(e.witness for e in result.weaknesses if e.witness.wrong_by == "files")
+    harmless = next(each for each in result.runs if each.outcome == "survived")
+    run_worlds(MARKED, "--multihost-replay", harmless.token).run.assert_outcomes(passed=1)
     again = run_worlds(MARKED, "--multihost-replay", witness.token)
     again.run.assert_outcomes(failed=1)
     assert witness.summary in again.stdout

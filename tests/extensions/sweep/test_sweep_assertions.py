@@ -93,6 +93,7 @@ def test_the_assertions_of_a_library_for_tests_are_the_tests() -> None:
         "name = datetime.now().isoformat()\nassert (folder / name).exists()",
         "with timed() as timer:\n    save()\nassert timer.value < 3",
         "name = now().strftime('%H')\nstamps = gather(name)\nassert all(s == name for s in stamps)",
+        "line = ', '.join(str(now()) for _ in 'ab')\nlog(line)\nassert line == read()",
         "speed = count / took\nlog(speed)\nassert speed > 3",
         "newest = max(mtime_of(each) for each in files)\nassert newest > 0",
     ],
@@ -113,10 +114,11 @@ def test_other_assertions_count(body: str) -> None:
     [
         "folder = base / now().strftime('%H')\nfolder.mkdir()\nassert len(listdir(folder)) == 2",
         "hour = now().strftime('%H')\nfolder = base / hour\nsave(folder)\nassert has_all(folder)",
+        "folder = os.path.join(base, str(today()))\nsave(folder)\nassert len(listdir(folder)) == 2",
         "folder = join(base, str(today()))\nsave(folder)\nassert len(listdir(folder)) == 2",
         "kept = max(files, key=lambda e: e.stat().st_mtime)\nassert kept.name == 'step-2'",
     ],
-    ids=["folder", "hour", "day", "newest"],
+    ids=["folder", "hour", "day", "join", "newest"],
 )
 def test_an_assertion_about_what_is_named_or_ordered_by_time_counts(body: str) -> None:
     """A shard that lies in another hour's folder is lacking, however long saving has taken."""

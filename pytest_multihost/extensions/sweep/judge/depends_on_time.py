@@ -26,8 +26,8 @@ _WORDS = re.compile(r"[a-z]+")
 _TEXTS = frozenset({"ctime", "format", "isoformat", "str", "strftime"})
 """Functions that return a text."""
 
-_JOINS = frozenset({"Path", "join", "joinpath"})
-"""Functions that make a path from texts."""
+_PATHS = re.compile(r"(.*\.)?(Path|PurePath|joinpath)|(.*\bpath\.)?join")
+"""Matches functions that make a path from texts; ``", ".join`` is none of them."""
 
 _ORDERS = frozenset({"max", "min", "sort", "sorted"})
 """Functions that order things by a key."""
@@ -105,7 +105,7 @@ def _parts_of_path(node: ast.AST, texts: Collection[str]) -> Sequence[ast.AST]:
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if _is_text(right, texts):
             return (right,)
-        case ast.Call(args=args) if _called(node) in _JOINS:
+        case ast.Call(func=function, args=args) if _PATHS.fullmatch(ast.unparse(function)):
             return args
     return ()
 
