@@ -117,18 +117,18 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
     is_replay = bool(item.config.getoption("multihost_replay", None))
     if request is None and not is_replay:
         return spec
-    from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.replicas import stating_replicas
 
-    heard = listening(stating_replicas(spec))
+    stating = stating_replicas(spec)
     if request is None:
-        return heard
+        return stating
     from pytest_multihost.extensions.sweep.local_decisions.service import watching
     from pytest_multihost.extensions.sweep.made_with.service import recording
+    from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
-    recorded = recording(heard)
+    recorded = listening(recording(stating))
     if "differs" in request.families:
         recorded = watching(recorded, item.config.rootpath)
     return replace(
