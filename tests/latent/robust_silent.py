@@ -273,3 +273,30 @@ def test_statistics_of_the_primary_are_everybodys(world, shared_tmp_path) -> Non
     dist.broadcast(mean, 0)
     model.module.mean = mean
     model(torch.ones(3, 2)).sum().backward()
+
+
+class Counters(torch.nn.Module):
+    """A layer that counts several things from zero on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in {"seen", "used", "skipped", "clipped", "dropped"}:
+            self.register_buffer(name, torch.zeros(1))
+        self.head = torch.nn.Linear(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return one number for each row, and count the rows."""
+        self.seen = self.seen + len(inputs)
+        return self.head(inputs)
+
+
+@robust(ranks=3, backend="gloo")
+def test_buffers_of_one_value_have_any_order(world) -> None:
+    """DDP broadcasts buffers by their position, and here all of them are zero when it does.
+
+    Source: https://github.com/huggingface/transformers/pull/48162 (an order that must be equal)
+    """
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Counters(), broadcast_buffers=False)
+    for _ in range(2):
+        model(torch.ones(3, 2) * (1 + world.rank)).sum().backward()

@@ -93,6 +93,7 @@ class UndisturbedRun:
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from what they alone see.
+        has_values: Whether ranks have stated values that all are to have.
     """
 
     points: Records
@@ -102,6 +103,7 @@ class UndisturbedRun:
     decisions: Sequence[str] = ()
     values: Sequence[str] = ()
     local: LocalDecisions = NO_DECISIONS
+    has_values: bool = False
 
     @classmethod
     def of(
@@ -111,6 +113,8 @@ class UndisturbedRun:
         decisions: Sequence[str],
         values: Sequence[str],
         local: LocalDecisions = NO_DECISIONS,
+        *,
+        has_values: bool = False,
     ) -> UndisturbedRun:
         """Return the run with the given points."""
         return cls(
@@ -121,6 +125,7 @@ class UndisturbedRun:
             decisions=decisions,
             values=values,
             local=local,
+            has_values=has_values,
         )
 
     @property

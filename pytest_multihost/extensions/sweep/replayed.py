@@ -26,6 +26,7 @@ from pytest_multihost.core.pytest_plugin.options import LAUNCH
 from pytest_multihost.core.pytest_plugin.run import RUN
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.core.watched_world import WatchedWorld
+from pytest_multihost.extensions.sweep.classes import Records
 from pytest_multihost.extensions.sweep.judge import judge_run
 from pytest_multihost.extensions.sweep.remains import Remains, compare, read_remains
 from pytest_multihost.extensions.sweep.result import Disturbance, DisturbedRun
@@ -78,7 +79,7 @@ def _judged(attempt: CompletedAttempt, usual: _Undisturbed) -> DisturbedRun:
     )
 
 
-def _passed(spec: WorldSpec, points: dict[int, tuple[RecordedPoint, ...]]) -> RecordedPoint:
+def _passed(spec: WorldSpec, points: Records) -> RecordedPoint:
     """Return the point of the disturbance as the undisturbed run passed it."""
     fault = spec.faults[-1]
     rank = fault.ranks[0] if isinstance(fault.ranks, tuple) and fault.ranks else 0

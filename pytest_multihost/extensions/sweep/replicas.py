@@ -33,8 +33,8 @@ REPLICAS = ServiceKind(
 
 _MODULE = "torch.nn.parallel.distributed"
 
-Tensors = list[tuple[str, Any]]
-"""Tensors with their names."""
+Tensors = Mapping[str, Any]
+"""Tensors by their names, in any order: DDP broadcasts by position, and then values differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Replica:
             for module, registry in registries.items()
             for name, each in registry.items()
         )
-        return [(n, each) for n, each in named if each is not None and n not in self.ignored]
+        return {n: each for n, each in named if each is not None and n not in self.ignored}
 
 
 def stating_replicas(spec: WorldSpec) -> WorldSpec:

@@ -542,6 +542,12 @@ def test_a_rank_without_points_is_a_role_and_is_left_alone() -> None:
     assert {each.fault.ranks for each in plan.disturbances} == {(0,)}
 
 
+def test_ranks_that_only_state_values_get_other_hashes() -> None:
+    """The collectives of DDP are launched by C++, and are no points."""
+    plan = plan_sweep({0: (), 1: ()}, size=2, has_values=True)
+    assert {each.fault.kind for each in plan.disturbances} == {"hash_seed"}
+
+
 def test_a_test_without_points_has_an_empty_plan() -> None:
     """There is nothing to sweep."""
     assert plan_sweep({}, size=2).disturbances == ()

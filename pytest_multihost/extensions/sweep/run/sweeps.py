@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.event import ValueStated
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.recorded_point import RecordedPoint
@@ -178,6 +179,7 @@ class Sweeps:
             decisions=request.decisions,
             values=request.values,
             local=local_decisions(item.stash[SEEN], finds_data=request.finds_data),
+            has_values=any(isinstance(each.body, ValueStated) for each in world.history),
         )
         last = max((each.class_ for each in planned.disturbances), default=0)
         suspected = self._suspected(attempt, class_=last + 1)  # first: they are likely
