@@ -275,12 +275,15 @@ def test_statistics_of_the_primary_are_everybodys(world, shared_tmp_path) -> Non
     model(torch.ones(3, 2)).sum().backward()
 
 
+COUNTED = {"seen", "used", "skipped", "clipped", "dropped"}
+
+
 class Counters(torch.nn.Module):
     """A layer that counts several things from zero on."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name in {"seen", "used", "skipped", "clipped", "dropped"}:
+        for name in COUNTED:
             self.register_buffer(name, torch.zeros(1))
         self.head = torch.nn.Linear(2, 1)
 
