@@ -228,8 +228,9 @@ def test_a_shim_does_what_the_fault_does(name: str, tmp_path: Path) -> None:
     fault, program, error = SHIMS[name]
     shim = shim_of(numbered(fault), "none")
     (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "files").mkdir()
     imports = ", ".join({*shim.imports, "os", "pathlib", *filter(None, [shim.own])})
-    lines = [f"import {imports}", f"folder = pathlib.Path({str(tmp_path)!r})"]
+    lines = [f"import {imports}", f"folder = pathlib.Path({str(tmp_path / 'files')!r})"]
     text = "\n".join([*lines, *shim.lines, program]) + "\n"
     run = subprocess.run(
         [sys.executable, "-c", text],
