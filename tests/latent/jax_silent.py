@@ -160,6 +160,7 @@ def test_each_process_passes_rows_of_its_own(world, state) -> None:
     """
     own = jax.jit(lambda rows: rows * 2)(np.full((2,), 1.0 + jax.process_index(), np.float32))
     split = everywhere("host")
-    double = jax.jit(lambda rows: rows * 2, in_shardings=split, out_shardings=split)
-    size = jax.process_count()
-    state["rows"] = double(np.full((size, 2), float(own[0]), np.float32))
+    count = len(jax.local_devices())
+    rows = np.full((count, 2), float(own[0]), np.float32)
+    double = jax.jit(lambda rows: rows * 2, out_shardings=split)
+    state["rows"] = double(jax.make_array_from_process_local_data(split, rows))
