@@ -84,10 +84,10 @@ def test_saving(world, shared_tmp_path):
 
 @pytest.mark.multihost(ranks=2, backend="gloo")
 def test_calling(world):
-    """Many calls of a function that takes 10 us."""
+    """Many calls of a function that takes some 5 us; to read the source takes 10 ms, once."""
     text = "The quick brown fox jumps over the lazy dog. " * 5
     dist.barrier()
     began_s = time.process_time()
-    for _ in range(20 * STEPS):
+    for _ in range(100 * STEPS):
         words_of(text)
     note(world, "calling", began_s)
