@@ -392,7 +392,12 @@ def _is_exposed(verdict: Mapping[str, Any], expected: Mapping[str, Any]) -> bool
 
 
 def _is_wrong(verdict: Mapping[str, Any]) -> bool:
-    """Return whether a test failed because of what it asserts or states alone."""
+    """Return whether a test failed because of what it asserts or has left alone.
+
+    A replay says itself whether what ranks have left is wrong.
+    """
+    if verdict.get("wrong"):
+        return True
     if not verdict or verdict["status"] != "failed" or _is_left_waiting(verdict):
         return False
     errors = [rank["error"] for rank in verdict["rank_results"] if rank["error"]]
@@ -403,7 +408,8 @@ def _texts(verdict: Mapping[str, Any]) -> str:
     """Return why a test failed, as the verdict and its ranks say."""
     errors = [rank["error"] for rank in verdict.get("rank_results", ())]
     messages = [error.get("message") for error in errors if error]
-    return " ".join(str(each) for each in (verdict.get("reason"), *messages) if each)
+    wrong = (verdict.get("wrong") or {}).get("summary")
+    return " ".join(str(each) for each in (verdict.get("reason"), wrong, *messages) if each)
 
 
 def _is_left_waiting(verdict: Mapping[str, Any]) -> bool:

@@ -46,6 +46,12 @@ START_PROGRAM: Final = "ExecuteReplicated.__call__"
 START_PROGRAM_FRAME: Final = ("jax/_src/interpreters/pxla.py", "__call__")
 """That method on a stack: the end of its file, and its name."""
 
+TAKE_ARRAYS: Final = "_array_shard_arg"
+TAKE_OTHERS: Final = "_shard_np_array"
+"""The functions that copy values to the devices of a program: of `ARRAYS` for arrays of jax, and of
+`PROGRAMS` for numbers and arrays of Python and numpy. They take lists of values and of shardings.
+C++ code calls them unless a value is already on these devices."""
+
 IMPORTED_LATE: Final = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 """Modules that jax imports when it compiles for the first time."""
 

@@ -22,6 +22,9 @@ TorchObject = Any
 Trace = Mapping[str, Any]
 """The content of the flight recorder, as torch writes it."""
 
+Registry = Mapping[str, TorchObject | None]
+"""Tensors of a module by their names, in the order of registering."""
+
 MAKE_GROUP: Final = "_new_group_with_tag"
 """The function of `distributed_c10d` that makes all groups except the default one."""
 
@@ -154,6 +157,15 @@ def queue_of_batches(iterator: TorchObject, *_: object) -> TorchObject:
 def queue_of_indices(*args: TorchObject, **kwargs: TorchObject) -> TorchObject:
     """Return the queue from which a data loader's process takes its work, from its arguments."""
     return kwargs["index_queue"] if "index_queue" in kwargs else args[_INDEX_QUEUE_PLACE]
+
+
+def registries_of(module: TorchObject) -> Iterator[tuple[str, Registry, Registry]]:
+    """Yield the name of each module in a module, and the registries of its parameters and buffers.
+
+    A registry is the module's own, so it has what the program registers or assigns later.
+    """
+    for name, each in module.named_modules():
+        yield name, each._parameters, each._buffers
 
 
 def archive_writer_class(serialization: ModuleType) -> TorchObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -176,3 +177,129 @@ def test_optimizer_is_resumed_by_all_or_by_none(world, shared_tmp_path) -> None:
             resumed.load_state_dict(torch.load(file, weights_only=True))
     resumed.step()
     world.same("weights", model)
+
+
+@robust(ranks=2, backend="gloo")
+def test_two_states_are_written_in_turn(world, shared_tmp_path) -> None:
+    """If a state cannot be written, the one from the step before is whole under the other name.
+
+    Source: https://github.com/aiming-lab/AutoResearchClaw/pull/41 (a good state beside a torn one)
+    """
+    for step in (1, 2, 3):
+        meet()
+        if world.is_primary:
+            try:
+                with (shared_tmp_path / f"state-{step % 2}.json").open("w") as file:
+                    json.dump({"step": step}, file)
+            except OSError as error:
+                print("the state of the other name stays:", error)
+    meet()
+
+
+@robust(ranks=3, backend="gloo")
+def test_shards_are_saved_under_the_hour_of_the_primary(world, shared_tmp_path) -> None:
+    """The primary's clock names the folder for all, whatever the others' clocks show.
+
+    Source: https://github.com/TensorAuto/OpenTau/pull/396 (mended by a broadcast)
+    """
+    hour = [datetime.now().strftime("%Y%m%d_%H")]  # noqa: DTZ005
+    dist.broadcast_object_list(hour)
+    folder = shared_tmp_path / hour[0]
+    with all_or_none("saving"):
+        folder.mkdir(exist_ok=True)
+        (folder / f"shard-{world.rank}.json").write_text("[1.0]")
+    if world.is_primary:
+        assert len(os.listdir(folder)) == world.size
+
+
+@robust(ranks=3, backend="gloo")
+def test_clocks_of_ranks_are_said_to_agree(world) -> None:
+    """A test may assert that all see one hour; a clock that is wrong is not the program's fault.
+
+    Source: https://github.com/TensorAuto/OpenTau/pull/396 (clocks of several hosts)
+    """
+    hours: list[str | None] = [None] * world.size
+    dist.all_gather_object(hours, datetime.now().strftime("%Y%m%d_%H"))  # noqa: DTZ005
+    if world.is_primary:
+        assert hours[0] == datetime.now().strftime("%Y%m%d_%H")  # noqa: DTZ005
+    print("hours", hours)
+
+
+@robust(ranks=2, backend="gloo")
+def test_newest_is_the_file_with_the_highest_step(world, shared_tmp_path) -> None:
+    """Ranks save in any order, and the step in a name says which is the newest.
+
+    Source: https://github.com/huggingface/transformers/pull/28862 (mended by the numbers in names)
+    """
+    with all_or_none("saving"):
+        (shared_tmp_path / f"checkpoint-{world.rank + 1}.json").write_text("[]")
+    kept = ""
+    with all_or_none("selecting"):
+        if world.is_primary:
+            files = [shared_tmp_path / f"checkpoint-{rank + 1}.json" for rank in range(world.size)]
+            ages = [file.stat().st_mtime_ns for file in files]
+            print("written within", max(ages) - min(ages), "ns")
+            kept = files[-1].name
+    assert kept in ("", "checkpoint-2.json")
+
+
+class Normalized(torch.nn.Module):
+    """A linear layer that takes a mean from its inputs first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.head = torch.nn.Linear(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return one number for each row."""
+        return self.head(inputs - self.mean)
+
+
+@robust(ranks=3, backend="gloo")
+def test_statistics_of_the_primary_are_everybodys(world, shared_tmp_path) -> None:
+    """Each rank looks for statistics, and all take those of the primary as their buffers.
+
+    Source: https://github.com/facebookresearch/ClassyVision/pull/304 (buffers that are broadcast)
+    """
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Normalized(), broadcast_buffers=False)
+    written_by_primary(world, shared_tmp_path, {"statistics.json": "[0.5, 0.25]"})
+    file = shared_tmp_path / "statistics.json"
+    mean = torch.zeros(2)
+    with all_or_none("reading the statistics"):
+        if os.path.exists(file):  # noqa: PTH110 - False on any error
+            mean = torch.tensor(json.loads(file.read_text()))
+    dist.broadcast(mean, 0)
+    model.module.mean = mean
+    model(torch.ones(3, 2)).sum().backward()
+
+
+COUNTED = {"seen", "used", "skipped", "clipped", "dropped"}
+
+
+class Counters(torch.nn.Module):
+    """A layer that counts several things from zero on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in COUNTED:
+            self.register_buffer(name, torch.zeros(1))
+        self.head = torch.nn.Linear(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return one number for each row, and count the rows."""
+        self.seen = self.seen + len(inputs)
+        return self.head(inputs)
+
+
+@robust(ranks=3, backend="gloo")
+def test_buffers_of_one_value_have_any_order(world) -> None:
+    """DDP broadcasts buffers by their position, and here all of them are zero when it does.
+
+    Source: https://github.com/huggingface/transformers/pull/48162 (an order that must be equal)
+    """
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Counters(), broadcast_buffers=False)
+    for _ in range(2):
+        model(torch.ones(3, 2) * (1 + world.rank)).sum().backward()

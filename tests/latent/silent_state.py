@@ -230,6 +230,7 @@ def rotary(world) -> DistributedDataParallel:
 @latent(
     family="differs",
     outcome="wrong",
+    names="buffers of DistributedDataParallel #1",
     ranks=3,
     backend="gloo",
     by_hand=faults.hash_seed(rank="all", seed=None),

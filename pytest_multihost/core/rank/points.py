@@ -47,7 +47,6 @@ from pytest_multihost.core.rank.recorder import (
     Recorder,
     SourceRef,
     after_import,
-    report_native_files,
     user_frames,
 )
 from pytest_multihost.core.rank.services import current_clock
@@ -297,12 +296,11 @@ _FILE_MODULES = frozenset(
 )
 """Modules that touch files on behalf of their callers."""
 
-_REPORTING = {__name__, observing_files.__module__, report_native_files.__module__}
-"""Modules that report calls on files, including those of native code."""
-
 CALLS_FOR_OTHERS = "_CALLS_FOR_OTHERS"
-"""A module of this package that has this name calls functions of others for the test: what these
-do with files, the test does."""
+"""A module of this package that has this name reports the test's calls on files, or calls functions
+of others for the test: what these do with files, the test does."""
+
+_CALLS_FOR_OTHERS = True
 
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
@@ -318,7 +316,7 @@ def _is_not_the_tests() -> bool:
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]
-        is_passed_on = module in _REPORTING or CALLS_FOR_OTHERS in frame.f_globals
+        is_passed_on = CALLS_FOR_OTHERS in frame.f_globals
         if not is_passed_on and room not in _FILE_MODULES:
             return room in _HARNESS or room in _READERS_OF_CODE
         frame = frame.f_back  # type: ignore[assignment]

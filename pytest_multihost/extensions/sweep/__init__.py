@@ -7,20 +7,21 @@ has the values. `families` lists the kinds of disturbances. `run` sweeps tests i
 offers them. A sweep uses the following modules, in this order; all their functions are pure:
 
 * `plan` makes the plan from the points of the undisturbed run. `classes` groups equivalent points,
-  and ranks that pass the same points. `sharing` finds the files that several ranks use, the certain
-  order of points, and the points of a lock's holder. From these the families make `choices`.
-* `judge` returns the outcome of a disturbance. `decisions` finds the line at which a rank decided,
-  `unreported` what is wrong although no rank says so, `assertions` those of the test itself that
-  failed. `rest` skips disturbances that would show nothing new.
+  and ranks that pass the same points. `epochs` finds the certain order of points, `sharing` the
+  files that several ranks use, and `lock_holders` the points of a lock's holder. From these the
+  families make `choices`.
+* `judge` returns the outcome of a disturbance. `rest` skips disturbances that would show nothing
+  new.
 * `weaknesses` reduces the runs to weaknesses, and selects the runs to repeat; `acceptances` marks
   the weaknesses that the project accepts. `mendings` has the patterns that remove weaknesses, and
   `mend_command` prints them.
 
 `local_decisions` finds the decisions that each rank takes from what it alone sees.
 `remains` reads what a world has left behind that its events do not tell: `order` finds collectives
-that cannot match, `saved` files that are not what they say, `output` what ranks have printed.
+that cannot match, `saved` files that are not what they say, `sayings` what ranks have printed.
 `made_with` finds out whether the results of an earlier sweep still say something. `replicas` has
 ranks state what is to be equal on all of them, `replicated_arrays` finds such arrays of jax.
+`replayed` finds out whether a replayed run is wrong, as its sweep did.
 `rating` finds out how much a weakness matters. `reproduce` shows one without this plugin, and
 `references` names public reports of the faults.
 """
@@ -107,7 +108,8 @@ def pytest_multihost_plan(item: pytest.Item, settings: Settings) -> Sequence[str
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
     """Begin to start the lanes, and make the undisturbed run record its points.
 
-    A world that is replayed states its DDP modules, as the worlds of a sweep do.
+    A world that is replayed may be the witness of a sweep, so its ranks state what they are to have
+    alike.
     """
     from pytest_multihost.extensions.sweep.marker import REQUEST
 
@@ -117,19 +119,20 @@ def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, Wo
         return spec
     from pytest_multihost.extensions.sweep.replicas import stating_replicas
 
+    stating = stating_replicas(spec)
     if request is None:
-        return stating_replicas(spec, is_replay=True)  # it may be the witness of a sweep
+        return stating
     from pytest_multihost.extensions.sweep.local_decisions.service import watching
     from pytest_multihost.extensions.sweep.made_with.service import recording
     from pytest_multihost.extensions.sweep.rating.launcher import listening
     from pytest_multihost.extensions.sweep.run import sweeps_of
 
     sweeps_of(item.config).prepare()
-    recorded = recording(spec)
+    recorded = listening(recording(stating))
     if "differs" in request.families:
         recorded = watching(recorded, item.config.rootpath)
     return replace(
-        listening(stating_replicas(recorded)),
+        recorded,
         tells_points=True,
         told_calls=(*spec.told_calls, *request.decisions, *request.values),
         told_batches=(*spec.told_batches, *request.batches),
@@ -148,8 +151,11 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 
 
 @hookimpl
-def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Keep what an undisturbed run has recorded and left, before its directory is removed."""
+def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
+    """Keep what an undisturbed run has recorded and left, before its directory is removed.
+
+    Of a world that is replayed, find out whether it is wrong.
+    """
     from pytest_multihost.extensions.sweep.marker import REMAINS, REQUEST, SEEN, USED_CODE
 
     if item.stash.get(REQUEST, None) is not None:
@@ -161,6 +167,11 @@ def pytest_multihost_analyse(item: pytest.Item, attempt: CompletedAttempt) -> No
         item.stash[REMAINS] = read_remains(result, attempt.directory, attempt.scratch)
         item.stash[USED_CODE] = read_record(attempt.scratch)
         item.stash[SEEN] = read_records(attempt.scratch, range(result.spec.size))
+    elif item.config.getoption("multihost_replay", None):
+        from pytest_multihost.extensions.sweep.replayed import analyse_replay
+
+        return analyse_replay(item, attempt)
+    return None
 
 
 @hookimpl

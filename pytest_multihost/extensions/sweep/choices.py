@@ -23,11 +23,12 @@ from pytest_multihost.extensions.sweep.classes import (
     roles_of,
     site_of,
 )
+from pytest_multihost.extensions.sweep.epochs import order_of
 from pytest_multihost.extensions.sweep.local_decisions.decisions import (
     NO_DECISIONS,
     LocalDecisions,
 )
-from pytest_multihost.extensions.sweep.sharing import Sharing, order_of, sharing_of
+from pytest_multihost.extensions.sweep.sharing import Sharing, sharing_of
 
 MATCHED = frozenset(each.name for each in COLLECTIVES if not each.has_root)
 """Operations in which all ranks do the same, and wait for particular ranks, not for any rank."""
@@ -92,6 +93,7 @@ class UndisturbedRun:
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from what they alone see.
+        has_values: Whether ranks have stated values that all are to have.
     """
 
     points: Records
@@ -101,6 +103,7 @@ class UndisturbedRun:
     decisions: Sequence[str] = ()
     values: Sequence[str] = ()
     local: LocalDecisions = NO_DECISIONS
+    has_values: bool = False
 
     @classmethod
     def of(
@@ -110,6 +113,8 @@ class UndisturbedRun:
         decisions: Sequence[str],
         values: Sequence[str],
         local: LocalDecisions = NO_DECISIONS,
+        *,
+        has_values: bool = False,
     ) -> UndisturbedRun:
         """Return the run with the given points."""
         return cls(
@@ -120,6 +125,7 @@ class UndisturbedRun:
             decisions=decisions,
             values=values,
             local=local,
+            has_values=has_values,
         )
 
     @property

@@ -14,8 +14,8 @@ from pytest_multihost.extensions.sweep.local_decisions.decisions import (
     NO_DECISIONS,
     LocalDecisions,
 )
+from pytest_multihost.extensions.sweep.lock_holders import lock_holders_of
 from pytest_multihost.extensions.sweep.result import Disturbance, SweepPlan
-from pytest_multihost.extensions.sweep.sharing import lock_holders_of
 
 MAX_DISTURBANCES = 10_000
 """The maximum of planned disturbances, more than a sweep can run."""
@@ -29,6 +29,7 @@ def plan_sweep(
     decisions: Sequence[str] = (),
     values: Sequence[str] = (),
     local: LocalDecisions = NO_DECISIONS,
+    has_values: bool = False,
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
@@ -39,11 +40,12 @@ def plan_sweep(
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
         local: The decisions that ranks take from what they alone see.
+        has_values: Whether ranks have stated values that all are to have.
 
     Returns:
         The plan, with the disturbances in the order of their runs.
     """
-    run = UndisturbedRun.of(points, size, decisions, values, local)
+    run = UndisturbedRun.of(points, size, decisions, values, local, has_values=has_values)
     wanted = [FAMILIES[name].load() for name in families]
     chosen = [
         _Chosen(choice, ranks, family)

@@ -15,8 +15,8 @@ from pytest_multihost.core.launch.scratch import shared_directory
 from pytest_multihost.core.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.extensions.sweep.order import Clash, read_clashes
-from pytest_multihost.extensions.sweep.output import is_said, lines_said
 from pytest_multihost.extensions.sweep.saved import Damage, SavedFiles, find_damage, look_at
+from pytest_multihost.extensions.sweep.sayings import is_said, lines_said
 
 _USUAL = "usual.json"
 
@@ -70,7 +70,7 @@ def read_remains(
     expected = usual.files if usual is not None else None
     return Remains(
         clashes=read_clashes(scratch, result.spec.size),
-        said=lines_said(result, directory, scratch),
+        said=lines_said(result, directory),
         files=look_at(shared_directory(scratch), expected)
         if has_ended
         else SavedFiles(is_all=False),

@@ -3,14 +3,14 @@
 These are the parameters and buffers of torch's DDP modules, and replicated arrays of jax. Their
 ranks are to have equal parameters after each step, and no rank notices if they have not. The
 undisturbed run states them as well: what differs there is meant to, as the buffers of a batch norm.
-A replay has no such run to compare with, so it asks for equal parameters only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,7 @@ from pytest_multihost.core.rank.digest import digest
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import ServiceKind
+from pytest_multihost.core.torch_private import Registry, registries_of
 from pytest_multihost.extensions.sweep.replicated_arrays import ReplicatedArrays
 
 NAME = "sweep-replicas"
@@ -32,24 +33,52 @@ REPLICAS = ServiceKind(
 
 _MODULE = "torch.nn.parallel.distributed"
 
-Tensors = list[tuple[str, Any]]
-"""Tensors with their names. The module itself is not kept: it would keep its process group."""
+Tensors = Mapping[str, Any]
+"""Tensors by their names, in any order: DDP broadcasts by position, and then values differ."""
 
 
-def stating_replicas(spec: WorldSpec, *, is_replay: bool = False) -> WorldSpec:
-    """Return the spec of a world whose ranks state their DDP modules.
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """The state of a DDP module. The module itself is not kept: it would keep its process group.
 
-    Args:
-        is_replay: Whether the test fails if parameters differ.
+    Attributes:
+        parameters: The registries of parameters, by the names of their modules.
+        buffers: The registries of buffers.
+        ignored: The names of tensors that ranks need not have alike.
     """
-    part = replace(REPLICAS.part, settings={"is_replay": is_replay})
-    return replace(spec, services={**spec.services, NAME: part})
+
+    parameters: Mapping[str, Registry]
+    buffers: Mapping[str, Registry]
+    ignored: frozenset[str]
+
+    @classmethod
+    def of(cls, wrapper: Any) -> _Replica:  # noqa: ANN401 - of torch
+        """Return the state of a module that DDP has wrapped."""
+        found = list(registries_of(wrapper.module))
+        return cls(
+            parameters={name: parameters for name, parameters, _ in found},
+            buffers={name: buffers for name, _, buffers in found},
+            ignored=frozenset(getattr(wrapper, "parameters_to_ignore", ())),
+        )
+
+    def tensors(self, registries: Mapping[str, Registry]) -> Tensors:
+        """Return what these registries have now."""
+        named = (
+            (f"{module}.{name}" if module else name, each)
+            for module, registry in registries.items()
+            for name, each in registry.items()
+        )
+        return {n: each for n, each in named if each is not None and n not in self.ignored}
 
 
-def join(spec: RankSpec) -> RankPart:
+def stating_replicas(spec: WorldSpec) -> WorldSpec:
+    """Return the spec of a world whose ranks state their DDP modules and replicated arrays."""
+    return replace(spec, services={**spec.services, NAME: REPLICAS.part})
+
+
+def join(_spec: RankSpec) -> RankPart:
     """Note each DDP module and replicated array, and state them at the end of the test's body."""
-    is_replay = bool(spec.world.services[NAME].settings.get("is_replay"))
-    made: list[tuple[Tensors, Tensors]] = []
+    made: list[_Replica] = []
 
     def wrap(module: ModuleType) -> None:
         kind: Any = module.DistributedDataParallel
@@ -58,10 +87,8 @@ def join(spec: RankSpec) -> RankPart:
         @functools.wraps(initialise)
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - of torch
             initialise(self, *args, **kwargs)
-            ignored = set(getattr(self, "parameters_to_ignore", ()))
-            parts = (self.module.named_parameters(), self.module.named_buffers())
-            parameters, buffers = (_kept(part, ignored) for part in parts)
-            made.append((parameters, buffers))
+            with contextlib.suppress(AttributeError):  # another version of torch
+                made.append(_Replica.of(self))
 
         kind.__init__ = wrapped
 
@@ -70,21 +97,18 @@ def join(spec: RankSpec) -> RankPart:
     arrays.watch()
 
     def state() -> Iterable[ValueStated]:
-        yield from _values(made, is_replay=is_replay)
-        yield from arrays.values(is_asked=is_replay)
+        yield from _values(made)
+        yield from arrays.values()
 
     return RankPart(state=state)
 
 
-def _kept(named: Iterable[tuple[str, Any]], ignored: set[str]) -> Tensors:
-    return [(name, each) for name, each in named if name not in ignored]
-
-
-def _values(made: Iterable[tuple[Tensors, Tensors]], *, is_replay: bool) -> Iterable[ValueStated]:
+def _values(made: Iterable[_Replica]) -> Iterable[ValueStated]:
     """Yield a value for the parameters and one for the buffers of each module."""
-    for number, parts in enumerate(made, 1):
-        for what, tensors in zip(("parameters", "buffers"), parts, strict=True):
-            if tensors and not (is_replay and what == "buffers"):
+    for number, replica in enumerate(made, 1):
+        parts = (("parameters", replica.parameters), ("buffers", replica.buffers))
+        for what, registries in parts:
+            if tensors := replica.tensors(registries):
                 name = f"{what} of DistributedDataParallel #{number}"
                 text = f"{len(tensors)} tensors"
-                yield ValueStated(name, 0, digest(tensors), text, is_asked=is_replay)
+                yield ValueStated(name, 0, digest(tensors), text, is_asked=False)

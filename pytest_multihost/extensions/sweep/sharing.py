@@ -2,57 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from pytest_multihost.core.model.fault import Fault, Point
 from pytest_multihost.core.model.recorded_point import ASKS, RecordedPoint
 from pytest_multihost.extensions.sweep.classes import Records, is_of_the_test
+from pytest_multihost.extensions.sweep.epochs import Epoch, Epochs, may_be_concurrent
 
-# The certain order of points of different ranks, whichever rank is late.
-#
-# Operations that end only after all ranks have entered them divide a run into epochs. Every point
-# of an epoch comes before every point of the next one. Within an epoch any order is possible.
-
-
-Epoch = int | None
-"""The epoch of a point; None if unknown."""
-
-
-Epochs = Mapping[RecordedPoint, Epoch]
-
-
-def may_be_concurrent(one: Epoch, other: Epoch) -> bool:
-    """Return whether points of two ranks may come in either order."""
-    return one is None or other is None or one == other
-
-
-def order_of(points: Records, size: int) -> Epochs:
-    """Return the epoch of each point that ranks passed.
-
-    Only operations of main threads divide epochs, and only as long as all ranks pass the same ones
-    in the same order. Points of other threads have no known epoch, because the start and the join
-    of these threads are not recorded.
-    """
-    met = [[e.point.name for e in points.get(rank, ()) if _meets(e)] for rank in range(size)]
-    common = 0
-    for names in zip(*met, strict=False):
-        if len(set(names)) > 1:
-            break
-        common += 1
-    epochs: dict[RecordedPoint, Epoch] = {}
-    for passed in points.values():
-        number = 0
-        for each in passed:
-            epochs[each] = number if each.is_main else None
-            number = min(number + _meets(each), common)
-    return epochs
-
-
-def _meets(passed: RecordedPoint) -> bool:
-    return passed.meets_all and passed.is_main
-
+_NUMBER = re.compile(r"[0-9]+")
 
 _TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
 """Calls that make, move or remove a name and everything below it; `open` may make a file."""
@@ -78,15 +37,19 @@ def is_written_before(points: Records, passed: RecordedPoint) -> bool:
     """Return whether the rank had made a file in an earlier span when it made it again.
 
     One save may make its file twice, in Python and then in C++. So only a file that was there
-    before the last operation counts as saved before.
+    before the last operation counts as saved before. Nor does a file count if the rank has made
+    another one in between whose name differs only in its numbers: then that one is the good one.
     """
     own = points.get(passed.rank, ())
     before = own[: own.index(passed) + 1] if passed in own else ()
-    path = (passed.point.point, passed.point.name)
-    made = [
-        each.span for each in before if each.makes and (each.point.point, each.point.name) == path
-    ]
-    return bool(made) and made[0] < made[-1]
+    made = [each for each in before if each.makes and each.point.point == passed.point.point]
+    spans = [each.span for each in made if each.point.name == passed.point.name]
+    if not spans or spans[0] == spans[-1]:
+        return False
+    last = max(each for each in spans if each < spans[-1])
+    shape = _NUMBER.sub("#", passed.point.name)
+    slots = (each for each in made if _NUMBER.sub("#", each.point.name) == shape)
+    return not any(last < each.span < spans[-1] for each in slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +88,8 @@ class Sharing:
         inside: For each folder, the accesses to its direct entries.
         below: For each folder, the accesses to entries at any depth.
         made: The folders that ranks make, each as rank, line and path.
+        compared: For each file whose time a rank may compare with that of others, the changes of
+            all these files.
     """
 
     epochs: Epochs = field(default_factory=dict)
@@ -132,6 +97,7 @@ class Sharing:
     inside: Mapping[str, set[Access]] = field(default_factory=dict)
     below: Mapping[str, set[Access]] = field(default_factory=dict)
     made: frozenset[tuple[int, object, str]] = frozenset()
+    compared: Mapping[str, Collection[Access]] = field(default_factory=dict)
 
     def is_raced(self, passed: RecordedPoint) -> bool:
         """Return whether the order of a call and another rank's call is open and matters.
@@ -161,6 +127,9 @@ class Sharing:
                 for each in found:
                     if each.rank != mine.rank and self._matters(mine, path, each, other, folder):
                         yield each
+            for each in self.compared.get(path, ()) if changes(passed) else ():
+                if each.rank != mine.rank:
+                    yield each
 
     def _matters(self, mine: Access, path: str, other: Access, at: str, folder: str) -> bool:
         """Return whether the order of two calls matters.
@@ -203,6 +172,12 @@ class Sharing:
             yield from made[-1:]
         elif passed.point.call in LOOKS and self._is_made_by_others(path, passed.rank):
             yield path
+
+    def stays(self, path: str) -> bool:
+        """Return whether no rank moves or removes a file that was made."""
+        calls = {each.call for each in self.at.get(path, ())}
+        is_made = any(each.makes for each in self.at.get(path, ()))
+        return is_made and calls.isdisjoint({"rename", "unlink"})
 
     def has_one_order(self, folder: str) -> bool:
         """Return whether the test made a folder and it has fewer than two entries."""
@@ -275,7 +250,34 @@ def sharing_of(points: Records, epochs: Epochs) -> Sharing:
                 inside.setdefault(_folder(path), set()).add(access)
                 for folder in _above(path):
                     below.setdefault(folder, set()).add(access)
-    return Sharing(epochs, at, inside, below, made)
+    return Sharing(epochs, at, inside, below, made, _compared(points, at))
+
+
+def _compared(
+    points: Records, at: Mapping[str, Collection[Access]]
+) -> Mapping[str, Collection[Access]]:
+    """Return the changes of files whose times a rank may compare, for each of these files.
+
+    A rank may compare what it asks of several files at one line, such as which is the newest.
+
+    Args:
+        at: The accesses to each path.
+    """
+    asked: dict[tuple[int, str, int], set[str]] = {}
+    for rank, passed in points.items():
+        for each in passed:
+            if each.point.call == "stat" and each.where is not None and not _is_asked(each):
+                asked.setdefault((rank, each.where.file, each.where.line), set()).add(
+                    each.point.name
+                )
+    found: dict[str, set[Access]] = {}
+    for names in asked.values():
+        if len(names) < _TWO:
+            continue
+        changes_of = {e for name in names for e in at.get(name, ()) if e.makes or e.call == "write"}
+        for name in names:
+            found.setdefault(name, set()).update(changes_of)
+    return found
 
 
 def _paths(passed: RecordedPoint) -> tuple[str, ...]:
@@ -288,72 +290,3 @@ def _folder(path: str) -> str:
 
 def _above(path: str) -> list[str]:
     return [str(each) for each in PurePosixPath(path).parents if str(each) not in ("/", ".", "*")]
-
-
-# The points that only the holder of a lock passes; in another run another rank may hold it.
-#
-# The first rank makes a lock file and removes it; the other ranks look for the file. The points
-# that only that rank passes afterwards do not depend on its number, so a disturbance there is a
-# fault of the first rank at the point.
-
-
-_TAKES = frozenset({"link", "mkdir", "open"})
-_GIVES_BACK = frozenset({"rename", "rmdir", "unlink"})
-
-_Named = tuple[str, str]
-"""The name and the call of a point."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockHolders:
-    """The points that only one rank passes after it has tried to take a lock.
-
-    Attributes:
-        size: The number of ranks.
-        alone: The rank of each such point, by name and call.
-    """
-
-    size: int
-    alone: Mapping[_Named, int]
-
-    def of_any(self, fault: Fault, passed: RecordedPoint) -> Fault:
-        """Return a fault at a point; for the first rank there if that rank may vary."""
-        point = passed.point
-        is_here = fault.at.point == "io" and _named(fault.at) == _named(point)
-        if not is_here or self.alone.get(_named(point)) != passed.rank:
-            return fault
-        return replace(fault, ranks=tuple(range(self.size)), is_first=True)
-
-
-def lock_holders_of(points: Records, size: int) -> LockHolders:
-    """Return the points that only one rank passes after it has tried to take a lock.
-
-    Args:
-        points: The points that each rank passed, in order.
-        size: The number of ranks.
-    """
-    ranks_of: dict[_Named, set[int]] = {}
-    for rank, passed in points.items():
-        for each in passed:
-            if each.point.point == "io" and is_of_the_test(each):
-                ranks_of.setdefault(_named(each.point), set()).add(rank)
-    tried = {name for (name, call), ranks in ranks_of.items() if call in _TAKES and len(ranks) > 1}
-    locks = {
-        name
-        for name in tried
-        if "lock" in PurePosixPath(name).name.lower()
-        or any(len(ranks_of.get((name, call), ())) == 1 for call in _GIVES_BACK)
-    }
-    alone: dict[_Named, int] = {}
-    for rank, passed in points.items():
-        has_tried = False
-        for each in passed:
-            named = _named(each.point)
-            has_tried |= each.point.name in locks and each.point.call in _TAKES
-            if has_tried and ranks_of.get(named) == {rank}:
-                alone[named] = rank
-    return LockHolders(size, alone)
-
-
-def _named(point: Point) -> _Named:
-    return point.name, point.call

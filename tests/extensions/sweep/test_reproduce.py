@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -51,6 +52,8 @@ EXPRESSIBLE = [
     faults.hold(rank=1),
     faults.clock_skew(rank=1, seconds=7200),
     faults.hash_seed(rank=1, seed=1),
+    faults.elapsed_time(rank=1, seconds=86400, read=3),
+    faults.returns(rank=1, value=True, at=at.call("math:isnan", when="after")),
     faults.returns(rank=0, value=float("nan"), at=LOSS),
     faults.short_data(rank=0, at=at.batch("torch.utils.data:DataLoader", nth=3)),
     faults.empty_data(rank=0, at=at.batch("train:rows")),
@@ -161,16 +164,81 @@ SHIMS = {
 }
 
 
+# Functions of the user's, in a module that the shim finds.
+USER = """
+import numpy as np
+loss = lambda: np.ones(2, np.float32)
+is_over = lambda: np.zeros(2, bool)
+rows = lambda: [1, 2, 3]
+def stream():
+    yield from rows()
+"""
+SHIMS |= {
+    "elapsed": (
+        faults.elapsed_time(rank=0, seconds=86400, read=2),
+        (
+            "def deadline():\n"
+            "    return [time.monotonic(), time.monotonic(), time.monotonic_ns(), time.time()]\n"
+            "before = time.monotonic()\n"
+            "first, second, third, fourth = deadline()\n"
+            "assert 0 <= first - before < 100 and 86400 <= second - before < 86500\n"
+            "assert 86400 <= third / 1e9 - before < 86500 and isinstance(third, int)"
+        ),
+        "",
+    ),
+    "number": (
+        faults.returns(rank=0, value=float("nan"), at=Point("call", "user:loss", nth=2)),
+        (
+            "user.loss(); passed = 0\n"
+            "assert [bool((user.loss() > 0).all()) for _ in 'abc'] == [True, False, True]"
+        ),
+        "",
+    ),
+    "infinity": (
+        faults.returns(rank=0, value=float("inf"), at=Point("call", "math:sqrt")),
+        "assert [math.sqrt(4), math.sqrt(4)] == [float('inf'), 2]",
+        "",
+    ),
+    "truth": (
+        faults.returns(rank=0, value=True, at=Point("call", "user:is_over")),
+        "assert user.is_over().tolist() == [True, True]",
+        "",
+    ),
+    "list": (
+        faults.short_data(rank=0, at=at.batch("user:rows", nth=7)),
+        "assert [user.rows() for _ in 'abc'] == [[1, 2, 3], [1, 2], [1, 2, 3]]",
+        "",
+    ),
+    "no list": (
+        faults.empty_data(rank=0, at=at.batch("user:rows", nth=5)),
+        "assert [user.rows() for _ in 'abc'] == [[1, 2, 3], [], [1, 2, 3]]",
+        "",
+    ),
+    "generator": (
+        faults.short_data(rank=0, at=at.batch("user:stream", nth=3)),
+        "assert list(user.stream()) == [1, 2]",
+        "",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", SHIMS)
 def test_a_shim_does_what_the_fault_does(name: str, tmp_path: Path) -> None:
     """Only at the point that the fault names."""
     fault, program, error = SHIMS[name]
     shim = shim_of(numbered(fault), "none")
-    imports = ", ".join({*shim.imports, "os", "pathlib"})
-    lines = [f"import {imports}", f"folder = pathlib.Path({str(tmp_path)!r})"]
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "files").mkdir()
+    imports = ", ".join({*shim.imports, "os", "pathlib", *filter(None, [shim.own])})
+    lines = [f"import {imports}", f"folder = pathlib.Path({str(tmp_path / 'files')!r})"]
     text = "\n".join([*lines, *shim.lines, program]) + "\n"
     run = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     last = run.stderr.strip().splitlines()[-1:] or [""]
     assert last[0].partition(":")[0] == error, run.stderr

@@ -241,6 +241,18 @@ def test_agreed(world, path):
     lr = torch.tensor([rate(path)])
     dist.broadcast(lr, 0)
     train(float(lr), world.rank)
+
+class Shifted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(1))
+        self.head = torch.nn.Linear(1, 1)
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_assigned(world, path):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Shifted(), broadcast_buffers=False)
+    model.module.shift = torch.tensor([rate(path)])
 """
 )
 
@@ -260,6 +272,16 @@ def test_modules_of_ddp_that_part_are_wrong(worlds) -> None:
     assert [each for each in agreed if each.witness.outcome == "wrong"] == []
 
 
+@pytest.mark.program(RATE, "--multihost-sweep=fails")
+def test_buffers_that_are_assigned_later_are_compared(worlds) -> None:
+    """DDP has made them equal when it wrapped the module, and the program has replaced them."""
+    found = swept(worlds, "test_assigned").weaknesses
+    wrong = [each.witness.summary for each in found if each.witness.outcome == "wrong"]
+    name = "buffers of DistributedDataParallel #1"
+    assert wrong
+    assert all(each.startswith(f"ranks differ in {name!r}") for each in wrong)
+
+
 def test_a_replay_shows_that_modules_of_ddp_part(run_worlds) -> None:
     """The test passes on each rank, and fails all the same."""
     found = run_worlds(RATE, "--multihost-sweep=fails", "-k", "each")
@@ -268,6 +290,59 @@ def test_a_replay_shows_that_modules_of_ddp_part(run_worlds) -> None:
     again = run_worlds(RATE, "--multihost-replay", witness.token, "-k", "each")
     again.run.assert_outcomes(failed=1)
     assert "ranks differ in 'parameters of DistributedDataParallel #1'" in again.stdout
+
+
+# Shards whose failure is only logged, and a mark that says that all are there.
+MARKED = (
+    HEAD
+    + """
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_marked(world, shared_tmp_path):
+    try:
+        (shared_tmp_path / f"shard-{world.rank}.json").write_text("[1.0]")
+    except OSError as error:
+        print("not saved:", error)
+    dist.barrier()
+    if world.rank == 0:
+        (shared_tmp_path / "_SUCCESS").touch()
+"""
+)
+
+
+def test_a_replay_shows_that_files_are_wrong(run_worlds) -> None:
+    """All ranks pass, and the test fails with the sentence of the sweep; other replays pass."""
+    found = run_worlds(MARKED, "--multihost-sweep=fails,differs")
+    result = read_sweep(found.directory("test_marked") / "sweep.json")
+    witness = next(e.witness for e in result.weaknesses if e.witness.wrong_by == "files")
+    harmless = next(each for each in result.runs if each.outcome == "survived")
+    run_worlds(MARKED, "--multihost-replay", harmless.token).run.assert_outcomes(passed=1)
+    again = run_worlds(MARKED, "--multihost-replay", witness.token)
+    again.run.assert_outcomes(failed=1)
+    assert witness.summary in again.stdout
+    verdict = again.verdicts["test_marked"]
+    assert verdict["wrong"] == {"by": "files", "summary": witness.summary}
+
+
+UNSWEPT = (
+    HEAD
+    + """
+import os
+
+def helper():
+    return 1.0
+
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_unswept(world):
+    used = (helper, time.monotonic, open, os.stat, os.environ.__class__.__getitem__)
+    assert [each for each in used if hasattr(each, "__wrapped__")] == []
+"""
+)
+
+
+@pytest.mark.program(UNSWEPT)
+def test_a_test_that_is_not_swept_records_nothing(worlds) -> None:
+    """The functions of the user, the clocks and the files are those of Python."""
+    worlds.run.assert_outcomes(passed=1)
 
 
 # The order of a set of texts depends on the seed of their hashes.

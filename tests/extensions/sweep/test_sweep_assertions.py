@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.outcome import RankFacts, fold_history
-from pytest_multihost.extensions.sweep.assertions import (
+from pytest_multihost.extensions.sweep.judge.assertions import (
     OwnAssertion,
     assertion_of,
     looks_itself,
 )
-from pytest_multihost.extensions.sweep.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.decisions import Meeting
 from pytest_multihost.testing import Frame, make_event, raised, report, well_behaved
 
 pytestmark = pytest.mark.unit
@@ -92,6 +92,10 @@ def test_the_assertions_of_a_library_for_tests_are_the_tests() -> None:
         "for attempt in range(3):\n    n = attempt\nassert n == 0",
         "name = datetime.now().isoformat()\nassert (folder / name).exists()",
         "with timed() as timer:\n    save()\nassert timer.value < 3",
+        "name = now().strftime('%H')\nstamps = gather(name)\nassert all(s == name for s in stamps)",
+        "line = ', '.join(str(now()) for _ in 'ab')\nlog(line)\nassert line == read()",
+        "speed = count / took\nlog(speed)\nassert speed > 3",
+        "newest = max(mtime_of(each) for each in files)\nassert newest > 0",
     ],
 )
 def test_an_assertion_that_depends_on_time_does_not_count(body: str) -> None:
@@ -102,6 +106,22 @@ def test_an_assertion_that_depends_on_time_does_not_count(body: str) -> None:
 @pytest.mark.parametrize("body", ["losses = train()\nassert losses[-1] == 1", "assert a\n"])
 def test_other_assertions_count(body: str) -> None:
     """Names with a similar sound are none of time."""
+    assert failed(body) is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "folder = base / now().strftime('%H')\nfolder.mkdir()\nassert len(listdir(folder)) == 2",
+        "hour = now().strftime('%H')\nfolder = base / hour\nsave(folder)\nassert has_all(folder)",
+        "folder = os.path.join(base, str(today()))\nsave(folder)\nassert len(listdir(folder)) == 2",
+        "folder = join(base, str(today()))\nsave(folder)\nassert len(listdir(folder)) == 2",
+        "kept = max(files, key=lambda e: e.stat().st_mtime)\nassert kept.name == 'step-2'",
+    ],
+    ids=["folder", "hour", "day", "join", "newest"],
+)
+def test_an_assertion_about_what_is_named_or_ordered_by_time_counts(body: str) -> None:
+    """A shard that lies in another hour's folder is lacking, however long saving has taken."""
     assert failed(body) is not None
 
 

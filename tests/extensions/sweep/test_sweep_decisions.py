@@ -7,7 +7,7 @@ from textwrap import dedent
 import builders
 import pytest
 
-from pytest_multihost.extensions.sweep.decisions import handler_of, last_before, meetings
+from pytest_multihost.extensions.sweep.judge.decisions import handler_of, last_before, meetings
 from pytest_multihost.testing import Frame, make_event
 
 pytestmark = pytest.mark.unit

@@ -426,6 +426,32 @@ def test_one_failure_names_the_other_lines_that_it_stands_for() -> None:
     assert {each.alike for each in plan.disturbances} == {()}
 
 
+def saving(*more: tuple[Point, int], handler: str = "save+10 7f") -> Points:
+    """Return a rank that makes a file and writes it, then does more, and meets another."""
+    calls = ((io("a", "open"), 10), (io("a", "write"), 10), *more, (ALL_REDUCE, 20))
+    made, *others = passed(0, *calls)
+    points = {0: (replace(made, makes=True), *others), 1: passed(1, (ALL_REDUCE, 20))}
+    return on_its_way(points, *[handler] * (len(calls) - 1), "")
+
+
+def test_a_write_that_may_leave_a_torn_file_fails_by_itself() -> None:
+    """When the open fails, the file from before stays."""
+    assert failing(saving()) == [("a", "open"), ("a", "write")]
+
+
+@pytest.mark.parametrize("call", ["rename", "unlink"])
+def test_a_write_to_a_file_that_does_not_stay_leaves_nothing_torn(call: str) -> None:
+    """Nobody would load it."""
+    found = failing(saving((io("a", call), 11)))
+    assert ("a", "open") in found
+    assert ("a", "write") not in found
+
+
+def test_a_write_whose_failure_nothing_handles_needs_no_run_of_its_own() -> None:
+    """All hear of it, or wait for the rank, as if the open had failed."""
+    assert failing(saving(handler="test")) == [("a", "open")]
+
+
 def test_failures_that_nothing_handles_are_one() -> None:
     """Both end the test of this rank, before the same operation of the others."""
     assert failing(two_writes("test", "test")) == [("a", "write")]
@@ -514,6 +540,12 @@ def test_a_rank_without_points_is_a_role_and_is_left_alone() -> None:
     plan = plan_sweep({0: passed(0, (ALL_REDUCE, 10))}, size=2)
     assert plan.roles == ((0,), (1,))
     assert {each.fault.ranks for each in plan.disturbances} == {(0,)}
+
+
+def test_ranks_that_only_state_values_get_other_hashes() -> None:
+    """The collectives of DDP are launched by C++, and are no points."""
+    plan = plan_sweep({0: (), 1: ()}, size=2, has_values=True)
+    assert {each.fault.kind for each in plan.disturbances} == {"hash_seed"}
 
 
 def test_a_test_without_points_has_an_empty_plan() -> None:

@@ -16,10 +16,10 @@ from pytest_multihost.extensions.sweep.rating.launcher import (
     RankEnd,
     read_launcher_record,
 )
-from pytest_multihost.extensions.sweep.rating.sayings import first_saying, usual_lines
 from pytest_multihost.extensions.sweep.rating.wait_end import timeout_name, wait_end
 from pytest_multihost.extensions.sweep.rating.weigh import ends_soon, rate, rate_all
 from pytest_multihost.extensions.sweep.result import DisturbedRun, WaitEnd, Weakness
+from pytest_multihost.extensions.sweep.sayings import first_saying, usual_lines
 from pytest_multihost.extensions.sweep.words import hidden_text, rating_text, survives_text
 from pytest_multihost.testing import (
     Ending,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.extensions.sweep.sharing import is_written_before, order_of, sharing_of
+from pytest_multihost.extensions.sweep.epochs import order_of
+from pytest_multihost.extensions.sweep.sharing import is_written_before, sharing_of
 from pytest_multihost.testing import ErrorPath, Place, Point, RecordedPoint
 
 pytestmark = pytest.mark.unit
@@ -49,6 +50,25 @@ MAKES = io("open", makes=True)
 READS = io("open")
 ASKS = io("stat", error_path=ErrorPath(handler="Path.exists", at="10 7f"))
 SIZE = io("stat", error_path=ErrorPath(handler="test"))
+
+
+OTHER = "*/ckpt/step-2"
+
+
+@pytest.mark.parametrize(
+    ("asks", "name", "is_so"),
+    [(SIZE, OTHER, True), (ASKS, OTHER, False), (SIZE, FILE, False)],
+    ids=["times", "names", "one file"],
+)
+def test_files_whose_times_a_rank_compares_are_raced(
+    asks: RecordedPoint, name: str, is_so: bool
+) -> None:
+    """Which of two is the newest depends on which rank comes last; whether they exist does not."""
+    look = (meet(), asks, replace(asks, point=Point("io", name, call="stat")))
+    mine, others = (MAKES, *look), (io("open", OTHER, makes=True), meet())
+    assert is_raced(mine, others) == is_so
+    assert is_raced(others, mine) == is_so
+    assert not is_raced((MAKES, *look), (meet(), io("open", OTHER, makes=True)))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +189,20 @@ def test_a_file_is_written_again_if_the_rank_has_made_it_before_an_operation() -
     others = ranks((io("open", "*/a", makes=True), later), (MAKES,))
     assert not is_written_before(others, others[0][1])
     assert not is_written_before({}, mine[0])
+
+
+def test_a_file_is_not_written_again_if_another_of_its_kind_was_made_in_between() -> None:
+    """A rank that writes two files in turn has a good one; parts of one save are no such files."""
+    one, two = (io("open", f"*/ckpt/slot-{n}", makes=True) for n in (1, 2))
+    [in_turn] = ranks((one, replace(two, span=1), replace(one, span=2))).values()
+    assert not is_written_before({0: in_turn}, in_turn[2])
+    [in_parts] = ranks((one, two, replace(one, span=1), replace(two, span=1))).values()
+    assert [is_written_before({0: in_parts}, each) for each in in_parts] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_one_save_that_makes_its_file_twice_has_not_written_it_before() -> None:

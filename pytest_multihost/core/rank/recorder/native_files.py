@@ -30,6 +30,8 @@ Store = Any
 PathOf = Callable[..., str | None]
 """Returns the path of the file that a call uses, given its arguments; None if it uses none."""
 
+_CALLS_FOR_OTHERS = True  # see `core.rank.points`: these calls on files are the test's
+
 
 def report_native_files() -> None:
     """Report the files that this process opens with these libraries, once they are imported."""

@@ -48,9 +48,12 @@ def _plan(role: Role) -> Iterator[Choice]:
         yield from _data([each for each in points if each.point.point == "batch"], turn)
         yield from _calls(rank, points, turn, role.run)
         yield from local_choices(rank, turn, role.run)
-    own = role.of_rank(role.ranks[0])
+    rank = role.ranks[0]
+    own = role.of_rank(rank)
+    if role.run.has_values and not own:  # collectives that C++ launches are no points
+        own = [RecordedPoint(rank, START, 0)]
     if own and role.ranks == role.run.roles[-1]:
-        for fault in _hashes(role.ranks[0]):
+        for fault in _hashes(rank):
             yield Choice(LAST_TURN, Weight.HASH_SEED, fault, own[-1], "hashes")
 
 

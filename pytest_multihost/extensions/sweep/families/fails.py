@@ -21,6 +21,7 @@ from pytest_multihost.extensions.sweep.classes import SpanKind, classes_of, site
 from pytest_multihost.extensions.sweep.families.family import SweepFamily
 from pytest_multihost.extensions.sweep.mendings import BROADCAST_DECISIONS, Mending, mending_of_kind
 from pytest_multihost.extensions.sweep.result import WEAK, Disturbance, DisturbedRun
+from pytest_multihost.extensions.sweep.sharing import Sharing
 
 _QUESTIONS = ("stat", "listdir")
 """Calls whose error many programs take for an answer, as os.path.exists returns False."""
@@ -33,7 +34,8 @@ def _plan(role: Role) -> Iterator[Choice]:
     memory never fail.
 
     Exceptions of one class that are raised in one kind of span and take the same way meet the same
-    handler, with the same consequences. Only the earlier work of the rank differs. So the last call
+    handler, with the same consequences, except that a write leaves a torn file. Otherwise only the
+    earlier work of the rank differs. So the last call
     is also tried if a loop has other rounds, or if other ranks see files that were touched in
     between. If libraries handle errors, one call of each of their functions is planned, because
     some functions may swallow errors; the result of the first decides whether the others are run
@@ -44,7 +46,7 @@ def _plan(role: Role) -> Iterator[Choice]:
     def key(passed: RecordedPoint, kind: SpanKind) -> Hashable | None:
         if passed.point.point != "io":
             return None
-        return _way(passed), kind
+        return _way(passed), kind, _tears(passed, role.run.sharing)
 
     for found in classes_of(role.points, role.points_of_last, key):
         is_seen = any(map(role.run.sharing.is_seen, found.points))
@@ -75,6 +77,15 @@ def _way(passed: RecordedPoint) -> Hashable:
     if passed.error_path.handler and passed.is_main:
         return kind, passed.error_path.handler, passed.error_path.at
     return kind, passed.error_path, site_of(passed)
+
+
+def _tears(passed: RecordedPoint, sharing: Sharing) -> bool:
+    """Return whether a failure may leave a torn file, although the program goes on.
+
+    A file that is moved or removed later is none that another run would load.
+    """
+    is_write = passed.point.call == "write"
+    return is_write and passed.error_path.is_handled and sharing.stays(passed.point.name)
 
 
 def _weight_of_failure(role: Role, passed: RecordedPoint, last_span: int) -> Weight:

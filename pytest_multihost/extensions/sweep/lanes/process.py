@@ -38,10 +38,10 @@ from pytest_multihost.extensions.sweep.lanes.messages import (
     WorldLost,
     WorldRun,
 )
-from pytest_multihost.extensions.sweep.rating.sayings import first_saying, read_logs
 from pytest_multihost.extensions.sweep.rating.wait_end import wait_end
 from pytest_multihost.extensions.sweep.remains import compare, read_remains, read_usual
 from pytest_multihost.extensions.sweep.result import WEAK, DisturbedRun
+from pytest_multihost.extensions.sweep.sayings import first_saying, read_logs
 
 _MAX_TEXT = 4_000
 """The maximum of characters of an error in a message."""

@@ -7,6 +7,5 @@ others.
 * `launcher` is the model, a service of such a world. `in_rank` is its part in a rank: it ends the
   process of a rank that has failed.
 * `wait_end` finds out from the world what has ended the wait, and when.
-* `sayings` finds lines in the logs of ranks that tell a reader about a failure.
 * `weigh` rates weaknesses, and hides those that end soon and leave nothing wrong. It is pure.
 """

@@ -142,6 +142,7 @@ def make_script(found: FoundWeakness, test: TestFunction, name: str) -> str:
         f"import {test.module}",
         *_begin(sweep.backend),
         *_fixtures(test, sweep.backend),
+        *shim.before_test,
         f"{test.call}({', '.join(f'{each}={each}' for each in test.fixtures)})",
     ]
     if len(lines) > MAX_LINES:

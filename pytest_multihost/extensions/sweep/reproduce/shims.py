@@ -7,12 +7,14 @@ The script is run before it is written, so a shim that does not fit is never sho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.fault import FIELD_ERRORS, OTHERS_HASH_SEED, START, Fault, Point
+from pytest_multihost.core.nemesis.user_clocks import CLOCKS
 from pytest_multihost.core.torch_private import ARCHIVE_WRITER
 
 _HOLD_S = 5
@@ -53,12 +55,14 @@ class Shim:
         own: The user's module to import before the lines; empty if they need none.
         lines: Lines to run on the disturbed rank, before the test's module is imported.
         is_for_all: Whether the lines run on every rank, and before anything else.
+        before_test: Lines to run on every rank directly before the test.
     """
 
     imports: tuple[str, ...] = ()
     own: str = ""
     lines: tuple[str, ...] = ()
     is_for_all: bool = False
+    before_test: tuple[str, ...] = ()
 
 
 def shim_of(fault: Fault, backend: str) -> Shim:
@@ -239,11 +243,30 @@ def _hash_seed(fault: Fault, _backend: str) -> Shim:
     return Shim(imports=("os", "sys"), lines=lines, is_for_all=True)
 
 
+def _elapsed_time(fault: Fault, _backend: str) -> Shim:
+    if fault.at != START:
+        raise _refused(fault, "its time does not begin with the test")
+    seconds, first = float(fault.params["seconds"]), int(fault.params.get("read", 1))
+    lines = (
+        "reads = []",
+        "def disturbed(real):",
+        "    def call():",
+        "        code, found = sys._getframe(1).f_code, real()",
+        "        if code.co_name == '<module>' or '/lib/python3' in code.co_filename:",
+        "            return found",
+        "        reads.append(code)",
+        "        per_second = 1_000_000_000 if isinstance(found, int) else 1",
+        f"        ahead = {seconds:g} * per_second if len(reads) >= {first} else 0",
+        "        return found + type(found)(ahead)",
+        "    return call",
+        *_replaced([f"time.{each}" for each in CLOCKS]),
+    )
+    return Shim(imports=("sys", "time"), lines=lines)
+
+
 def _returns(fault: Fault, _backend: str) -> Shim:
     module, _, path = fault.at.name.partition(":")
     owner, _, name = f"{module}.{path}".rpartition(".")
-    value = fault.params.get("value")
-    text = f"float('{value}')" if isinstance(value, float) else repr(value)
     test = f"passed {'>=' if fault.at.onwards else '=='} {fault.at.nth}"
     lines = (
         "passed = 0",
@@ -252,23 +275,51 @@ def _returns(fault: Fault, _backend: str) -> Shim:
         "        global passed",
         "        passed += 1",
         "        found = real(*args, **kwargs)",
-        f"        return {text} if {test} else found",
+        f"        return {_instead(fault.params.get('value'))} if {test} else found",
         "    return call",
         f"{owner}.{name} = disturbed({owner}.{name})",
     )
-    return Shim(own=module, lines=lines)
+    return Shim(own=module, lines=lines, before_test=("passed = 0",))
+
+
+def _instead(value: object) -> str:
+    """Return the expression of the value to return; a number takes the shape of an array."""
+    if isinstance(value, bool):
+        is_array = "'bool' in str(getattr(found, 'dtype', ''))"
+        return f"((found ^ found) | {value} if {is_array} else {value})"
+    if not isinstance(value, int | float):
+        return repr(value)
+    text = repr(value) if math.isfinite(value) else f"float('{value}')"
+    alike = f"found * {text}" if math.isnan(value) else f"found * 0 + {text}"
+    return f"({alike} if hasattr(found, 'shape') else {text})"
 
 
 def _data_ends(fault: Fault, _backend: str) -> Shim:
     module, _, name = fault.at.name.partition(":")
     count = fault.at.nth - 1 if fault.kind == "short_data" else 0
     loader, is_class = f"{module}.{name}", name.rpartition(".")[2][:1].isupper()
-    function = f"{loader}.__iter__" if is_class else loader
+    if is_class:
+        function = f"{loader}.__iter__"
+        lines: tuple[str, ...] = (
+            f"real = {function}",
+            f"{function} = lambda *args: itertools.islice(real(*args), {count})",
+        )
+        return Shim(imports=("itertools",), own=module, lines=lines)
     lines = (
-        f"real = {function}",
-        f"{function} = lambda *args, **kwargs: itertools.islice(real(*args, **kwargs), {count})",
+        "drawn = 0",
+        "def disturbed(real):",
+        "    def call(*args, **kwargs):",
+        "        global drawn",
+        "        found, kept = real(*args, **kwargs), drawn",
+        "        if not (isinstance(found, list) or hasattr(found, 'shape')):",
+        f"            return itertools.islice(found, {count})",
+        "        drawn += len(found) + 1  # a look finds the end",
+        f"        kept = {fault.at.nth - 1} - kept",
+        "        return found[:kept] if 0 <= kept < len(found) else found",
+        "    return call",
+        f"{loader} = disturbed({loader})",
     )
-    return Shim(imports=("itertools",), own=module, lines=lines)
+    return Shim(imports=("itertools",), own=module, lines=lines, before_test=("drawn = 0",))
 
 
 _ENTRIES = (
@@ -322,6 +373,7 @@ _MAKERS: Mapping[str, Callable[[Fault, str], Shim]] = {
     "raise_at": _raise_at,
     "kill": _kill,
     "clock_skew": _clock_skew,
+    "elapsed_time": _elapsed_time,
     "hash_seed": _hash_seed,
     "returns": _returns,
     "short_data": _data_ends,

@@ -1,7 +1,8 @@
 """Runs sweeps.
 
-`sweeps` sweeps one test after the other with shared lanes, and shows the `live_line`. `one_sweep`
-decides what to run next and keeps the results, and `earlier` reads the result of an earlier sweep.
+`sweeps` sweeps one test after the other with shared lanes. `one_sweep` decides what to run next and
+keeps the results, `worlds` says what the world of each step is like, and `runner` runs it in a lane
+and shows the `live_line`. `earlier` reads the result of an earlier sweep.
 """
 
 from pytest_multihost.extensions.sweep.run.sweeps import Sweeps, sweeps_of

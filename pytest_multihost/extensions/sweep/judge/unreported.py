@@ -14,12 +14,12 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault
 from pytest_multihost.core.nemesis import matcher
 from pytest_multihost.core.nemesis.kind import error_number
-from pytest_multihost.extensions.sweep.assertions import (
+from pytest_multihost.extensions.sweep.judge.assertions import (
     OwnAssertion,
     assertion_of,
     looks_itself,
 )
-from pytest_multihost.extensions.sweep.decisions import meetings
+from pytest_multihost.extensions.sweep.judge.decisions import meetings
 from pytest_multihost.extensions.sweep.remains import Found
 from pytest_multihost.extensions.sweep.saved import Damage
 

@@ -7,8 +7,7 @@ a robust program may fail it as well.
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -16,25 +15,13 @@ from pytest_multihost.core.model.event import RaisedError, ReportMade
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.extensions.sweep.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.decisions import Meeting
+from pytest_multihost.extensions.sweep.judge.depends_on_time import Function, depends_on_time
 
 _TESTING = "/testing/"
 """Part of the path of packages with functions for assertions, as those of numpy and torch."""
 
-_TIME = frozenset(
-    {
-        *("age", "attempt", "attempts", "clock", "ctime", "date", "datetime", "deadline"),
-        *("duration", "elapsed", "latency", "monotonic", "ms", "mtime", "now", "perf", "retries"),
-        *("retry", "s", "secs", "seconds", "sleep", "time", "timeout", "timer"),
-        *("timestamp", "today", "took", "tries", "utcnow"),
-    }
-)
-"""Words in names of what depends on time, or on how often something was tried."""
-
-_WORDS = re.compile(r"[a-z]+")
 _MAX_TEXT = 200
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ def assertion_of(
         return None
     function = _function(lines_of(f"{root}/{frame.file}"), frame)
     statement = _statement(function, frame.line) if function is not None else None
-    if function is None or statement is None or _depends_on_time(function, statement):
+    if function is None or statement is None or depends_on_time(function, statement):
         return None
     lines = statement.lineno, statement.end_lineno or statement.lineno
     text = " ".join(error.message.split())[:_MAX_TEXT]
@@ -98,7 +85,7 @@ def _line_in_test(error: RaisedError, nodeid: str) -> Frame | None:
     return Frame(path, error.line, name) if error.library is None or is_helper else None
 
 
-def _function(lines: Sequence[str], frame: Frame) -> _Function | None:
+def _function(lines: Sequence[str], frame: Frame) -> Function | None:
     try:
         module = ast.parse("\n".join(lines))
     except (SyntaxError, ValueError):
@@ -106,14 +93,14 @@ def _function(lines: Sequence[str], frame: Frame) -> _Function | None:
     found = [
         each
         for each in ast.walk(module)
-        if isinstance(each, _Function)
+        if isinstance(each, Function)
         and each.name == frame.function
         and each.lineno <= frame.line <= (each.end_lineno or each.lineno)
     ]
     return max(found, key=lambda each: each.lineno, default=None)
 
 
-def _statement(function: _Function, line: int) -> ast.stmt | None:
+def _statement(function: Function, line: int) -> ast.stmt | None:
     """Return the statement at a line that asserts something."""
     found = (
         each
@@ -122,47 +109,6 @@ def _statement(function: _Function, line: int) -> ast.stmt | None:
         and each.lineno <= line <= (each.end_lineno or each.lineno)
     )
     return next(found, None)
-
-
-def _depends_on_time(function: _Function, statement: ast.stmt) -> bool:
-    """Return whether an assertion may depend on time, by the names of all that it depends on."""
-    known: set[str] = set()
-    nodes: list[ast.AST] = [statement]
-    while nodes:
-        names = {name for each in nodes for name in _names(each)}
-        if any(_TIME.intersection(_WORDS.findall(each.lower())) for each in names):
-            return True
-        new, known = names - known, known | names
-        nodes = [value for each in ast.walk(function) for value in _assigned(each, new)]
-    return False
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
-
-
-def _assigned(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
-    """Yield the expressions whose values a statement gives to one of these names."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            pairs = [(each, value) for each in targets]
-        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
-            pairs = [(target, value)]
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            pairs = [(target, value)]
-        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
-            pairs = [(target, value)]
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            pairs = [(e.optional_vars, e.context_expr) for e in items if e.optional_vars]
-        case _:
-            return
-    for target, value in pairs:
-        if names.intersection(_names(target)):
-            yield value
 
 
 def looks_itself(assertion: OwnAssertion, met: Sequence[Meeting], began_s: Sequence[float]) -> bool:
