@@ -20,7 +20,7 @@ from pytest_multihost.core.model.messages import CollectedTest, Refused, ToPeer
 from pytest_multihost.core.pytest_plugin.options import switch_off
 from pytest_multihost.core.pytest_plugin.server_process import ONLY_SERVES
 from pytest_multihost.extensions.engines.attach.connect import hello_at, prove
-from pytest_multihost.extensions.engines.attach.rendezvous import RefusedError
+from pytest_multihost.extensions.engines.attach.rendezvous import RefusedError, close_in_children
 from pytest_multihost.extensions.engines.driver.order import PeerOrder
 from pytest_multihost.extensions.engines.driver.versions import relevant_versions
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
@@ -51,6 +51,7 @@ class OrderedPeer:
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
         """Note that this process is a peer, before plugins read their options."""
         early_config.stash[IS_ORDERED] = True
+        close_in_children(self.connection)  # the server is forked before the connection is used
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
