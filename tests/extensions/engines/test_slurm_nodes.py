@@ -72,7 +72,7 @@ def test_an_allocation_is_used_from_inside(slurm: dict[str, str], tmp_path: Path
     ("options", "words"),
     [
         ("-p nowhere", "invalid partition specified"),
-        ("-N 99", "salloc has ended without an allocation"),
+        ("--no-such-option", "salloc has ended without an allocation"),
         ("nonsense", "are no options"),
     ],
 )

@@ -41,8 +41,9 @@ _AGAIN_S = 2.0
 
 _STEP = (
     *("--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none"),
-    *("--kill-on-bad-exit=0", "--export=ALL"),
+    *("--kill-on-bad-exit=0", "--export=ALL", "--unbuffered"),
 )
+"""Options of a step. Without --unbuffered, output is held back until it has a line's end."""
 
 
 @dataclass(slots=True)

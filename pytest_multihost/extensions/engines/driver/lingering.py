@@ -26,10 +26,13 @@ LINGERING = ServiceKind(name="lingering", open=lambda _: None, part=PART)
 
 
 def join(_: RankSpec) -> RankPart:
-    """Install the handler in this process, a new rank."""
+    """Return the part of a rank, which installs the handler when the test begins."""
+    return RankPart(begin=_begin)
+
+
+def _begin() -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, partial(_linger, os.getpid()))
-    return RankPart()
 
 
 def _linger(rank: int, number: int, _: FrameType | None) -> None:

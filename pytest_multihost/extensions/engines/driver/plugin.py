@@ -163,6 +163,8 @@ class Driver:
         for peer in peers.values():
             _check_tests(collected_tests(plans), peer)
         detect_local_peers(peers, base_temp(self.config))
+        for peer in peers.values():  # one in a copy of the project may not see the artifacts
+            peer.is_local = peer.is_local and peer.hello.root == str(self.config.rootpath)
         for plan in plans.values():
             require_one_machine(peers, plan.world)
         self.peers = peers
