@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -22,6 +23,9 @@ from pytest_multihost.extensions.engines.cluster.ray_peer import PeerActor
 
 _CHUNK = 1 << 18
 _WAIT_S = 1.0
+_ADDRESS = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
+_KNOCK_S = 10.0
+
 _START_S = 120.0
 """How long an actor may take to start: its environment may have to be installed."""
 
@@ -154,7 +158,12 @@ def _carry(
 
 
 def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
-    """Connect to the cluster; the first connection of a client is tried twice."""
+    """Connect to the cluster; the first connection of a client is tried twice.
+
+    Ray itself would try for minutes to reach an address where nothing listens.
+    """
+    if (found := _ADDRESS.fullmatch(job["address"])) is not None:
+        socket.create_connection((found[1], int(found[2])), timeout=_KNOCK_S).close()
     import ray
     import ray.util.scheduling_strategies
 
@@ -180,7 +189,7 @@ def main() -> NoReturn:
         client.tell({"failed": f"{error}: pip install 'pytest-multihost-hangs[ray]'"})
         os._exit(1)
     except Exception as error:  # noqa: BLE001 - any of Ray's errors
-        client.tell({"failed": f"{type(error).__name__}: {error}"})
+        client.tell({"failed": f"{job['address']}: {type(error).__name__}: {error}"})
         os._exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray has set a handler
     try:
