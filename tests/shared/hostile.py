@@ -143,7 +143,7 @@ class ListenerTarget:
             peer.sendall(self._proof(peer, SECRET, 2, 3))
             self._turn_until(lambda: 2 in self.listener.peers)
         self._forget_peers()
-        assert len(self.listener._selector.get_map()) == 1
+        assert len(self.listener._admission._selector.get_map()) == 1
         assert len(self.listener._refused) <= 3
 
     def _connected(self) -> socket.socket:

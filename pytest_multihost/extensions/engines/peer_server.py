@@ -125,9 +125,9 @@ class PeerServer:
     stream: FrameStream[ToPeer]
     launcher: Callable[[str], ServerLauncher]
     home: Path
-    lacking: Lacking | None = None
     _local: _LocalRanks | None = None
     _status: int | None = None
+    lacking: Lacking | None = None
 
     def serve(self) -> int:
         """Serve until the run ends; return its exit status.
@@ -318,7 +318,7 @@ class PeerProcess:
             LaunchError: Rank 0 is gone.
         """
         assert self._stream is not None  # noqa: S101 - it is connected
-        return PeerServer(self._stream, launcher, home, lacking).serve()
+        return PeerServer(self._stream, launcher, home, lacking=lacking).serve()
 
     def outlive_controller(self) -> None:
         """Wait until rank 0's process has ended.

@@ -1,9 +1,10 @@
-"""Runs of pytest over several processes that a launcher has started.
+"""Runs of pytest over several processes that a launcher or an engine has started.
 
 This module finds out whether this is such a run, and the role of this process. Every run of pytest
 imports it, so it imports nothing heavy. Two modules are imported only when they are needed:
 `controller` has the additions to an ordinary run in rank 0's process, `agent` the work of every
-other process.
+other process. `peer_losses` ends a run that has lost a process. The package `driver` has the work
+of a process that starts the others by an engine.
 """
 
 from __future__ import annotations
