@@ -230,7 +230,7 @@ FAILURES: Mapping[str, tuple[Callable[[Path], tuple[str, float]], str]] = {
         lambda path: driven(path, *HERE, TORCH_VICTIM="1"),
         r"multihost: node.*is gone.*",
     ),
-    "pytest gets SIGTERM": (lambda path: interrupted(path, signal.SIGTERM), r"interrupted.*"),
+    "pytest gets SIGTERM": (lambda path: interrupted(path, signal.SIGTERM), r"interrupted by \w+"),
     "pytest is killed": (lambda path: interrupted(path, signal.SIGKILL), r"^$"),
     "another version": (
         lambda path: driven(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster import GLOO_WORLDS, LIMIT_S, WORLDS, command, drive, environment, project, result_lines
 from ray_cluster import ray_cluster
-from runs import await_that
+from runs import await_that, living
 
 pytestmark = pytest.mark.launchers
 
@@ -90,6 +90,22 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = drive(path, "--multihost-on", "ray:127.0.0.1:1")
     assert "Ray has not started the peers" in done.stdout, done.stdout
     assert done.returncode == 4
+
+
+def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:
+    """Ray's client, the actors and their peers end."""
+    path = project(tmp_path / "it", SLEEPS)
+    with subprocess.Popen(
+        command("--multihost-on", f"ray:{ray}"),
+        cwd=path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+        process.kill()
+    await_that(lambda: not living(path), 30)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"cpus": 1}', '{"resources": 1}'])

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.extensions.engines.cluster.ray_peer import PeerActor
 
 _CHUNK = 1 << 18
@@ -182,6 +183,7 @@ def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
 def main() -> NoReturn:
     """Run the job of the command line; never returns."""
     job = json.loads(sys.argv[1])
+    die_with_parent(job["parent"])  # Ray then ends the actors, and gives the nodes back
     client = _Client(job, socket.socket(fileno=job["control"]))
     try:
         ray = _connect(job)

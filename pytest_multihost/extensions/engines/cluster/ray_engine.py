@@ -160,6 +160,7 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
         "runtime_env": options.get("runtime_env", {}),
         "resources": options.get("resources", {"CPU": 1}),
         "control": theirs.fileno(),
+        "parent": os.getpid(),
     }
     errors = request.folder / "ray-client.err"
     with theirs, errors.open("wb") as log:
