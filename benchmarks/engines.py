@@ -186,7 +186,7 @@ def table(names: Sequence[str]) -> Iterator[str]:
 SLEEPS = """
 import os, signal, time, psutil, pytest
 
-@pytest.mark.multihost
+@pytest.mark.multihost(timeout=900)
 def test_sleeps(world):
     open(f"up-{world.rank}", "w").close()
     if world.rank == 3 and os.environ.get("TORCH_VICTIM"):

@@ -220,7 +220,7 @@ import psutil, pytest
 def test_passes(world):
     world.barrier()
 
-@pytest.mark.multihost
+@pytest.mark.multihost(timeout=900)
 def test_loses_a_node(world):
     peer = psutil.Process(os.getppid()).ppid()
     if world.rank == 3 and "VICTIM" in os.environ:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.launchers
 SLEEPS = """
 import time, pytest
 
-@pytest.mark.multihost
+@pytest.mark.multihost(timeout=900)
 def test_sleeps(world):
     open(f"up-{world.rank}", "w").close()
     time.sleep(600)
@@ -90,6 +90,32 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = drive(path, "--multihost-on", "ray:127.0.0.1:1")
     assert "Ray has not started the peers" in done.stdout, done.stdout
     assert done.returncode == 4
+
+
+def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None:
+    """Its actors die with it, and so does the peer."""
+    path = project(tmp_path / "it", SLEEPS)
+    with (
+        ray_cluster(2) as (address, cluster),
+        subprocess.Popen(
+            command("--multihost-on", f"ray:{address}"),
+            cwd=path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
+        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+        assert cluster.stdin is not None
+        cluster.stdin.write("one\n")
+        cluster.stdin.flush()
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "ERROR test_worlds.py::test_sleeps" in output, output
+    assert "its actor is lost" in output
+    assert "state-dump" not in output
+    await_that(lambda: not living(path), 30)
 
 
 def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.launchers
 SLEEPS = """
 import time, pytest
 
-@pytest.mark.multihost
+@pytest.mark.multihost(timeout=900)
 def test_sleeps(world):
     open(f"up-{world.rank}", "w").close()
     time.sleep(600)

@@ -27,6 +27,9 @@ _WAIT_S = 1.0
 _ADDRESS = re.compile(r"(?:ray://)?([^:/]+):(\d+)")
 _KNOCK_S = 10.0
 
+_LINES, _CHARS = 8, 1200
+"""How much of one of Ray's errors is shown."""
+
 _START_S = 120.0
 """How long an actor may take to start: its environment may have to be installed."""
 
@@ -149,13 +152,19 @@ def _carry(
         except OSError:
             return  # pytest has ended
         except Exception as error:  # noqa: BLE001 - any of Ray's errors
-            how = f"its actor is lost: {type(error).__name__}: {error}"
+            how = f"its actor is lost: {brief(error)}"
         ended(how, words)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     for each in (to_peer, from_peer):
         threading.Thread(target=each, daemon=True).start()
+
+
+def brief(error: Exception) -> str:
+    """Return the class of one of Ray's errors and its first lines: whole logs may follow."""
+    lines = [each for each in str(error).splitlines() if each.strip()]
+    return "\n".join([f"{type(error).__name__}: {''.join(lines[:1])}", *lines[1:_LINES]])[:_CHARS]
 
 
 def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
@@ -191,13 +200,13 @@ def main() -> NoReturn:
         client.tell({"failed": f"{error}: pip install 'pytest-multihost-hangs[ray]'"})
         os._exit(1)
     except Exception as error:  # noqa: BLE001 - any of Ray's errors
-        client.tell({"failed": f"{job['address']}: {type(error).__name__}: {error}"})
+        client.tell({"failed": f"{job['address']}: {brief(error)}"})
         os._exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray has set a handler
     try:
         client.run(ray)
     except Exception as error:  # noqa: BLE001 - any of Ray's errors
-        client.tell({"failed": f"{type(error).__name__}: {error}"})
+        client.tell({"failed": brief(error)})
     with contextlib.suppress(Exception):
         ray.shutdown()
     os._exit(0)

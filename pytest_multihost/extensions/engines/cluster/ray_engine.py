@@ -52,8 +52,8 @@ class RayNode:
         return self.how or self.fleet.client_ended()
 
     def last_words(self) -> str:
-        """Return the last lines of the peer's standard error, or of Ray's client."""
-        return self.words or self.fleet.client_words()
+        """Return the last lines of the peer's standard error, or of Ray's client if that died."""
+        return self.words if self.how else self.fleet.client_words()
 
 
 @dataclass(slots=True)
