@@ -346,3 +346,25 @@ def test_time_of_a_run_is_not_spent_waiting_for_dead_peers(tmp_path: Path) -> No
     done = drive(path, "--multihost-on", "exec:sh -c 'test {i} = 0 && sleep 100; exit 5'")
     assert time.monotonic() - started_s < 60
     assert "node 1 has ended at its start: exit code 5" in done.stdout
+
+
+def test_the_command_of_ssh_survives_the_shell_of_the_other_side(tmp_path: Path) -> None:
+    """The program in ssh's place runs its last argument in a shell, as sshd does."""
+    path = project(tmp_path / "it", WORLDS)
+    (tmp_path / "bin").mkdir()
+    lines = ('for last in "$@"; do :; done', f'echo "$@" >> {tmp_path}/said', 'exec sh -c "$last"')
+    script(tmp_path / "bin" / "ssh", *lines)
+    variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = drive(path, "--multihost-on", "ssh:n1,n2", "-k", "meets", **variables)
+    assert "1 passed" in done.stdout, done.stdout
+    assert "ssh: 2 nodes: n1, n2" in done.stdout
+    said = (tmp_path / "said").read_text().splitlines()
+    assert sorted(each.partition("python")[0].split()[-2] for each in said) == ["n1", "n2"]
+
+
+def test_the_debugger_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Ranks on other machines have no terminal; the run goes on."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", HERE, "--pdb", "-k", "meets or fails")
+    assert "--pdb and --trace do not stop in ranks" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
