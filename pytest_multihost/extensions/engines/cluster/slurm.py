@@ -1,14 +1,16 @@
 """Slurm: an allocation, and one step of one task on each of its nodes.
 
 Inside an allocation its nodes are used; otherwise salloc asks for one, and holds it as long as its
-command runs. The command copies its standard input, which ends with this process. So nothing stays
-allocated or queued when this process is killed.
+command runs. The command copies its standard input, which ends with this process. A second process
+waits for the same end, and cancels the job by its name, because a salloc that is still asking may
+leave its job in the queue. So nothing stays allocated or queued when this process is killed.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
@@ -32,6 +34,9 @@ from pytest_multihost.extensions.engines.engine import Engine, StartRequest
 _HOLD = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >&2'
 """What salloc runs: it prints the allocation, and ends when its input ends."""
 
+_CANCEL = 'cat > /dev/null; scancel --name="$0"; sleep 2; scancel --name="$0"'
+"""What cancels a job, whose name follows, at the end of the input."""
+
 _JOB = re.compile(r"job allocation (\d+)")
 _ASK_S = 10.0
 """How long squeue and scontrol may take."""
@@ -53,12 +58,16 @@ class SlurmFleet:
     Attributes:
         options: srun's options for the steps, if this process is inside an allocation.
         allocation: salloc; None inside an allocation.
+        guard: Cancels the job when this process is killed; None inside an allocation.
+        name: The job's name, which no other job has.
         job: The job's id; empty while it is unknown.
     """
 
     request: StartRequest
     options: Sequence[str] = ()
     allocation: subprocess.Popen[bytes] | None = None
+    guard: subprocess.Popen[bytes] | None = None
+    name: str = ""
     job: str = ""
     _steps: CommandFleet | None = None
     _reason: tuple[str, float] = field(default=("", 0.0))
@@ -127,13 +136,18 @@ class SlurmFleet:
         """End the steps, and give the allocation back."""
         if self._steps is not None:
             self._steps.stop()
-        if self.allocation is None or self.allocation.poll() is not None:
-            return
-        assert self.allocation.stdin is not None  # noqa: S101 - it is a pipe
-        self.allocation.stdin.close()
-        if self._steps is None:  # it waits, and does not read its input
-            self.allocation.send_signal(signal.SIGTERM)
-        end_commands([self.allocation])
+        if self.allocation is not None and self.allocation.poll() is None:
+            assert self.allocation.stdin is not None  # noqa: S101 - it is a pipe
+            self.allocation.stdin.close()
+            if self._steps is None:  # it waits, and does not read its input
+                self.allocation.send_signal(signal.SIGTERM)
+            end_commands([self.allocation])
+        guard, self.guard = self.guard, None
+        if guard is not None:
+            if self._steps is None:  # salloc may have left its job in the queue
+                _ask("scancel", f"--name={self.name}")
+            os.killpg(guard.pid, signal.SIGKILL)
+            guard.communicate()
 
 
 def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
@@ -150,9 +164,12 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
     if job := os.environ.get("SLURM_JOB_ID"):
         return SlurmFleet(request, options, job=job)
     count = [f"--nodes={request.count}"] if request.count is not None else []
-    command = ["salloc", "--job-name=pytest", *count, *options, "sh", "-c", _HOLD]
+    name = f"pytest-{secrets.token_hex(4)}"
+    command = ["salloc", f"--job-name={name}", *count, *options, "sh", "-c", _HOLD]
     before: Callable[[], None] = partial(die_with_parent, os.getpid(), signal.SIGTERM)
-    fleet = SlurmFleet(request)
+    fleet = SlurmFleet(request, name=name)
+    cancel = ["sh", "-c", _CANCEL, name]
+    nowhere, own = subprocess.DEVNULL, _outside(os.environ)
     with fleet._file("out").open("wb") as out, fleet._file("err").open("wb") as err:  # noqa: SLF001
         try:
             fleet.allocation = subprocess.Popen(
@@ -162,7 +179,15 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
                 stderr=err,
                 start_new_session=True,
                 preexec_fn=before,  # noqa: PLW1509 - this process has one thread
-                env=_outside(os.environ),
+                env=own,
+            )
+            fleet.guard = subprocess.Popen(
+                cancel,
+                stdin=subprocess.PIPE,
+                stdout=nowhere,
+                stderr=nowhere,
+                start_new_session=True,
+                env=own,
             )
         except OSError as error:
             happened = "salloc cannot be started"
