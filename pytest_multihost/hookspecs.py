@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.pytest_plugin.marker_values import is_count, must_be
     from pytest_multihost.core.pytest_plugin.option_texts import parse_count
+    from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
     from pytest_multihost.core.pytest_plugin.plan import Plan
     from pytest_multihost.core.report.annotation import Annotation
     from pytest_multihost.core.report.layout import Section, Span
@@ -70,6 +71,7 @@ __all__ = [
     "Meeting",
     "Opening",
     "Option",
+    "OtherMachines",
     "PageSection",
     "PlacedWarning",
     "Plan",
@@ -114,6 +116,7 @@ _HOMES = {
     "Meeting": "core.launch.meeting",
     "Opening": "core.services",
     "Option": "core.option",
+    "OtherMachines": "core.pytest_plugin.other_machines",
     "PageSection": "core.report.renderer",
     "PlacedWarning": "core.pytest_plugin.analysis",
     "Plan": "core.pytest_plugin.plan",
@@ -252,6 +255,14 @@ def pytest_multihost_launch(  # type: ignore[empty-body]
     item: pytest.Item, spec: WorldSpec, launcher: Launcher
 ) -> Launcher:
     """Change the launcher of a world. Implement it as a wrapper, as `pytest_multihost_prepare`."""
+
+
+@hookspec(firstresult=True)
+def pytest_multihost_other_machines(config: pytest.Config) -> OtherMachines | None:
+    """Return the machines that start the ranks of this run; None: this machine does.
+
+    Called once the tests are planned, before anything is started here.
+    """
 
 
 @hookspec

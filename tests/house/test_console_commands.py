@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 INSTALLS = "it installs packages"
 LAUNCHER = "it needs a launcher; tests/extensions/engines runs it"
+CLUSTER = "it needs a cluster; tests/extensions/engines runs on small ones"
 JOB = "it needs a running job; tests/extensions/live runs it"
 COSTLY = "it takes minutes, and the workflow runs it"
 LIBRARIES = "it needs the libraries; make found runs it"
@@ -34,6 +35,9 @@ NOT_RUN = {
     "mpirun": LAUNCHER,
     "export PYTEST_MULTIHOST_SECRET": LAUNCHER,
     "multihost attach": JOB,
+    "pytest --ranks 8 --multihost-on": CLUSTER,
+    "pytest --ranks 2 --multihost-on": CLUSTER,
+    "pytest --multihost-on ray": CLUSTER,
     "multihost explain /tmp/dumps": "it needs dumps; tests/extensions/flight runs it",
     "python benchmarks/found.py": LIBRARIES,
     "python benchmarks/reproducers.py": LIBRARIES,

@@ -137,21 +137,21 @@ class ListenerTarget:
                 except OSError:  # it has been sent away already
                     break
                 self._turn()
-        self._turn_until(lambda: not self.listener._pending)
+        self._turn_until(lambda: not self.listener._admission._pending)
         self._forget_peers()
         with self._connected() as peer:
             peer.sendall(self._proof(peer, SECRET, 2, 3))
             self._turn_until(lambda: 2 in self.listener.peers)
         self._forget_peers()
-        assert len(self.listener._selector.get_map()) == 1
+        assert len(self.listener._admission._selector.get_map()) == 1
         assert len(self.listener._refused) <= 3
 
     def _connected(self) -> socket.socket:
-        before = self.listener._pending[-1:]
+        before = self.listener._admission._pending[-1:]
         stream = socket.create_connection(self.address, timeout=_WAIT_S)
         # No port is left in TIME_WAIT: there are not enough for so many connections.
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._turn_until(lambda: self.listener._pending[-1:] not in (before, []))
+        self._turn_until(lambda: self.listener._admission._pending[-1:] not in (before, []))
         return stream
 
     def _proof(self, stream: socket.socket, secret: bytes, rank: int, size: int) -> bytes:
@@ -161,13 +161,13 @@ class ListenerTarget:
         return PROOF.pack(MAGIC, handshake.answer, rank, size, handshake.proof(secret))
 
     def _turn(self) -> None:
-        self.listener._step(0.0)
+        self.listener._admission.step(0.0)
 
     def _turn_until(self, is_reached: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + _WAIT_S
         while not is_reached():
             assert time.monotonic() < deadline_s, "the peer is not admitted, or a slot is lost"
-            self.listener._step(0.01)
+            self.listener._admission.step(0.01)
 
     def _forget_peers(self) -> None:
         for peer in self.listener.peers.values():

@@ -33,6 +33,7 @@ NEEDS = {
     "source": Need("fast", "the source tree: its imports, prose, pages and workflows"),
     "shared": Need("fast", "programs that share one run of pytest with real ranks"),
     "smoke": Need("fast", "one world for each launch, backend and extension"),
+    "clusters": Need("fast", "engines that start ranks: a command, and small worlds of the others"),
     "fixes": Need("fast", "the fixes, on the libraries that they mend"),
     "examples": Need("fast", "conftest_examples, as users run them"),
     "worlds": Need("full", "a run of pytest with real ranks for each test"),

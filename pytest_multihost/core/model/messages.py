@@ -14,6 +14,8 @@ A field holds a JSON value; bytes are sent as the frame's payload, with the mess
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from pytest_multihost.core.model.event import Event, Gate, Pause
@@ -320,6 +322,8 @@ class PeerHello:
         address: Its own address on the connection, on `interface`.
         tests: Its worlds, in order.
         problems: Why it cannot take part.
+        root: Its rootdir of pytest; empty if it does not run pytest.
+        versions: Versions of its software by name, as far as they matter.
     """
 
     host: str
@@ -329,6 +333,8 @@ class PeerHello:
     interface: str = ""
     tests: tuple[CollectedTest, ...] = ()
     problems: tuple[str, ...] = ()
+    root: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @message

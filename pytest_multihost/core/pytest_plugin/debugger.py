@@ -50,15 +50,21 @@ def check_rank(config: pytest.Config, sizes: Collection[int]) -> None:
         raise pytest.UsageError(f"{OPTION}={rank}: the largest test has ranks 0 to {most - 1}")
 
 
-def debugger_note(config: pytest.Config, debugger: Debugger | None) -> str:
-    """Return why --pdb or --trace do not act in ranks; empty if they do, or are not given."""
+def debugger_note(
+    config: pytest.Config, debugger: Debugger | None, *, is_elsewhere: bool = False
+) -> str:
+    """Return why --pdb or --trace do not act in ranks; empty if they do, or are not given.
+
+    Args:
+        is_elsewhere: Whether other machines have the ranks.
+    """
     is_wanted = config.getoption("usepdb", None) or config.getoption("trace", None)
     if not is_wanted or debugger is not None:
         return ""
-    return (
-        "multihost: --pdb and --trace do not stop in ranks, because the standard input of this run"
-        " is no terminal"
-    )
+    why = "the standard input of this run is no terminal"
+    if is_elsewhere:
+        why = "these cannot use this machine's terminal"
+    return f"multihost: --pdb and --trace do not stop in ranks, because {why}"
 
 
 def rank_that_quit(history: Iterable[Event]) -> int | None:

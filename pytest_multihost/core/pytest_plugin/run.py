@@ -41,6 +41,7 @@ from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
 from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, artifacts_directory
+from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.core.pytest_private import base_temp, skip_item
@@ -72,33 +73,39 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     tally.selected = len(plans)
     if option.collectonly or getattr(option, "setupplan", False):
         return
-    if PLATFORM != "linux":
+    others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
+    if PLATFORM != "linux" and others is None:
         reason = f"multihost tests need Linux (/proc, pidfds), and this is {PLATFORM}"
         for item in chosen:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
     check_rank(config, [plan.world.size for plan in plans.values()])
     interrupt_on_signals()
-    run = _open_run(config, tally, plans, chosen)
+    run = _open_run(config, tally, plans, chosen, others)
     for item in chosen:
         convert(item, run.run_item)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     largest = max(plan.world.size for plan in plans.values())
-    if reporter is not None and (warning := look().warning(largest, os.cpu_count() or 1)):
+    warning = look().warning(largest, os.cpu_count() or 1) if others is None else ""
+    if reporter is not None and warning:
         reporter.write_line(f"multihost: {warning}")
     if reporter is not None and reporter.verbosity >= 0:
         counts = f"{len(chosen)} {'test runs' if len(chosen) == 1 else 'tests run'}"
-        launch = run.launchers.describe()
+        launch = run.launchers.describe() if others is None else others.launcher.name
         how = f", launch: {launch}" if launch != "fork" else ""
         reporter.write_line(f"multihost: {counts} on several ranks{how}")
-        if note := debugger_note(config, run.debugger):
+        if note := debugger_note(config, run.debugger, is_elsewhere=others is not None):
             reporter.write_line(note)
 
 
 def _open_run(
-    config: pytest.Config, tally: Tally, plans: Mapping[str, Plan], items: Sequence[pytest.Item]
+    config: pytest.Config,
+    tally: Tally,
+    plans: Mapping[str, Plan],
+    items: Sequence[pytest.Item],
+    others: OtherMachines | None,
 ) -> Run:
-    """Open the run's folder, register its hooks, and start the servers.
+    """Open the run's folder, register its hooks, and start the servers, unless others start ranks.
 
     Raises:
         pytest.UsageError: The folder cannot be made, the requested way of launching is not sound,
@@ -111,12 +118,12 @@ def _open_run(
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     accepted = read_acceptances(config.rootpath, tally.settings)
-    debugger = find_debugger(config)
-    run = Run(config, tally, plans, kinds, launchers, folder, accepted, debugger)
+    debugger = find_debugger(config) if others is None else None
+    run = Run(config, tally, plans, kinds, launchers, folder, accepted, debugger, others)
     config.stash[RUN] = run
     config.pluginmanager.register(run, "multihost_run")  # before the servers, because it ends them
     try:
-        for plan in plans.values():
+        for plan in plans.values() if others is None else ():
             launchers.get(plan.requirements)
     except UnsoundForkError as error:
         raise pytest.UsageError(
@@ -156,6 +163,7 @@ class Run:
         kinds: The kinds of faults, by name.
         accepted: The weaknesses that the project accepts, with reasons.
         debugger: How ranks stop in the debugger; None: they cannot.
+        others: The machines that start the ranks; None: this one does.
     """
 
     config: pytest.Config
@@ -166,6 +174,7 @@ class Run:
     folder: RunFolder
     accepted: Sequence[Acceptance] = ()
     debugger: Debugger | None = None
+    others: OtherMachines | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
@@ -177,15 +186,15 @@ class Run:
         """
         plan = self.plans[item.nodeid]
         interrupt_on_signals()  # again, if a test before this one has handled an interruption
-        self._check_machine(plan)
+        if self.others is None:
+            self._check_machine(plan)
         self._attempts[item.nodeid] += 1
         spec = self._spec(item, plan)
-        if missing := plan.backend.lacking(_ranks_here(spec)):
+        if missing := self._lacking(plan, spec):
             end = pytest.fail if self.config.getini("multihost_require_gpu") else skip_item
             end(missing)
-        launcher = self.config.hook.pytest_multihost_launch(
-            item=item, spec=spec, launcher=self.launchers.get(plan.requirements)
-        )
+        own = self.launchers.get(plan.requirements) if self.others is None else self.others.launcher
+        launcher = self.config.hook.pytest_multihost_launch(item=item, spec=spec, launcher=own)
         self.tally.ran += 1
         attempt = run_attempt(
             item, plan, spec, launcher=launcher, tally=self.tally, folder=self.folder
@@ -227,6 +236,15 @@ class Run:
             item=item, plan=plan, spec=spec
         )
         return changed
+
+    def _lacking(self, plan: Plan, spec: WorldSpec) -> str | None:
+        """Return what the machines of the ranks lack for a world; None or empty: nothing."""
+        if self.others is None:
+            return plan.backend.lacking(_ranks_here(spec))
+        try:
+            return self.others.lacking(plan, spec)
+        except LaunchError as error:
+            pytest.fail(str(error), pytrace=False)
 
     def _check_machine(self, plan: Plan) -> None:
         for fault in plan.world.faults:

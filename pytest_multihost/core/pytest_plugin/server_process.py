@@ -56,7 +56,7 @@ ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None
 
 CODE = "from pytest_multihost.core.pytest_plugin.server_process import main; main()"
 
-_SWITCHED_OFF: Mapping[str, object] = {
+ONLY_SERVES: Mapping[str, object] = {
     **ONE_PROCESS_ALONE,
     "collectonly": False,
     "distload": False,  # xdist
@@ -182,7 +182,7 @@ class _Collecting:
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
         """Switch off options that must not act twice, before any other plugin reads them."""
-        for options in (_SWITCHED_OFF, *config.hook.pytest_multihost_controller_only()):
+        for options in (ONLY_SERVES, *config.hook.pytest_multihost_controller_only()):
             switch_off(config, options)
         if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
             config.pluginmanager.unregister(name="rerunfailures")

@@ -507,6 +507,23 @@ def shift_times(page: bytes, by_ns: int) -> bytes:
     return bytes(shifted)
 
 
+def move_files(page: bytes, there: str, here: str) -> bytes:
+    """Return a page from another machine that names a folder as it is called on this machine.
+
+    Texts for which there is no more room are omitted. A history has no texts, and is not changed.
+    """
+    if len(page) != SIZE or HEADER.unpack_from(page)[0] != MAGIC:
+        return page
+    moved = bytearray(page[:TEXTS_AT])
+    for text in texts_of(page).values():
+        is_inside = text.startswith(f"{there}/")
+        data = (here + text.removeprefix(there) if is_inside else text).encode()
+        if len(moved) + 2 + len(data) > SIZE:
+            break
+        moved += struct.pack("<H", len(data)) + data
+    return bytes(moved).ljust(SIZE, b"\0")
+
+
 OpenOperations = tuple[bytes | None, Operations, float]
 """A slot page, its rank's open operations, and when the rank last began, awaited or ended any."""
 

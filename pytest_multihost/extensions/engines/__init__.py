@@ -1,11 +1,17 @@
-"""Runs in which torchrun, mpirun or Slurm starts the processes that start the ranks.
+"""Runs in which processes on other machines start the ranks.
+
+Either a launcher such as torchrun has started these processes, with pytest as one of them, or
+pytest has an engine start them: Slurm, Ray, ssh or any command.
 
 * `attach` connects the processes of a launcher, and starts ranks through all of them.
 * `pytest_plugin` uses it for tests, `joined_script` for ``multihost run``.
 * `peer_server` is the work of every process except rank 0's.
 * `remote_ranks` shows ranks on other machines to the watchdog.
+* `engine` has the interfaces to engines, `cluster` the built-in ones, and `driver` what pytest does
+  in its own process and in the peers that an engine starts.
 * `meeting` connects processes for other commands, such as ``multihost attach``.
-* `hookspecs` has a hook for other extensions.
+* `manifest` prints a manifest for Kubernetes.
+* `hookspecs` has the hooks for other extensions and plugins.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import os
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
 
@@ -25,6 +31,10 @@ if TYPE_CHECKING:
     from pytest_multihost.core.launch import Launcher
     from pytest_multihost.core.launch.meeting import Meeting
     from pytest_multihost.core.model.spec import WorldSpec
+    from pytest_multihost.core.option import Option
+    from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
+    from pytest_multihost.extensions.engines.engine import Engine
+    from pytest_multihost.hookspecs import Commands, ServiceKind
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -39,6 +49,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     from pytest_multihost.extensions.engines.pytest_plugin import add_attach_option
 
     add_attach_option(parser)
+
+
+@hookimpl
+def pytest_multihost_options() -> Sequence[Option[Any]]:
+    """Offer the options of runs on other machines."""
+    from pytest_multihost.extensions.engines.driver.options import OPTIONS
+
+    return OPTIONS
+
+
+@hookimpl
+def pytest_multihost_engines() -> Sequence[Engine]:
+    """Offer the built-in engines."""
+    from pytest_multihost.extensions.engines.cluster.built_in import ENGINES
+
+    return ENGINES
+
+
+@hookimpl
+def pytest_multihost_services() -> Sequence[ServiceKind]:
+    """Offer the service of ranks that engines signal."""
+    from pytest_multihost.extensions.engines.driver.lingering import LINGERING
+
+    return [LINGERING]
+
+
+@hookimpl
+def pytest_multihost_other_machines(config: pytest.Config) -> OtherMachines | None:
+    """Return the nodes that an engine has provided for this run."""
+    from pytest_multihost.extensions.engines.pytest_plugin import nodes_of
+
+    return nodes_of(config)
 
 
 @hookimpl(tryfirst=True)
@@ -74,9 +116,11 @@ def pytest_multihost_collected(session: pytest.Session, items: Sequence[pytest.I
 @hookimpl(wrapper=True)
 def pytest_multihost_prepare(item: pytest.Item) -> Generator[None, WorldSpec, WorldSpec]:
     """Assign the ranks to the machines of the attached run, if there are several."""
-    from pytest_multihost.extensions.engines.pytest_plugin import peers_of
+    from pytest_multihost.extensions.engines.pytest_plugin import nodes_of, peers_of
 
     spec, peers = (yield), peers_of(item.config)
+    if (nodes := nodes_of(item.config)) is not None:
+        return nodes.launcher.prepare(spec)
     if not peers:
         return spec
     from pytest_multihost.extensions.engines.attach import hosts_at
@@ -121,3 +165,11 @@ def pytest_multihost_meeting(folder: Path) -> Meeting:
     from pytest_multihost.extensions.engines.meeting import LauncherMeeting
 
     return LauncherMeeting.at(folder, os.environ)
+
+
+@hookimpl
+def pytest_multihost_commands(commands: Commands) -> None:
+    """Add ``multihost manifest``."""
+    from pytest_multihost.extensions.engines.manifest import add_manifest
+
+    add_manifest(commands)

@@ -21,10 +21,13 @@ from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach import (
     AttachLauncher,
+    Connector,
     Listener,
     Peer,
     Rendezvous,
+    detect_local_peers,
     hosts_at,
+    require_one_machine,
 )
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 
@@ -90,8 +93,8 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
             if peer.hello.tests != (_world(spec),):
                 seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
                 raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
-        listener.detect_local_peers(folder)
-        listener.require_one_machine(spec)
+        detect_local_peers(listener.peers, folder)
+        require_one_machine(listener.peers, spec)
     finally:
         listener.close()
     return listener.peers
@@ -115,7 +118,7 @@ def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: Serve
         home: A private directory of this process.
         launcher: Starts this process's ranks.
     """
-    process = PeerProcess(rendezvous, JOIN_S)
+    process = PeerProcess(partial(Connector(rendezvous).connect, JOIN_S))
     process.take_signals()
     problems: tuple[str, ...] = ()
     try:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from pytest_multihost.core.launch import Ending
 from pytest_multihost.core.launch.ending_signals import ENDING
@@ -27,6 +28,8 @@ from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event, FaultChanged
 from pytest_multihost.core.model.messages import (
+    Answered,
+    Ask,
     CollectedTest,
     DumpsWritten,
     EndWorld,
@@ -55,7 +58,7 @@ from pytest_multihost.core.slots.page import history_path
 from pytest_multihost.core.watch.kernel import ProcReader
 from pytest_multihost.core.watch.probes import request_dump
 from pytest_multihost.core.watched_world import harness_processes
-from pytest_multihost.extensions.engines.attach import Connector, Rendezvous, pack
+from pytest_multihost.extensions.engines.attach import pack
 
 _FAREWELL_S = 30.0
 """How long rank 0 may take to end after it has sent the run's exit status.
@@ -68,6 +71,26 @@ _AFTER_S = 0.2
 
 Answer = tuple[FromPeer, bytes]
 """A message and its payload."""
+
+
+LACKING = "lacking"
+"""The question what a machine lacks, and the key of its answer."""
+
+Lacking = Callable[[str, int], str]
+"""Returns what a machine lacks for a test. Arguments: its node id, the ranks on this machine."""
+
+
+class Connect(Protocol):
+    """Connects this process to rank 0's."""
+
+    def __call__(
+        self, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]
+    ) -> FrameStream[ToPeer]:
+        """Return the connection, after sending this process's hello over it.
+
+        Raises:
+            MultihostError: Rank 0 was not found.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +119,7 @@ class PeerServer:
     Attributes:
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
+        lacking: Returns what this machine lacks for a number of ranks of a test; empty if nothing.
     """
 
     stream: FrameStream[ToPeer]
@@ -103,6 +127,7 @@ class PeerServer:
     home: Path
     _local: _LocalRanks | None = None
     _status: int | None = None
+    lacking: Lacking | None = None
 
     def serve(self) -> int:
         """Serve until the run ends; return its exit status.
@@ -177,6 +202,10 @@ class PeerServer:
                 with contextlib.suppress(OSError, ValueError):
                     text = Path(path).read_text(encoding="utf-8")
                 return ProbeRead(text), b""
+            case Ask(question, {"nodeid": str(nodeid), "ranks": int(ranks)}) if (
+                question == LACKING and self.lacking is not None
+            ):
+                return Answered({LACKING: self.lacking(nodeid, ranks)}), b""
             case Fork() as fork:
                 return self._fork(fork), b""
             case _ if local is None:
@@ -239,11 +268,10 @@ class PeerProcess:
     """A process that starts ranks for rank 0, from its signal handlers to its end.
 
     Attributes:
-        timeout_s: Timeout of the search for rank 0.
+        connector: Returns a connection to rank 0 over which it has sent this process's hello.
     """
 
-    rendezvous: Rendezvous
-    timeout_s: float
+    connector: Connect
     _stream: FrameStream[ToPeer] | None = None
     _told: FrameStream[ToPeer] | None = None
 
@@ -274,22 +302,23 @@ class PeerProcess:
         Raises:
             MultihostError: Rank 0 was not found.
         """
-        self._stream = self._told = Connector(self.rendezvous).connect(
-            self.timeout_s, tests=tests, problems=problems
-        )
+        self._stream = self._told = self.connector(tests=tests, problems=problems)
 
-    def serve(self, launcher: Callable[[str], ServerLauncher], home: Path) -> int:
+    def serve(
+        self,
+        launcher: Callable[[str], ServerLauncher],
+        home: Path,
+        lacking: Lacking | None = None,
+    ) -> int:
         """Serve rank 0's requests until the run ends; return its exit status.
 
-        Args:
-            launcher: Returns the launcher of a test's ranks.
-            home: A private directory of this process.
+        The arguments are attributes of `PeerServer`.
 
         Raises:
             LaunchError: Rank 0 is gone.
         """
         assert self._stream is not None  # noqa: S101 - it is connected
-        return PeerServer(self._stream, launcher, home).serve()
+        return PeerServer(self._stream, launcher, home, lacking=lacking).serve()
 
     def outlive_controller(self) -> None:
         """Wait until rank 0's process has ended.

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runs import HANG, await_that
+from slurm_cluster import run, slurm_cluster
 
 pytestmark = pytest.mark.launchers
 
 MULTIHOST = (sys.executable, "-m", "pytest_multihost.core.command.main")
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
-LIMIT_S = 240.0
 LOCK = """
 import fcntl, os, time
 
@@ -37,85 +32,13 @@ while not os.path.exists("held"):
 open("up" + os.environ["SLURM_PROCID"], "w").close()
 fcntl.flock(file, fcntl.LOCK_EX)
 """
-CONFIGURATION = """
-ClusterName=one
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-SlurmdParameters=config_overrides
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}
-SlurmdSpoolDir={folder}
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 CoresPerSocket=8 RealMemory=1000
-PartitionName=all Nodes={host} Default=YES OverSubscribe=FORCE:8
-"""
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[dict[str, str]]:
     """Run Slurm's daemons; return the environment in which its commands find them."""
-    missing = [each for each in PROGRAMS if shutil.which(each) is None]
-    if missing or os.geteuid() != 0:
-        why = f"{', '.join(missing)} not installed: apt-get install slurm-wlm" if missing else ""
-        pytest.skip(f"Slurm cannot be run here: {why or 'only root can'}")
-    with tempfile.TemporaryDirectory() as name:
-        folder, host, key = Path(name), socket.gethostname().partition(".")[0], b"k" * 128
-        (folder / "key").write_bytes(key)
-        (folder / "key").chmod(0o600)
-        folder.chmod(0o755)
-        text = CONFIGURATION.format(host=host, folder=folder, ports=free_ports())
-        (folder / "slurm.conf").write_text(text)
-        munged = ["munged", "--foreground", "--force", f"--key-file={folder}/key"]
-        munged += [f"--{each}={folder}/munge.{each}" for each in ("socket", "pid-file", "log-file")]
-        munged += [f"--seed-file={folder}/munge.seed"]
-        commands = [munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", host]]
-        variables = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        started = []
-        try:
-            with (folder / "log").open("w") as log:
-                for each in commands:
-                    daemon = subprocess.Popen(each, env=variables, stdout=log, stderr=log)
-                    started.append(daemon)
-                    if each is munged:
-                        await_that((folder / "munge.socket").exists)
-            await_that(lambda: "idle" in run(["sinfo"], folder, variables).stdout)
-            yield variables
-        finally:
-            for daemon in reversed(started):
-                with daemon:
-                    daemon.terminate()
-
-
-def free_ports() -> list[int]:
-    """Return two ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def run(
-    command: Sequence[str], path: Path, variables: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Return what a command has printed."""
-    return subprocess.run(
-        command,
-        cwd=path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
+    with slurm_cluster() as variables:
+        yield variables
 
 
 def test_processes_of_srun_join_one_run(slurm: dict[str, str], tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """Worlds whose ranks are started by several processes of torchrun, srun or mpirun.
 
 `rendezvous` finds the meeting point of the processes and authenticates them; `connect` connects
-them. `peer` is another process of the run from the controller's view, and `world` starts ranks
-through all processes.
+them, and `admission` decides which connections become peers. `peer` is another process of the run
+from the controller's view, and `world` starts ranks through all processes.
 """
 
-from pytest_multihost.extensions.engines.attach.connect import Connector, Listener
+from pytest_multihost.extensions.engines.attach.connect import (
+    Connector,
+    Listener,
+    detect_local_peers,
+    require_one_machine,
+)
 from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import Rendezvous
 from pytest_multihost.extensions.engines.attach.world import AttachLauncher, hosts_at, pack
@@ -16,6 +21,8 @@ __all__ = [
     "Listener",
     "Peer",
     "Rendezvous",
+    "detect_local_peers",
     "hosts_at",
     "pack",
+    "require_one_machine",
 ]

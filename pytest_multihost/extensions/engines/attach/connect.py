@@ -1,29 +1,25 @@
-"""Connects the processes of a run to rank 0, which admits no other process.
-
-An unauthenticated connection costs little: rank 0 reads a hundred bytes from it, for at most ten
-seconds. If there are too many such connections, rank 0 closes the oldest.
-"""
+"""Connects the processes of a run to rank 0, which admits no other process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
-import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
-from pytest_multihost.core.launch.launcher_env import Address
+from pytest_multihost.core.launch.launcher_env import Address, Membership
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
 from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.extensions.engines.attach.admission import Admission
 from pytest_multihost.extensions.engines.attach.peer import (
     Peer,
     interface_of_address,
@@ -40,30 +36,9 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     new_nonce,
 )
 
-_PROVE_S = 10.0
-"""How long a connected process may take to authenticate itself."""
-
-_MAX_PENDING = 256
-_MAX_SHOWN = 3
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A connection from a process that has not authenticated itself yet."""
-
-    connection: socket.socket
-    address: str
-    deadline_s: float
-    challenge: bytes = field(default_factory=new_nonce)
-    greeting: Greeting = field(default_factory=lambda: Greeting(PROOF))
-
 
 class Listener:
     """Accepts the peers, in rank 0's process.
-
-    Attributes:
-        peers: The authenticated peers, by rank.
-        membership: Rank 0's membership, with the number of processes.
 
     Raises:
         SettingError: A secret is given, but no address for rank 0; or another user has made the
@@ -72,17 +47,18 @@ class Listener:
     """
 
     def __init__(self, rendezvous: Rendezvous) -> None:
-        self.peers: dict[int, Peer] = {}
         self.membership = rendezvous.membership
         self._rendezvous = rendezvous
-        self._listener, self._secret = rendezvous.listen()
+        self._listener, secret = rendezvous.listen()
         self._listener.setblocking(False)  # noqa: FBT003 - the standard library's signature
         close_in_children(self._listener)
-        self._refused: list[str] = []  # the first few
-        self._refusals = 0
-        self._pending: list[_Pending] = []  # the oldest first
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._admission = Admission(self.membership, secret)
+        self._admission.watch(self._listener, self._accept)
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """The authenticated peers, by rank."""
+        return self._admission.peers
 
     def await_peers(self, timeout_s: float, *, remedy: str) -> None:
         """Wait until all peers have connected and sent their hello.
@@ -95,65 +71,35 @@ class Listener:
             SettingError: Another user has replaced the rendezvous file.
         """
         deadline_s = time.monotonic() + timeout_s
-        while missing := sorted({*range(1, self.membership.size)} - self.peers.keys()):
+        while missing := self._admission.missing:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise self._incomplete(missing, timeout_s, remedy)
             self._rendezvous.check_file()
-            self._step(min(0.5, left_s))
+            self._admission.step(min(0.5, left_s))
         self._listener.close()
         for peer in self.peers.values():
             peer.await_hello()
 
-    def detect_local_peers(self, folder: Path) -> None:
-        """Find out which peers see the same processes and files as the controller.
-
-        Raises:
-            LaunchError: A peer is gone, or does not answer.
-        """
-        token = secrets.token_hex(16)
-        probe = folder / f"attach-{token}"
-        probe.write_text(token)
-        try:
-            for peer in self.peers.values():
-                peer.detect_locality(str(probe), token)
-        finally:
-            probe.unlink()
-
-    def require_one_machine(self, spec: WorldSpec) -> None:
-        """Check that all peers share this machine's processes and files, if a service needs that.
-
-        Call it after `detect_local_peers`.
-
-        Raises:
-            LaunchError: A peer does not share them.
-        """
-        needs = [each.one_machine for each in spec.services.values() if each.one_machine]
-        far = [peer for peer in self.peers.values() if not peer.is_local]
-        if needs and far:
-            setting, instead = needs[0]
-            raise LaunchError(
-                f"{spec.nodeid} cannot have {setting} in a run on several machines: its ranks"
-                " share a page of memory",
-                seen=f"{far[0].name} does not share this process's kernel and files.",
-                remedy=f"Say {instead}, or start all processes on one machine.",
-            )
-
     def close(self) -> None:
         """Stop accepting connections, and remove the rendezvous file."""
-        for pending in self._pending:
-            pending.connection.close()
-        self._selector.close()
+        self._admission.close()
         self._listener.close()
         with contextlib.suppress(OSError):
             self._rendezvous.file.unlink()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, address = self._listener.accept()
+            self._admission.begin(connection, f"{address[0]}:{address[1]}")
 
     def _incomplete(self, missing: Sequence[int], timeout_s: float, remedy: str) -> LaunchError:
         here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]
         seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
         seen += f", listening at {host}:{port} as {self.membership.source} says"
-        if self._refused:
-            seen += f", {self._refusals} connections were refused: {'; '.join(self._refused)}"
+        if self._admission.refused:
+            count, words = self._admission.refusals, "; ".join(self._admission.refused)
+            seen += f", {count} connections were refused: {words}"
         have = "has" if len(missing) == 1 else "have"
         return LaunchError(
             f"{rank_set(missing)} of {self.membership.size} {have} not connected within"
@@ -162,86 +108,41 @@ class Listener:
             remedy=remedy,
         )
 
-    def _step(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._accept()
-            elif key.data in self._pending:
-                self._read(key.data)
-        while self._pending and self._pending[0].deadline_s <= time.monotonic():
-            self._drop(
-                self._pending[0], f"it did not prove within {_PROVE_S:g} s that it knows the secret"
-            )
 
-    def _accept(self) -> None:
-        try:
-            connection, address = self._listener.accept()
-        except OSError:
-            return
-        connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
-        close_in_children(connection)
-        if len(self._pending) >= _MAX_PENDING:
-            self._drop(self._pending[0])
-        deadline_s = time.monotonic() + _PROVE_S
-        pending = _Pending(connection, f"{address[0]}:{address[1]}", deadline_s)
-        self._pending.append(pending)
-        self._selector.register(connection, selectors.EVENT_READ, pending)
-        with contextlib.suppress(OSError):
-            connection.send(CHALLENGE.pack(MAGIC, pending.challenge))
+def detect_local_peers(peers: Mapping[int, Peer], folder: Path) -> None:
+    """Find out which peers see the same processes and files as the controller.
 
-    def _read(self, pending: _Pending) -> None:
-        try:
-            fields = pending.greeting.receive(pending.connection)
-            if fields is not None:
-                self._admit(pending, *fields)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(pending)
-        except RefusedError as error:
-            self._drop(pending, str(error))
+    Raises:
+        LaunchError: A peer is gone, or does not answer.
+    """
+    token = secrets.token_hex(16)
+    probe = folder / f"attach-{token}"
+    probe.write_text(token)
+    try:
+        for peer in peers.values():
+            peer.detect_locality(str(probe), token)
+    finally:
+        probe.unlink()
 
-    def _admit(self, pending: _Pending, answer: bytes, rank: int, size: int, proof: bytes) -> None:
-        """Make a process a peer if its proof is valid; refuse it if its rank is wrong.
 
-        Raises:
-            RefusedError: The proof is not valid.
-        """
-        handshake = Handshake(pending.challenge, answer, rank, size)
-        if not handshake.proves(self._secret, proof):
-            raise RefusedError("it does not know the secret")
-        self._forget(pending)
-        stream = handshake.stream(pending.connection, self._secret, role="controller")
-        if size != self.membership.size:
-            why = f"it is one of {size} processes, this run has {self.membership.size}"
-        elif not 0 < rank < size:
-            why = f"its rank is {rank}, and this run has ranks 1 to {size - 1} besides rank 0"
-        elif rank in self.peers:
-            why = f"another process is rank {rank} already"
-        else:
-            peer = self.peers[rank] = Peer(rank, stream, PeerHello(host=pending.address))
-            peer.welcome()
-            return
-        self._note_refusal(pending, why)
-        stream.send(Frame(Refused(why)))
-        stream.drain(time.monotonic() + 1.0)
-        stream.close()
+def require_one_machine(peers: Mapping[int, Peer], spec: WorldSpec) -> None:
+    """Check that all peers share this machine's processes and files, if a service needs that.
 
-    def _drop(self, pending: _Pending, why: str = "") -> None:
-        """Close a connection; one without a reason may be a port probe or a retrying peer."""
-        if why:
-            self._note_refusal(pending, why)
-        self._forget(pending)
-        pending.connection.close()
+    Call it after `detect_local_peers`.
 
-    def _note_refusal(self, pending: _Pending, why: str) -> None:
-        self._refusals += 1
-        if len(self._refused) < _MAX_SHOWN:
-            self._refused.append(f"{pending.address}: {why}")
-
-    def _forget(self, pending: _Pending) -> None:
-        self._selector.unregister(pending.connection)
-        self._pending.remove(pending)
+    Raises:
+        LaunchError: A peer does not share them.
+    """
+    needs = [each.one_machine for each in spec.services.values() if each.one_machine]
+    far = [peer for peer in peers.values() if not peer.is_local]
+    if needs and far:
+        setting, instead = needs[0]
+        raise LaunchError(
+            f"{spec.nodeid} cannot have {setting} in a run on several machines: its ranks"
+            " share a page of memory",
+            seen=f"{far[0].name} does not share this process's kernel and files.",
+            remedy=f"Say {instead}, or start all processes on one machine.",
+        )
 
 
 _TRY_S = 5.0
@@ -289,15 +190,7 @@ class Connector:
                 if found is not None:
                     stream, welcome = found
                     own = str(stream.socket.getsockname()[0])
-                    hello = PeerHello(
-                        host=socket.gethostname(),
-                        pid=os.getpid(),
-                        kernel=kernel_identity(),
-                        address=own,
-                        interface=interface_of_address(own),
-                        tests=tests,
-                        problems=problems,
-                    )
+                    hello = hello_at(own, tests, problems)
                     stream.send(Frame(hello, number=welcome.number))
                     return stream
             time.sleep(0.05)
@@ -348,21 +241,48 @@ class Connector:
     def _prove(
         self, connection: socket.socket, secret: bytes, until_s: float
     ) -> FrameStream[ToPeer]:
-        """Send the proof; the tags of rank 0's first frame prove that rank 0 knows the secret.
+        """Send the proof; see `prove`."""
+        return prove(connection, secret, self.rendezvous.membership, until_s)
 
-        Raises:
-            OSError: Rank 0 is not there, or does not answer.
-            RefusedError: It does not speak this protocol.
-        """
-        greeting = Greeting(CHALLENGE)
-        fields = None
-        while fields is None:
-            connection.settimeout(max(0.01, until_s - time.monotonic()))
-            fields = greeting.receive(connection)
-        membership = self.rendezvous.membership
-        handshake = Handshake(fields[0], new_nonce(), membership.rank, membership.size)
-        proof = handshake.proof(secret)
-        connection.sendall(
-            PROOF.pack(MAGIC, handshake.answer, handshake.rank, handshake.size, proof)
-        )
-        return handshake.stream(connection, secret, role="peer")
+
+def prove(
+    connection: socket.socket, secret: bytes, membership: Membership, until_s: float
+) -> FrameStream[ToPeer]:
+    """Prove to rank 0 that this process knows the secret; return the authenticated connection.
+
+    The tags of rank 0's first frame prove that rank 0 knows the secret.
+
+    Raises:
+        OSError: Rank 0 is not there, or does not answer.
+        RefusedError: It does not speak this protocol.
+    """
+    greeting = Greeting(CHALLENGE)
+    fields = None
+    while fields is None:
+        connection.settimeout(max(0.01, until_s - time.monotonic()))
+        fields = greeting.receive(connection)
+    handshake = Handshake(fields[0], new_nonce(), membership.rank, membership.size)
+    proof = handshake.proof(secret)
+    connection.sendall(PROOF.pack(MAGIC, handshake.answer, handshake.rank, handshake.size, proof))
+    return handshake.stream(connection, secret, role="peer")
+
+
+def hello_at(
+    address: str, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]
+) -> PeerHello:
+    """Return this process's description of itself.
+
+    Args:
+        address: Its address for other machines.
+        tests: The collected tests, see `PeerHello`.
+        problems: Why this process cannot take part.
+    """
+    return PeerHello(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        kernel=kernel_identity(),
+        address=address,
+        interface=interface_of_address(address),
+        tests=tests,
+        problems=problems,
+    )

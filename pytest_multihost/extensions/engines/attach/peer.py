@@ -64,6 +64,8 @@ class Peer:
         uncertainty_s: Error bound of `offset_s`.
         is_local: Whether the peer shares the controller's kernel, process ids and files, so that
             the controller sees its ranks.
+        label: Its name in messages, without its process id.
+        why_lost: Returns what else is known about the loss of the peer; empty if nothing is.
         backlog: Frames that arrived during a wait for an answer.
     """
 
@@ -74,13 +76,18 @@ class Peer:
     uncertainty_s: float = 0.0
     is_local: bool = False
     backlog: list[Frame[FromPeer]] = field(default_factory=list)
+    label: str = ""
+    why_lost: Callable[[], str] = str
     _requests: int = 0
     _await_hello: Callable[[], Answer[PeerHello]] | None = None
+
+    def __post_init__(self) -> None:
+        self.label = self.label or f"rank {self.rank}"
 
     @property
     def name(self) -> str:
         """The name in messages."""
-        return f"rank {self.rank}'s process (pid {self.hello.pid} on {self.hello.host})"
+        return f"{self.label}'s process (pid {self.hello.pid} on {self.hello.host})"
 
     @property
     def our_address(self) -> tuple[str, str, str]:
@@ -109,6 +116,12 @@ class Peer:
         self.stream.drain(time.monotonic() + _FAREWELL_S)
         if (descriptor := self.stream.detach()) >= 0:  # else it is closed
             keep_until_exit(descriptor)
+
+    def dismiss(self) -> None:
+        """Let the peer end at once, in a run whose exit code does not concern it."""
+        self.send(Quit(0))
+        self.stream.drain(time.monotonic() + _FAREWELL_S)
+        self.stream.close()
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float
@@ -200,6 +213,6 @@ class Peer:
         self.stream.give_up(seen)
         return LaunchError(
             f"{self.name} is gone",
-            seen=self.stream.ended or seen,
+            seen="\n".join(filter(None, (self.stream.ended or seen, self.why_lost()))),
             remedy="Its own last words, or its launcher's, may say why.",
         )

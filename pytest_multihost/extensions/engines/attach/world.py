@@ -41,6 +41,7 @@ from pytest_multihost.core.model.messages import (
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
+from pytest_multihost.core.slots import move_files
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
 from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
@@ -131,17 +132,19 @@ class PeerWorld:
 
     Attributes:
         directory: The folder for logs and stacks.
+        root: The rootdir to name in place of the peer's own; empty: they are the same.
     """
 
     peer: Peer
     ranks: Sequence[int]
     directory: Path
+    root: str = ""
     _dumps: Callable[[], Answer[DumpsWritten]] | None = field(default=None, init=False)
     _end: Callable[[], Answer[WorldEnded]] | None = field(default=None, init=False)
 
     def begin_fork(
-        self, spec: WorldSpec, ports: tuple[int, int], scratch: Path
-    ) -> Callable[[], object]:
+        self, spec: WorldSpec, ports: tuple[int, int] | None, scratch: Path
+    ) -> Callable[[], Answer[WorldForked]]:
         """Make the peer start the ranks; return a function that waits until they have started."""
         is_local = self.peer.is_local
         request = Fork(
@@ -170,9 +173,18 @@ class PeerWorld:
 
         def finish() -> tuple[KernelSnapshot, Files]:
             answer, payload = wait()
-            return answer.snapshot, unpack(payload)
+            pages = unpack(payload)
+            if self._moved is not None:
+                pages = {name: move_files(page, *self._moved) for name, page in pages.items()}
+            return answer.snapshot, pages
 
         return finish
+
+    @property
+    def _moved(self) -> tuple[str, str] | None:
+        """The peer's rootdir and the one to name in its place; None if they are the same."""
+        there = self.peer.hello.root
+        return (there, self.root) if there and self.root and there != self.root else None
 
     @property
     def moved_bytes(self) -> int:
@@ -239,7 +251,7 @@ class PeerWorld:
         """Wait for the files of another machine, and write them next to the local ones."""
         if self._dumps is not None:
             _, payload = self._dumps()
-            write_files(payload, self.directory)
+            write_files(payload, self.directory, moved=self._moved)
 
     def request(self, message: FaultRequest) -> None:
         """Make the peer pause a rank; `CompositeWorld` forwards no other request."""
@@ -286,8 +298,15 @@ def unpack(payload: bytes) -> Files:
         return {Path(name).name: files.read(name) for name in files.namelist()}
 
 
-def write_files(payload: bytes, directory: Path) -> None:
-    """Write an archive's files into a directory; a file that cannot be written is skipped."""
+def write_files(payload: bytes, directory: Path, *, moved: tuple[str, str] | None = None) -> None:
+    """Write an archive's files into a directory; a file that cannot be written is skipped.
+
+    Args:
+        moved: A folder that the files name, and the one that they are to name in its place.
+    """
     for name, data in unpack(payload).items():
+        if moved is not None:
+            there, here = (f"{folder}/".encode() for folder in moved)
+            data = data.replace(there, here)  # noqa: PLW2901 - the same file
         with contextlib.suppress(OSError):
             (directory / name).write_bytes(data)

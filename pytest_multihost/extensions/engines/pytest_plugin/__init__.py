@@ -1,15 +1,17 @@
-"""Runs of pytest over several processes that a launcher has started.
+"""Runs of pytest over several processes that a launcher or an engine has started.
 
 This module finds out whether this is such a run, and the role of this process. Every run of pytest
 imports it, so it imports nothing heavy. Two modules are imported only when they are needed:
 `controller` has the additions to an ordinary run in rank 0's process, `agent` the work of every
-other process.
+other process. `peer_losses` ends a run that has lost a process. The package `driver` has the work
+of a process that starts the others by an engine.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,9 +25,12 @@ from pytest_multihost.core.pytest_plugin.options import (
     switch_off,
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.extensions.engines.driver.options import ON
 
 if TYPE_CHECKING:
     from pytest_multihost.extensions.engines.attach import Peer
+    from pytest_multihost.extensions.engines.driver.machines import Nodes
+    from pytest_multihost.extensions.engines.driver.plugin import Driver
 
 
 _HELP = (
@@ -39,6 +44,13 @@ ATTACHED_PLUGIN = "multihost_attached"
 """Name of the plugin that attached runs register."""
 
 
+DRIVER_PLUGIN = "multihost_driver"
+"""Name of the plugin of a run whose ranks an engine's nodes start."""
+
+IS_ORDERED = pytest.StashKey[bool]()
+"""Set in a process that an engine has started for another run of pytest."""
+
+
 def add_attach_option(parser: pytest.Parser) -> None:
     """Declare `--multihost-attach`."""
     group = parser.getgroup("multihost", "tests on several ranks")
@@ -48,15 +60,51 @@ def add_attach_option(parser: pytest.Parser) -> None:
 
 def _is_attached(config: pytest.Config) -> bool:
     """Return whether this process is part of an attached run."""
-    option = config.option
-    runs_no_test = option.collectonly or getattr(option, "setupplan", False)
-    if runs_no_test or option.help or option.version:
+    if not _runs_tests(config) or IS_ORDERED in config.stash:
         return False
     if config.getoption("multihost_attach") is not None:
         return bool(config.getoption("multihost_attach"))
     if _ENV in os.environ:
         return os.environ[_ENV].lower() not in _NO
     return bool(config.getini("multihost_attach"))
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    option = config.option
+    runs_none = option.collectonly or getattr(option, "setupplan", False)
+    return not (runs_none or option.help or option.version)
+
+
+def _is_driver(config: pytest.Config) -> bool:
+    """Return whether an engine is to start the ranks of this run."""
+    is_wanted = config.stash[TALLY].settings.get(ON) is not None
+    return is_wanted and _runs_tests(config) and not is_started_by_pytest(config)
+
+
+def is_started_by_pytest(config: pytest.Config) -> bool:
+    """Return whether another run of pytest has started this process for its own ranks."""
+    return IS_ORDERED in config.stash or "PYTEST_MULTIHOST_SERVER" in os.environ
+
+
+def _drive(config: pytest.Config) -> None:
+    """Ask an engine for nodes; see `driver`.
+
+    Raises:
+        pytest.UsageError: Something else also makes processes, or the engine cannot be used.
+    """
+    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+        message = "--multihost-on and pytest-xdist's -n both make processes: leave out one"
+        raise pytest.UsageError(message)
+    if _is_attached(config):
+        raise pytest.UsageError("--multihost-on and --multihost-attach exclude each other")
+    from pytest_multihost.extensions.engines.driver.plugin import Driver
+
+    offered = config.hook.pytest_multihost_engines()
+    try:
+        driver = Driver.start(config, [each for group in reversed(offered) for each in group])
+    except (MultihostError, OSError) as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(driver, DRIVER_PLUGIN)
 
 
 def read_role(config: pytest.Config) -> None:
@@ -67,6 +115,8 @@ def read_role(config: pytest.Config) -> None:
     """
     if not _is_attached(config):
         return
+    if config.getoption(ON.dest):
+        raise pytest.UsageError("--multihost-on and --multihost-attach exclude each other")
     from pytest_multihost.core.launch.launcher_env import read_membership
 
     try:
@@ -86,9 +136,12 @@ def attach(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
     """
+    if _is_driver(config):
+        _drive(config)
+        return
     if not _is_attached(config):
         return
-    from pytest_multihost.extensions.engines.attach import Listener, Rendezvous
+    from pytest_multihost.extensions.engines.attach import Connector, Listener, Rendezvous
 
     tally = config.stash[TALLY]
     settings = tally.settings
@@ -105,20 +158,29 @@ def attach(config: pytest.Config) -> None:
 
         plugin: object = Controller(listener, settings.get(STARTUP_TIMEOUT))
     else:
+        from pytest_multihost.extensions.engines.peer_server import PeerProcess
         from pytest_multihost.extensions.engines.pytest_plugin.agent import Agent
 
-        plugin = Agent(rendezvous, settings.get(STARTUP_TIMEOUT))
+        connect = partial(Connector(rendezvous).connect, settings.get(STARTUP_TIMEOUT))
+        plugin = Agent(PeerProcess(connect))
     config.pluginmanager.register(plugin, ATTACHED_PLUGIN)
 
 
+def nodes_of(config: pytest.Config) -> Nodes | None:
+    """Return the nodes that start the ranks of this run; None if an engine starts none."""
+    driver: Driver | None = config.pluginmanager.get_plugin(DRIVER_PLUGIN)
+    return driver.nodes if driver is not None else None
+
+
 def peers_of(config: pytest.Config) -> Mapping[int, Peer]:
-    """Return the other processes of an attached run by rank; none except in its controller."""
-    attached = config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
-    return attached.peers if attached is not None else {}
+    """Return the other processes of this run by rank; none except in its controller."""
+    found = (config.pluginmanager.get_plugin(each) for each in (ATTACHED_PLUGIN, DRIVER_PLUGIN))
+    return next((each.peers for each in found if each is not None), {})
 
 
 def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
-    """Wait for the other processes of an attached run, or serve rank 0's; see `agent`."""
-    attached = session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)
-    if attached is not None:
-        attached.take_part(session, chosen)
+    """Wait for the other processes of this run, or serve rank 0's; see `agent`."""
+    config = session.config
+    for name in (ATTACHED_PLUGIN, DRIVER_PLUGIN):
+        if (plugin := config.pluginmanager.get_plugin(name)) is not None:
+            plugin.take_part(session, chosen)

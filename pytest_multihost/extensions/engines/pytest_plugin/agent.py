@@ -19,11 +19,12 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_private import base_temp, redirect_terminal
-from pytest_multihost.extensions.engines.attach import Peer, Rendezvous
+from pytest_multihost.extensions.engines.attach import Peer
 from pytest_multihost.extensions.engines.peer_server import PeerProcess
 from pytest_multihost.extensions.engines.pytest_plugin.controller import collected_tests
 
@@ -35,14 +36,14 @@ class Agent:
     """The plugin of a process that takes part in an attached run but does not control it.
 
     Attributes:
-        rendezvous: Where to find the controller.
-        timeout_s: Timeout of the search for it.
+        process: This process, with its way to the controller.
+        outlives_controller: Whether it ends after the controller, with the run's exit status.
         problems: Errors of the collection.
         peers: None: only the controller has peers.
     """
 
-    rendezvous: Rendezvous
-    timeout_s: float
+    process: PeerProcess
+    outlives_controller: bool = True
     problems: list[str] = field(default_factory=list)
     peers: Mapping[int, Peer] = field(default_factory=dict)
 
@@ -67,14 +68,13 @@ class Agent:
         config = session.config
         settings = config.stash[TALLY].settings
         home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
-        process = PeerProcess(self.rendezvous, self.timeout_s)
-        process.take_signals()
+        self.process.take_signals()
         plans = {plan.world.nodeid: plan for plan in plan_items(config, chosen, settings).values()}
         backends = {plan.backend.name: plan.backend for plan in plans.values()}
         launchers = Launchers(config, settings, chosen, backends, home)
         status = _LOST
         try:
-            status = self._serve(process, plans, launchers, home)
+            status = self._serve(plans, launchers, home)
         except SystemExit as error:
             status = int(error.code or 0)
         except MultihostError as error:
@@ -87,9 +87,7 @@ class Agent:
             sys.stderr.flush()
             os._exit(status)
 
-    def _serve(
-        self, process: PeerProcess, plans: Mapping[str, Plan], launchers: Launchers, home: Path
-    ) -> int:
+    def _serve(self, plans: Mapping[str, Plan], launchers: Launchers, home: Path) -> int:
         """Connect to rank 0, serve its requests, and return the run's exit status.
 
         Raises:
@@ -100,9 +98,21 @@ class Agent:
                 launchers.get(plan.requirements)
         except LaunchError as error:
             self.problems.append(str(error))
-        process.connect(tests=collected_tests(plans), problems=tuple(self.problems))
-        status = process.serve(lambda nodeid: launchers.get(plans[nodeid].requirements), home)
+        self.process.connect(tests=collected_tests(plans), problems=tuple(self.problems))
+        status = self.process.serve(
+            lambda nodeid: launchers.get(plans[nodeid].requirements),
+            home,
+            lambda nodeid, ranks: _lacking(plans[nodeid], ranks, launchers),
+        )
         launchers.close()
         shutil.rmtree(home, ignore_errors=True)  # launchers may kill it once rank 0 ends
-        process.outlive_controller()
+        if self.outlives_controller:
+            self.process.outlive_controller()
         return status
+
+
+def _lacking(plan: Plan, ranks: int, launchers: Launchers) -> str:
+    """Return what this machine lacks for its ranks of a test; empty if nothing."""
+    kinds = kinds_by_name(launchers.config.hook.pytest_multihost_faults())
+    whys = (kinds[each.kind].lacking(each) for each in plan.world.faults)
+    return next(filter(None, whys), None) or plan.backend.lacking(ranks) or ""

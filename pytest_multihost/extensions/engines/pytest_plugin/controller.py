@@ -7,21 +7,24 @@ nothing.
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
-from pytest_multihost.core.launch.ending_signals import ENDING
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
-from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_private import base_temp
-from pytest_multihost.extensions.engines.attach import Listener, Peer
+from pytest_multihost.extensions.engines.attach import (
+    Listener,
+    Peer,
+    detect_local_peers,
+    require_one_machine,
+)
+from pytest_multihost.extensions.engines.pytest_plugin.peer_losses import PeerLosses
 
 _REMEDY = (
     "Every process must run the same pytest command, with --multihost-attach, and reach rank 0."
@@ -35,12 +38,10 @@ class Controller:
 
     Attributes:
         timeout_s: Timeout of the wait for the peers.
-        lost: Descriptions of the peers that are gone.
     """
 
     listener: Listener
     timeout_s: float
-    lost: list[str] = field(default_factory=list)
 
     @property
     def peers(self) -> Mapping[int, Peer]:
@@ -53,18 +54,18 @@ class Controller:
         Raises:
             pytest.UsageError: A peer did not connect, or has collected other tests.
         """
-        for number in ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, self._interrupt)
+        losses = PeerLosses(self.peers)
+        session.config.pluginmanager.register(losses, "multihost_peer_losses")
+        losses.take_signals()
         try:
             self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
-            _refuse(session.config, plans, chosen)
+            refuse(session.config, plans, chosen)
             for peer in self.peers.values():
                 _compare(plans, peer)
-            self.listener.detect_local_peers(base_temp(session.config))
+            detect_local_peers(self.peers, base_temp(session.config))
             for plan in plans.values():
-                self.listener.require_one_machine(plan.world)
+                require_one_machine(self.peers, plan.world)
         except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:
@@ -79,35 +80,7 @@ class Controller:
                 f" as {membership.source} has started them"
             )
 
-    def _interrupt(self, number: int, _: object) -> None:
-        """Interrupt the run, which then reports where the ranks were.
-
-        Does nothing if a process is lost, because that is being reported already.
-        """
-        if not self._note_losses():
-            raise KeyboardInterrupt(signal.Signals(number).name)
-
-    def _note_losses(self) -> list[str]:
-        """Check which peers are gone; return a description of each."""
-        for peer in self.peers.values():
-            peer.note_arrived()
-            if peer.stream.ended is not None:
-                words = f"{peer.name} is gone: {peer.stream.ended}"
-                self.lost += [words] if words not in self.lost else []
-        return self.lost
-
     # Hooks
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """End the run if a process is lost or was interrupted, because it starts no more ranks."""
-        if call.when != "teardown":
-            return
-        if lost := self._note_losses():
-            item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
-        for peer in self.peers.values():
-            if why := peer.interruption:
-                item.session.shouldstop = f"multihost: interrupted by {why}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
@@ -118,15 +91,8 @@ class Controller:
             for peer in self.peers.values():
                 peer.part(int(session.exitstatus))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Report which processes were lost."""
-        for words in self.lost:
-            terminalreporter.write_line(f"multihost: {printable(words)}", red=True)
 
-
-def _refuse(
-    config: pytest.Config, plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]
-) -> None:
+def refuse(config: pytest.Config, plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
     """Refuse tests with requirements that only one machine can meet.
 
     Raises:

@@ -1,0 +1,76 @@
+"""Engines that run a command for each node: any command, and ssh."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.extensions.engines.cluster.command_node import CommandFleet
+from pytest_multihost.extensions.engines.engine import Engine, StartRequest
+
+_INDEX = "{i}"
+_EXAMPLE = "exec:kubectl exec -i worlds-{i} --"
+_NODES = 2
+"""How many nodes a command is run for, if nothing says so."""
+
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5")
+"""Without a terminal, and without a question that nobody would answer."""
+
+
+def begin_exec(text: str, request: StartRequest) -> CommandFleet:
+    """Run a command for each node, with the node's index in place of ``{i}``.
+
+    Raises:
+        SettingError: The text is no command.
+        LaunchError: It cannot be started.
+    """
+    words, count = _split(text), request.count or _NODES
+    if count > 1 and not any(_INDEX in word for word in words):
+        raise SettingError(
+            f"exec: the command is the same for all {count} nodes",
+            seen=f"There is no {_INDEX} in {shown(text)}.",
+            remedy=f"Write {_INDEX} where the node's index belongs: {_EXAMPLE}",
+        )
+    commands = [
+        (str(index), [*(word.replace(_INDEX, str(index)) for word in words), *request.command])
+        for index in range(count)
+    ]
+    return CommandFleet.start(commands, request.folder)
+
+
+def _split(text: str) -> Sequence[str]:
+    """Return the words of a command.
+
+    Raises:
+        SettingError: There are none, or a quotation mark is missing.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SettingError(f"exec: {shown(text)} is no command", seen=str(error)) from error
+    if not words:
+        raise SettingError(
+            "exec: a command is missing", remedy="exec:kubectl exec -i worlds-{i} --"
+        )
+    return words
+
+
+def begin_ssh(text: str, request: StartRequest) -> CommandFleet:
+    """Run the command on each host of a list.
+
+    Raises:
+        SettingError: The text is no list of hosts, or has too few.
+        LaunchError: ssh cannot be started.
+    """
+    hosts = [each.strip() for each in text.split(",")]
+    if not all(hosts) or any(each.startswith("-") for each in hosts):
+        raise SettingError(f"ssh: {shown(text)} is no list of hosts", remedy="ssh:n1,n2")
+    if request.count is not None and request.count > len(hosts):
+        raise SettingError(f"ssh: {request.count} nodes are wanted, and {len(hosts)} hosts given")
+    commands = [(host, [*_SSH, host, shlex.join(request.command)]) for host in hosts]
+    return CommandFleet.start(commands[: request.count], request.folder)
+
+
+EXEC = Engine(name="exec", begin=begin_exec)
+SSH = Engine(name="ssh", begin=begin_ssh)

@@ -1,0 +1,109 @@
+"""The actor that starts a peer on a node of a Ray cluster, and carries its bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+_CHUNK = 1 << 18
+_LINES = 20
+_END_S = 10.0
+_OF_RAY = ("RAY_", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
+"""Variables that Ray sets for its own processes: names, or their beginnings."""
+
+
+class PeerActor:
+    """Starts a peer, and carries numbered pieces of bytes to and from it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._next_write = 0
+        self._next_read = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors = Path()
+
+    def start(self, python: str | None, code: str, in_copy: bool) -> str:  # noqa: FBT001 - Ray's
+        """Start the peer; return the name of this machine.
+
+        Args:
+            python: The interpreter; None: the one that runs this actor.
+            code: The peer's code.
+            in_copy: Whether the working directory is a copy of the project.
+        """
+        descriptor, name = tempfile.mkstemp(prefix="multihost-peer-")
+        self._errors = Path(name)
+        with open(descriptor, "wb") as log:  # noqa: PTH123 - a descriptor
+            self._process = subprocess.Popen(
+                _command(python or sys.executable, code, in_copy=in_copy),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+                env=own_variables(),
+            )
+        return socket.gethostname()
+
+    def write(self, number: int, data: bytes) -> None:
+        """Write a piece of bytes to the peer, after all pieces with smaller numbers."""
+        assert self._process is not None  # noqa: S101 - it is started
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        with self._turn:
+            self._turn.wait_for(lambda: self._next_write == number)
+            try:
+                if data:
+                    _write_all(self._process.stdin.fileno(), data)
+                else:
+                    self._process.stdin.close()
+            except OSError:  # the peer is gone, which `read` tells
+                pass
+            self._next_write += 1
+            self._turn.notify_all()
+
+    def read(self, number: int) -> bytes:
+        """Return the next piece of bytes from the peer; empty at its end.
+
+        Args:
+            number: The piece's number: pieces are asked for one after the other.
+        """
+        assert self._process is not None  # noqa: S101 - it is started
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        assert self._next_read == number  # noqa: S101 - see above
+        self._next_read += 1
+        return os.read(self._process.stdout.fileno(), _CHUNK)
+
+    def ended(self) -> tuple[str, str]:
+        """Return how the peer has ended, and the last lines of its standard error."""
+        assert self._process is not None  # noqa: S101 - it is started
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "it has closed its output", ""
+        words = self._errors.read_text("utf-8", "backslashreplace")
+        self._errors.unlink(missing_ok=True)
+        how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return how, "\n".join(words.rstrip().splitlines()[-_LINES:])
+
+
+def _command(python: str, code: str, *, in_copy: bool) -> Sequence[str]:
+    return [python, "-c", code, *(["here"] if in_copy else [])]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def own_variables() -> dict[str, str]:
+    """Return this process's environment without the variables that Ray has set for itself."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RAY)}
+    if kept.get("OMP_NUM_THREADS") == "1":  # Ray's default, which the peer sets by itself
+        del kept["OMP_NUM_THREADS"]
+    return kept

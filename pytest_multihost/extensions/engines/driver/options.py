@@ -1,0 +1,44 @@
+"""The options of runs whose ranks an engine's nodes start."""
+
+from __future__ import annotations
+
+from pytest_multihost.core.option import Option
+from pytest_multihost.core.pytest_plugin.option_texts import parse_count, parse_seconds
+from pytest_multihost.extensions.engines.cluster.ray_options import RAY
+
+ON: Option[str | None] = Option(
+    name="on",
+    metavar="ENGINE[:TEXT]",
+    help=(
+        "Start the ranks on other machines: slurm[:OPTIONS], ray[:ADDRESS], ssh:HOST,HOST or"
+        " exec:COMMAND {i}"
+    ),
+    parse=str,
+    default=None,
+)
+
+NODES: Option[int | None] = Option(
+    name="nodes",
+    metavar="N",
+    help="Number of nodes for --multihost-on (default: all that the engine names; exec: 2)",
+    parse=parse_count,
+    default=None,
+)
+
+QUEUE_TIMEOUT: Option[float | None] = Option(
+    name="queue_timeout",
+    metavar="SECONDS",
+    help="How long --multihost-on may wait for nodes (default: no limit; with CI set: 600)",
+    parse=parse_seconds,
+    default=None,
+)
+
+PYTHON: Option[str | None] = Option(
+    name="python",
+    metavar="PATH",
+    help="Python on the nodes of --multihost-on (default: the path of this one)",
+    parse=str,
+    default=None,
+)
+
+OPTIONS = (ON, NODES, QUEUE_TIMEOUT, PYTHON, RAY)

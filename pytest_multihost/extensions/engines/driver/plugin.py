@@ -1,0 +1,240 @@
+"""The plugin of a run whose ranks an engine's nodes start: pytest's process has none.
+
+The nodes are asked for when pytest is configured, so that they start while the tests are collected.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
+from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.model.errors import (
+    LaunchError,
+    MultihostError,
+    SettingError,
+    known_names,
+    shown,
+)
+from pytest_multihost.core.option import Settings
+from pytest_multihost.core.pytest_plugin.options import STARTUP_TIMEOUT
+from pytest_multihost.core.pytest_plugin.plan import plan_items
+from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.extensions.engines.attach import (
+    Peer,
+    detect_local_peers,
+    require_one_machine,
+)
+from pytest_multihost.extensions.engines.attach.admission import Admission
+from pytest_multihost.extensions.engines.driver.machines import Nodes, NodesLauncher
+from pytest_multihost.extensions.engines.driver.meeting import (
+    Queue,
+    await_end,
+    await_peers,
+    send_orders,
+)
+from pytest_multihost.extensions.engines.driver.options import NODES, ON, PYTHON, QUEUE_TIMEOUT
+from pytest_multihost.extensions.engines.driver.orders_of_run import orders_of_run
+from pytest_multihost.extensions.engines.driver.start_peer import CODE
+from pytest_multihost.extensions.engines.driver.versions import (
+    relevant_versions,
+    version_conflict,
+)
+from pytest_multihost.extensions.engines.engine import Engine, Fleet, Node, StartRequest
+from pytest_multihost.extensions.engines.pytest_plugin.controller import (
+    collected_tests,
+    first_difference,
+    refuse,
+)
+from pytest_multihost.extensions.engines.pytest_plugin.peer_losses import PeerLosses
+
+_QUEUE_IN_CI_S = 600.0
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class Driver:
+    """The plugin in pytest's own process.
+
+    Attributes:
+        fleet: The nodes.
+        folder: The engine's private folder.
+        peers: The peers by rank, from 1; none before `take_part`.
+    """
+
+    config: pytest.Config
+    settings: Settings
+    engine: Engine
+    fleet: Fleet
+    folder: Path
+    peers: Mapping[int, Peer] = field(default_factory=dict)
+    _admission: Admission | None = None
+
+    @classmethod
+    def start(cls, config: pytest.Config, engines: Sequence[Engine]) -> Driver:
+        """Ask the engine that the settings name for nodes.
+
+        Raises:
+            SettingError: There is no such engine, or its text is wrong.
+            LaunchError: It cannot start anything.
+        """
+        settings = config.stash[TALLY].settings
+        name, _, text = (settings.get(ON) or "").partition(":")
+        found = {each.name: each for each in engines}
+        if name not in found:
+            raise SettingError(
+                f"--multihost-on: there is no engine {shown(name)}",
+                seen=f"There are: {known_names(found, name)}",
+            )
+        request = StartRequest(
+            python=settings.get(PYTHON),
+            code=CODE,
+            count=settings.get(NODES),
+            folder=Path(tempfile.mkdtemp(prefix="nodes-", dir=base_temp(config))),
+            settings=settings,
+        )
+        fleet = found[name].begin(text, request)
+        driver = cls(config, settings, found[name], fleet, request.folder)
+        try:
+            if (nodes := fleet.nodes()) is not None:
+                driver._admit(nodes)
+        except LaunchError:
+            driver.stop()
+            raise
+        return driver
+
+    def _admit(self, nodes: Sequence[Node]) -> Admission:
+        """Return the admission of the nodes' peers; send these their orders the first time."""
+        if self._admission is None:
+            secret, name = secrets.token_bytes(32), self.engine.name
+            own = Membership(rank=0, size=len(nodes) + 1, source=name, job="")
+            self._admission = Admission(own, secret)
+            orders = orders_of_run(self.config, name, secret.hex(), len(nodes))
+            send_orders(nodes, orders, self._admission)
+        return self._admission
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """The nodes for the run; None before they have been met."""
+        root = str(self.config.rootpath)
+        return Nodes(NodesLauncher(self.engine, self.peers, root)) if self.peers else None
+
+    def take_part(self, _: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+        """Wait for the nodes, admit their peers, and check that these can run the tests.
+
+        Raises:
+            pytest.UsageError: There are no nodes, or a peer cannot take part.
+        """
+        if not chosen:
+            self.stop()
+            return
+        interrupt_on_signals()
+        try:
+            self._meet(chosen)
+        except MultihostError as error:
+            self.stop()
+            raise pytest.UsageError(str(error)) from error
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def _meet(self, chosen: Sequence[pytest.Item]) -> None:
+        plans = plan_items(self.config, chosen, self.settings)
+        refuse(self.config, plans, chosen)
+        limit_s = self.settings.get(QUEUE_TIMEOUT)
+        if limit_s is None and os.environ.get("CI"):
+            limit_s = _QUEUE_IN_CI_S
+        nodes = Queue(self.engine.name, limit_s, self._say).await_nodes(self.fleet)
+        admission = self._admit(nodes)
+        await_peers(nodes, admission, self.settings.get(STARTUP_TIMEOUT))
+        peers = admission.peers
+        for rank, peer in sorted(peers.items()):
+            peer.why_lost = partial(self._why_lost, nodes[rank - 1], rank - 1)
+        _check_versions(peers)
+        for peer in peers.values():
+            _check_tests(collected_tests(plans), peer)
+        detect_local_peers(peers, base_temp(self.config))
+        for peer in peers.values():  # one in a copy of the project may not see the artifacts
+            peer.is_local = peer.is_local and peer.hello.root == str(self.config.rootpath)
+        for plan in plans.values():
+            require_one_machine(peers, plan.world)
+        self.peers = peers
+        losses = PeerLosses(peers)
+        self.config.pluginmanager.register(losses, "multihost_peer_losses")
+        names = ", ".join(each.name for each in nodes)
+        self._say(f"multihost: {self.engine.name}: {len(nodes)} nodes: {names}")
+
+    def stop(self) -> None:
+        """End everything that has been started; does nothing twice."""
+        if self._admission is not None:
+            self._admission.close()
+        self.fleet.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _say(self, line: str) -> None:
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.verbosity >= 0:
+            reporter.write_line(line, flush=True)
+
+    def _why_lost(self, node: Node, index: int) -> str:
+        await_end(node)
+        return self.fleet.why_lost(index)
+
+    # Hooks
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        """Let the peers end, after all output is written."""
+        try:
+            return (yield)
+        finally:
+            for peer in self.peers.values():
+                peer.dismiss()
+            self.stop()
+
+    def pytest_unconfigure(self) -> None:
+        """End what has been started, if the session has not begun."""
+        self.stop()
+
+
+def _check_versions(peers: Mapping[int, Peer]) -> None:
+    """Check that all processes have the same versions.
+
+    Raises:
+        LaunchError: They have not; the error has both versions.
+    """
+    named = [("pytest's own process", relevant_versions())]
+    named += [(peer.name, peer.hello.versions) for peer in peers.values()]
+    if conflict := version_conflict(named):
+        raise LaunchError(
+            "the processes of this run have different versions",
+            seen=conflict,
+            remedy="Install one version everywhere; --multihost-python names the nodes' Python.",
+        )
+
+
+def _check_tests(ours: Sequence[tuple[str, int, str]], peer: Peer) -> None:
+    """Check that a peer can take part, and has collected all tests of this process.
+
+    Raises:
+        LaunchError: It cannot, or has not.
+    """
+    if peer.hello.problems:
+        raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(peer.hello.problems))
+    chosen = {each[0] for each in ours}  # the driver may have selected fewer: --lf
+    theirs = [each for each in peer.hello.tests if each[0] in chosen]
+    if (difference := first_difference(ours, theirs)) is not None:
+        raise LaunchError(
+            f"{peer.name} has collected other tests than pytest's own process",
+            seen=f"{difference}\nIts rootdir is {peer.hello.root}.",
+            remedy="Give the nodes the same files and configuration.",
+        )

@@ -1,0 +1,65 @@
+"""Ends a run that has lost a peer, or whose peer was told to end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_multihost.core.launch.ending_signals import ENDING
+from pytest_multihost.core.model.printable import printable
+from pytest_multihost.extensions.engines.attach import Peer
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class PeerLosses:
+    """A plugin of the process that controls peers.
+
+    Attributes:
+        peers: The peers by rank.
+        lost: Descriptions of the peers that are gone.
+    """
+
+    peers: Mapping[int, Peer]
+    lost: list[str] = field(default_factory=list)
+
+    def take_signals(self) -> None:
+        """Let signals that end a run interrupt it, unless they have a handler already."""
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._interrupt)
+
+    def _interrupt(self, number: int, _: object) -> None:
+        """Interrupt the run, which then reports where the ranks were.
+
+        Does nothing if a process is lost, because that is being reported already.
+        """
+        if not self._note():
+            raise KeyboardInterrupt(signal.Signals(number).name)
+
+    def _note(self) -> list[str]:
+        """Check which peers are gone; return a description of each."""
+        for peer in self.peers.values():
+            peer.note_arrived()
+            if peer.stream.ended is not None:
+                words = f"{peer.name} is gone: {peer.stream.ended}"
+                self.lost += [words] if words not in self.lost else []
+        return self.lost
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """End the run if a process is lost or was interrupted, because it starts no more ranks."""
+        if call.when != "teardown":
+            return
+        if lost := self._note():
+            item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+        for peer in self.peers.values():
+            if why := peer.interruption:
+                item.session.shouldstop = f"multihost: interrupted by {why}"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Report which processes were lost."""
+        for words in self.lost:
+            terminalreporter.write_line(f"multihost: {printable(words)}", red=True)

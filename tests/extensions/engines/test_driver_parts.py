@@ -1,0 +1,216 @@
+"""Parts of runs whose ranks an engine's nodes start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.extensions.engines.cluster.commands import begin_exec, begin_ssh
+from pytest_multihost.extensions.engines.cluster.ray_options import parse_ray_options
+from pytest_multihost.extensions.engines.cluster.slurm import split_options
+from pytest_multihost.extensions.engines.driver.byte_pump import pump
+from pytest_multihost.extensions.engines.driver.machines import hosts_of, shares_of
+from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
+from pytest_multihost.extensions.engines.driver.orders_of_run import carried_variables
+from pytest_multihost.extensions.engines.driver.start_peer import find_project
+from pytest_multihost.extensions.engines.driver.versions import version_conflict
+from pytest_multihost.extensions.engines.engine import StartRequest
+from pytest_multihost.testing import LaunchError, SettingError
+
+pytestmark = pytest.mark.unit
+
+ORDER = PeerOrder(
+    plugin="1.0",
+    secret="ab" * 32,
+    rank=1,
+    size=3,
+    engine="exec",
+    args=("-x", "tests"),
+    directory="/nowhere/project",
+    landmarks=("pytest.ini",),
+    environment={"LANG": "C"},
+)
+
+
+def piped(data: bytes) -> int:
+    """Return a descriptor that yields these bytes, and then ends."""
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    return reading
+
+
+def test_an_order_arrives_as_it_was_sent() -> None:
+    """And what follows on the same stream is left there."""
+    source = piped(encode_order(ORDER) + b"more")
+    assert read_order(source, "1.0") == ORDER
+    assert os.read(source, 100) == b"more"
+    os.close(source)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"123", b"ffffffff{}", b"hello, world", b"00000002{}", b"00000002[]"]
+)
+def test_anything_else_is_no_order(data: bytes) -> None:
+    """Such as the input of somebody who starts the program by hand."""
+    source = piped(data)
+    with pytest.raises(LaunchError, match="there is no order"):
+        read_order(source, "1.0")
+    os.close(source)
+
+
+def test_an_order_of_another_version_is_refused_with_both() -> None:
+    """Whatever else its fields are."""
+    source = piped(encode_order(ORDER))
+    with pytest.raises(LaunchError) as error:
+        read_order(source, "2.0")
+    assert error.value.seen == "2.0 here, 1.0 where pytest was started."
+    os.close(source)
+
+
+def all_of(descriptor: int) -> bytes:
+    """Return everything that can be read from a descriptor, to its end."""
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write bytes, however long it takes, and close the descriptor."""
+    with open(descriptor, "wb") as file:
+        file.write(data)
+
+
+def answer(connection: socket.socket) -> None:
+    """Send back everything that has arrived, once the other side has ended."""
+    with connection, connection.makefile("rwb") as file:
+        data = file.read()
+        file.write(data)
+
+
+def carry(connection: socket.socket, incoming: int, outgoing: int) -> None:
+    """Pump until the end, and close the way out."""
+    with connection:
+        pump(connection, incoming, outgoing)
+        os.close(outgoing)
+
+
+def test_a_pump_carries_all_bytes_both_ways_to_the_end() -> None:
+    """More than any buffer holds; the end of one way does not cut the other."""
+    ours, theirs = socket.socketpair()
+    (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
+    data = os.urandom(3_000_000)
+    calls = [
+        partial(write_all, driver_writes, data),
+        partial(answer, ours),
+        partial(carry, theirs, from_driver, to_driver),
+    ]
+    threads = [threading.Thread(target=each, daemon=True) for each in calls]
+    for each in threads:
+        each.start()
+    assert all_of(driver_reads) == data
+    for each in threads:
+        each.join(20)
+    os.close(from_driver)
+
+
+def test_the_project_is_found_in_the_drivers_place_first(tmp_path: Path) -> None:
+    """Elsewhere only if it is not there, or if the engine has made a copy."""
+    place, copy = tmp_path / "place", tmp_path / "copy"
+    order = PeerOrder(**{**{n: getattr(ORDER, n) for n in _FIELDS}, "directory": str(place)})
+    for each in (place, copy):
+        each.mkdir()
+    with pytest.raises(LaunchError, match="does not have the project") as error:
+        find_project(order, copy)
+    assert error.value.seen.splitlines()[0] == f"{place}: it has no pytest.ini"
+    (copy / "pytest.ini").touch()
+    assert find_project(order, copy) == copy
+    (place / "pytest.ini").touch()
+    assert find_project(order, copy) == place
+    assert find_project(order, copy, is_copy=True) == copy
+
+
+_FIELDS = tuple(PeerOrder.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"torch": "2.1"}, {"torch": "2.2"}, "torch is 2.1 in a, and 2.2 in b."),
+        ({"Python": "3.11"}, {"Python": "3.12"}, "Python is 3.11 in a, and 3.12 in b."),
+        ({"torch": "2.1"}, {"torch": "2.1"}, ""),
+        ({}, {"torch": "2.1"}, ""),  # a driver without torch
+    ],
+)
+def test_versions_are_compared_where_both_have_some(
+    first: dict[str, str], second: dict[str, str], words: str
+) -> None:
+    """A process without a runtime is no conflict."""
+    assert version_conflict([("a", first), ("b", second)]) == words
+
+
+def test_nodes_are_compared_with_each_other_if_the_driver_has_no_runtime() -> None:
+    """They run the ranks."""
+    named = [("laptop", {}), ("n1", {"jax": "1"}), ("n2", {"jax": "2"})]
+    assert version_conflict(named) == "jax is 1 in n1, and 2 in n2."
+
+
+def test_peers_get_neither_secrets_nor_the_launchers_numbers() -> None:
+    """But what changes how tests are collected and run."""
+    given = {
+        "PYTEST_ADDOPTS": "-x",
+        "PYTEST_MULTIHOST_TIMEOUT": "7",
+        "PYTEST_MULTIHOST_SECRET": "x",
+        "PYTEST_MULTIHOST_RANK": "0",
+        "PYTEST_XDIST_WORKER": "gw0",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_PROCESS_ID": "0",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "HOME": "/root",
+    }
+    kept = {"PYTEST_ADDOPTS", "PYTEST_MULTIHOST_TIMEOUT", "JAX_PLATFORMS"}
+    assert set(carried_variables(given)) == kept
+
+
+@pytest.mark.parametrize("text", ["gpu", "'", "gpu --time=1"])
+def test_options_of_slurm_must_be_options(text: str) -> None:
+    """A word would be salloc's command."""
+    with pytest.raises(SettingError):
+        split_options(text)
+
+
+def test_options_of_slurm_are_split_as_in_a_shell() -> None:
+    """Quotation marks keep words together."""
+    assert split_options("-p gpu --comment='a b'") == ["-p", "gpu", "--comment=a b"]
+    assert split_options("") == []
+
+
+@pytest.mark.parametrize("text", ["", "env 'x", "env x"])
+def test_a_command_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    """Nothing is started."""
+    with pytest.raises(SettingError):
+        begin_exec(text, StartRequest(python=None, code="", count=None, folder=tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "a,", "-oProxyCommand=x"])
+def test_hosts_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    """An option of ssh is no host."""
+    with pytest.raises(SettingError):
+        begin_ssh(text, StartRequest(python=None, code="", count=None, folder=tmp_path))
+
+
+def test_options_of_ray_are_an_object_of_objects() -> None:
+    """With two keys."""
+    assert parse_ray_options('{"resources": {"CPU": 2}}') == {"resources": {"CPU": 2}}
+    with pytest.raises(SettingError, match="must be an object with"):
+        parse_ray_options('{"cpu": 2}')
+
+
+def test_no_peers_have_no_ranks() -> None:
+    """Before the nodes are there."""
+    assert shares_of(0, {}) == []
+    assert hosts_of(0, {}) == ()

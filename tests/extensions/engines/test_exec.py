@@ -1,0 +1,370 @@
+"""Ranks on nodes that a command reaches: pytest's own process has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cluster import (
+    GLOO_WORLDS,
+    LIMIT_S,
+    WORLDS,
+    command,
+    drive,
+    entering,
+    environment,
+    project,
+    result_lines,
+    script,
+)
+from machines import two_machines
+from runs import await_that
+
+pytestmark = pytest.mark.clusters
+
+HERE = "exec:env NODE={i}"
+"""Nodes that are all this machine."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make machines")
+
+
+def verdicts(path: Path) -> dict[str, Any]:
+    """Return the verdicts of a project's last run by the test's name."""
+    file = path / ".pytest_multihost" / "verdicts.jsonl"
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    return {each["nodeid"].rpartition("::")[2].partition("[")[0]: each for each in found}
+
+
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run without an engine."""
+    path = project(tmp_path_factory.mktemp("here"), WORLDS + GLOO_WORLDS)
+    return path, drive(path)
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """The same run on two machines to which pytest's process has no route."""
+    path = project(tmp_path_factory.mktemp("apart"), WORLDS + GLOO_WORLDS)
+    with two_machines() as entries:
+        enter = entering(path / "enter", entries)
+        yield path, drive(path, "--multihost-on", f"exec:{enter} {{i}}")
+
+
+@needs_root
+def test_the_summary_is_the_same_as_on_one_machine(here: Done, apart: Done) -> None:
+    """Word by word."""
+    assert result_lines(apart[1].stdout) == result_lines(here[1].stdout)
+    assert len(result_lines(here[1].stdout)) == 4, here[1].stdout
+    assert apart[1].returncode == here[1].returncode == 1
+
+
+@needs_root
+def test_ranks_are_spread_over_the_machines(apart: Done) -> None:
+    """In order, and the verdict names them."""
+    ranks = verdicts(apart[0])["test_meets"]["rank_results"]
+    assert [each["host"] for each in ranks] == ["alpha", "alpha", "beta", "beta"]
+    assert "multihost: exec: 2 nodes: 0, 1" in apart[1].stdout
+
+
+@needs_root
+def test_hangs_on_other_machines_are_proven(apart: Done) -> None:
+    """And the line of the culprit is read in the driver's files."""
+    found = verdicts(apart[0])
+    for name in ("test_waits", "test_gloo_waits"):
+        diagnosis = found[name]["diagnosis"]
+        assert diagnosis["detected_by"] == "proof"
+        assert diagnosis["where"]["file"] == "test_worlds.py"
+        assert diagnosis["where"]["source"] == "time.sleep(600)"
+
+
+@needs_root
+def test_logs_of_other_machines_are_fetched(apart: Done) -> None:
+    """They lie among the artifacts as any rank's."""
+    verdict = verdicts(apart[0])["test_meets"]
+    folder = apart[0] / ".pytest_multihost" / verdict["run_id"] / verdict["dir"]
+    assert (folder / "rank-3.log").read_text() == "rank 3 was here\n"
+
+
+def test_nodes_can_be_this_machine(tmp_path: Path) -> None:
+    """As many as are wanted; a world that is smaller uses the first."""
+    source = WORLDS + "\n@pytest.mark.multihost(ranks=2)\ndef test_small(world):\n    pass\n"
+    path = project(tmp_path / "it", source)
+    done = drive(path, "--multihost-on", HERE, "--multihost-nodes=3", "-k", "meets or small")
+    assert "2 passed, 3 deselected" in done.stdout
+    assert "exec: 3 nodes: 0, 1, 2" in done.stdout
+    assert not [each for each in psutil.process_iter() if _works_in(each, path)]
+
+
+def _works_in(process: psutil.Process, path: Path) -> bool:
+    try:
+        return process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Path) -> None:
+    """The driver selects the tests; the peers have collected all of them."""
+    path = project(tmp_path / "it", WORLDS)
+    first = drive(path, "--multihost-on", HERE, "-x", "-p", "cacheprovider", "-k", "meets or fails")
+    assert "1 failed, 1 passed" in first.stdout
+    again = drive(path, "--multihost-on", HERE, "--lf")
+    assert "1 failed" in again.stdout
+    assert "test_meets" not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("exec:false {i}",), "the peer on node 0 has ended at its start: exit code 1"),
+        (("exec:sh -c 'echo no such pod {i} >&2; exit 3'",), "no such pod 0"),
+        (("exec:no-such-program {i}",), "no-such-program, which is to reach node 0"),
+        (("exec:env",), "the command is the same for all 2 nodes"),
+        (("exec:",), "a command is missing"),
+        (("slum",), "Did you mean slurm?"),
+        (("ssh:a,,b",), "is no list of hosts"),
+        ((HERE, "--multihost-python=/nowhere/python"), "No such file or directory"),
+        ((HERE, "--multihost-attach"), "exclude each other"),
+    ],
+)
+def test_what_cannot_start_ends_the_run_at_once(
+    tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    """With the node, the exit code and the last words, before any test has run."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", *args, "--multihost-startup-timeout=100")
+    assert words in done.stdout
+    assert done.returncode == 4, done.stdout
+
+
+def test_workers_of_xdist_are_refused(tmp_path: Path) -> None:
+    """As in attached runs."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "-p", "xdist", "-n2", "--multihost-on", HERE)
+    assert "--multihost-on and pytest-xdist's -n both make processes" in done.stdout
+
+
+@pytest.mark.parametrize("package", ["torch", "pytest_multihost_hangs"])
+def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> None:
+    """Of this package as well as of the runtimes."""
+    pytest.importorskip("torch")
+    about = tmp_path / "other" / f"{package}-0.0.9.dist-info"
+    about.mkdir(parents=True)
+    name = package.replace("_", "-")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.9\n")
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", f"exec:env PYTHONPATH={about.parent} NODE={{i}}")
+    assert "0.0.9" in done.stdout
+    assert "version" in done.stdout
+    assert done.returncode == 4, done.stdout
+
+
+def test_a_file_that_differs_is_named(tmp_path: Path) -> None:
+    """The peer has collected other tests than the driver."""
+    path = project(tmp_path / "it", WORLDS)
+    (path / "conftest.py").write_text(
+        "import os\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    if os.environ.get('NODE') == '1':\n"
+        "        items[:] = [each for each in items if 'meets' not in each.name]\n"
+    )
+    done = drive(path, "--multihost-on", HERE)
+    assert "node 1's process" in done.stdout
+    assert "test_meets" in done.stdout
+    assert done.returncode == 4
+
+
+ROOM_FOR_TWO = """
+import os
+from pytest_multihost.core.backends import Backend
+
+def pytest_multihost_backends():
+    def lacking(size):
+        return None if "NODE" in os.environ and size <= 2 else f"two fit here, not {size}"
+
+    return [Backend(name="paired", start=lambda spec: None, lacking=lacking)]
+"""
+
+
+def test_the_nodes_are_asked_for_what_they_lack(tmp_path: Path) -> None:
+    """Not the driver: it may be a laptop without a GPU. Each node counts its own ranks."""
+    source = "import pytest\n" + "".join(
+        f"@pytest.mark.multihost(ranks={n}, backend='paired')\ndef test_{n}(world):\n    pass\n"
+        for n in (4, 6)
+    )
+    path = project(tmp_path / "it", source)
+    (path / "conftest.py").write_text(ROOM_FOR_TWO)
+    done = drive(path, "--multihost-on", HERE, "-rs")
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "node 0: two fit here, not 3" in done.stdout
+
+
+# Runs that are disturbed
+
+LOST = """
+import os, signal, time
+import psutil, pytest
+
+@pytest.mark.multihost
+def test_passes(world):
+    world.barrier()
+
+@pytest.mark.multihost(timeout=900)
+def test_loses_a_node(world):
+    peer = psutil.Process(os.getppid()).ppid()
+    if world.rank == 3 and "VICTIM" in os.environ:
+        os.kill(peer, signal.SIGKILL)
+    open(f"up-{world.rank}", "w").close()
+    time.sleep(600)
+
+@pytest.mark.multihost
+def test_comes_later(world):
+    world.barrier()
+"""
+
+
+def test_a_lost_node_is_an_error_of_its_test(tmp_path: Path) -> None:
+    """Not a failure: the code under test has done nothing. The engine's words are shown."""
+    path = project(tmp_path / "it", LOST)
+    told = script(path / "told", "NODE=$1; shift", '"$@"', "echo evicted >&2; exit 7")
+    done = drive(path, "--multihost-on", f"exec:{told} {{i}}", PYTEST_VICTIM="1", VICTIM="1")
+    assert "ERROR test_worlds.py::test_loses_a_node" in done.stdout
+    assert "node 1's process" in done.stdout
+    assert "exit code 7" in done.stdout
+    assert "evicted" in done.stdout
+    assert "no world can be started any more" in done.stdout
+    assert done.returncode == 1
+    await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
+
+
+def start(path: Path, *args: str) -> subprocess.Popen[str]:
+    """Start pytest in a project, and wait until the ranks of its second test are up."""
+    process = subprocess.Popen(
+        command("--multihost-on", HERE, *args),
+        cwd=path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM act as on one machine, and nothing is left."""
+    path = project(tmp_path / "it", LOST)
+    with start(path) as process:
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "where the ranks were:" in output
+    assert output.count("time.sleep(600)") == 1  # all four ranks are there
+    assert process.returncode == 2
+    await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
+
+
+def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    """The peers see the end of their input."""
+    path = project(tmp_path / "it", LOST)
+    with start(path) as process:
+        process.kill()
+    await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)], 30)
+
+
+def test_the_secret_is_in_no_command_and_no_environment(tmp_path: Path) -> None:
+    """It is part of the order, which has the driver's pid in no place that others can read."""
+    path = project(tmp_path / "it", LOST)
+    with start(path) as process:
+        texts = []
+        for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]:
+            texts.append(" ".join(each.cmdline()))
+            texts += [f"{name}={value}" for name, value in each.environ().items()]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    assert [each for each in texts if "SECRET" in each] == []
+    assert [each for each in texts if len(each) > 60 and _is_hexadecimal(each[-64:])] == []
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+# Copies of the project in other places
+
+
+@needs_root
+def test_stacks_of_copies_are_one_stack_in_the_drivers_tree(tmp_path: Path) -> None:
+    """Each node has the project below another directory."""
+    path = project(tmp_path / "driver", WORLDS + GLOO_WORLDS)
+    for node in (0, 1):
+        project(tmp_path / f"node-{node}", WORLDS + GLOO_WORLDS)
+    hidden = f"mount -t tmpfs none {path}"
+    enter = script(
+        tmp_path / "enter",
+        f"cd {tmp_path}/node-$1; shift",
+        f'exec unshare --mount sh -c \'{hidden} && exec "$@"\' sh "$@"',
+    )
+    done = drive(path, "--multihost-on", f"exec:{enter} {{i}}", "-k", "waits")
+    diagnosis = verdicts(path)["test_waits"]["diagnosis"]
+    assert diagnosis["where"]["file"] == "test_worlds.py"
+    assert [each["ranks"] for each in diagnosis["groups"]] == [[2], [0, 1, 3]]
+    assert "node-0" not in done.stdout
+
+
+@needs_root
+def test_a_node_without_the_project_says_so(tmp_path: Path) -> None:
+    """It names the places where it has looked, and what is missing there."""
+    path = project(tmp_path / "driver", WORLDS)
+    hidden = f"mount -t tmpfs none {path}"
+    enter = script(
+        tmp_path / "enter",
+        f'shift; cd /; exec unshare --mount sh -c \'{hidden} && exec "$@"\' sh "$@"',
+    )
+    done = drive(path, "--multihost-on", f"exec:{enter} {{i}}", "test_worlds.py")
+    assert f"this node does not have the project of {path}" in done.stdout
+    assert f"{path}: it has no pytest.ini, test_worlds.py" in done.stdout
+    assert done.returncode == 4
+
+
+def test_time_of_a_run_is_not_spent_waiting_for_dead_peers(tmp_path: Path) -> None:
+    """A peer that ends while others collect ends the wait, long before its timeout."""
+    path = project(tmp_path / "it", WORLDS)
+    started_s = time.monotonic()
+    done = drive(path, "--multihost-on", "exec:sh -c 'test {i} = 0 && sleep 100; exit 5'")
+    assert time.monotonic() - started_s < 60
+    assert "node 1 has ended at its start: exit code 5" in done.stdout
+
+
+def test_the_command_of_ssh_survives_the_shell_of_the_other_side(tmp_path: Path) -> None:
+    """The program in ssh's place runs its last argument in a shell, as sshd does."""
+    path = project(tmp_path / "it", WORLDS)
+    (tmp_path / "bin").mkdir()
+    lines = ('for last in "$@"; do :; done', f'echo "$@" >> {tmp_path}/said', 'exec sh -c "$last"')
+    script(tmp_path / "bin" / "ssh", *lines)
+    variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = drive(path, "--multihost-on", "ssh:n1,n2", "-k", "meets", **variables)
+    assert "1 passed" in done.stdout, done.stdout
+    assert "ssh: 2 nodes: n1, n2" in done.stdout
+    said = (tmp_path / "said").read_text().splitlines()
+    assert sorted(each.partition("python")[0].split()[-2] for each in said) == ["n1", "n2"]
+
+
+def test_the_debugger_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Ranks on other machines have no terminal; the run goes on."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", HERE, "--pdb", "-k", "meets or fails")
+    assert "--pdb and --trace do not stop in ranks" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout

@@ -1,0 +1,177 @@
+"""Ranks on the nodes of a Ray cluster: pytest's own process has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import GLOO_WORLDS, LIMIT_S, WORLDS, command, drive, environment, project, result_lines
+from ray_cluster import ray_cluster
+from runs import await_that, living
+
+pytestmark = pytest.mark.launchers
+
+SLEEPS = """
+import time, pytest
+
+@pytest.mark.multihost(timeout=900)
+def test_sleeps(world):
+    open(f"up-{world.rank}", "w").close()
+    time.sleep(600)
+
+@pytest.mark.multihost
+def test_comes_later(world):
+    world.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[str]:
+    """A cluster of two nodes; its address."""
+    with ray_cluster(2) as (address, _):
+        yield address
+
+
+@pytest.mark.clusters
+def test_a_world_runs_on_the_nodes_of_a_cluster(ray: str, tmp_path: Path) -> None:
+    """Nothing but RAY_ADDRESS is needed, as in a job."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", "ray", "-k", "meets or waits", RAY_ADDRESS=ray)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "HUNG test_worlds.py::test_waits" in done.stdout
+    assert "ray: 2 nodes" in done.stdout
+
+
+def test_the_summary_is_the_same_as_without_ray(ray: str, tmp_path: Path) -> None:
+    """Word by word."""
+    pytest.importorskip("torch")
+    path = project(tmp_path / "it", WORLDS + GLOO_WORLDS)
+    here = drive(path)
+    there = drive(path, "--multihost-on", f"ray:{ray}")
+    assert result_lines(there.stdout) == result_lines(here.stdout)
+    assert len(result_lines(here.stdout)) == 4, here.stdout
+
+
+def test_a_copy_of_the_project_is_used(ray: str, tmp_path: Path) -> None:
+    """Its files are named as the driver's: the stacks of all nodes are one."""
+    path = project(tmp_path / "it", WORLDS)
+    options = json.dumps({"runtime_env": {"working_dir": "."}})
+    done = drive(
+        path, "--multihost-on", f"ray:{ray}", "--multihost-ray", options, "-k", "meets or waits"
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "working_dir_files" not in done.stdout
+    assert "time.sleep(600)" in done.stdout
+
+
+def test_a_cluster_without_room_says_what_it_has(ray: str, tmp_path: Path) -> None:
+    """And the queue's timeout ends the wait."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(
+        path,
+        *("--multihost-on", f"ray:{ray}", "--multihost-nodes=3"),
+        *("--multihost-queue-timeout=8", "--multihost-startup-timeout=60"),
+    )
+    assert "ray has not provided the nodes within 8 s" in done.stdout, done.stdout
+    assert "3 nodes with" in done.stdout
+    assert "2 are alive" in done.stdout
+    assert done.returncode == 4
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Before any test has run."""
+    pytest.importorskip("ray")
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", "ray:127.0.0.1:1")
+    assert "Ray has not started the peers" in done.stdout, done.stdout
+    assert done.returncode == 4
+
+
+def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None:
+    """Its actors die with it, and so does the peer."""
+    path = project(tmp_path / "it", SLEEPS)
+    with (
+        ray_cluster(2) as (address, cluster),
+        subprocess.Popen(
+            command("--multihost-on", f"ray:{address}"),
+            cwd=path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
+        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+        assert cluster.stdin is not None
+        cluster.stdin.write("one\n")
+        cluster.stdin.flush()
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "ERROR test_worlds.py::test_sleeps" in output, output
+    assert "its actor is lost" in output
+    assert "state-dump" not in output
+    await_that(lambda: not living(path), 30)
+
+
+def test_a_client_from_outside_needs_only_the_clusters_door(tmp_path: Path) -> None:
+    """All bytes go through calls of actors, which Ray's client forwards."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    path = project(tmp_path / "it", WORLDS)
+    with ray_cluster(1, port):
+        done = drive(path, "--multihost-on", f"ray://127.0.0.1:{port}", "-k", "meets or waits")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "HUNG test_worlds.py::test_waits" in done.stdout
+
+
+def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:
+    """Ray's client, the actors and their peers end."""
+    path = project(tmp_path / "it", SLEEPS)
+    with subprocess.Popen(
+        command("--multihost-on", f"ray:{ray}"),
+        cwd=path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+        process.kill()
+    await_that(lambda: not living(path), 30)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"cpus": 1}', '{"resources": 1}'])
+def test_options_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    """With what is wrong with them."""
+    path = project(tmp_path / "it", WORLDS)
+    done = drive(path, "--multihost-on", "ray", "--multihost-ray", text)
+    assert "--multihost-ray: " in done.stdout
+    assert "must be" in done.stdout
+    assert done.returncode == 4
+
+
+def test_a_signal_ends_the_run_and_not_one_test(ray: str, tmp_path: Path) -> None:
+    """Ray's client handles SIGTERM, so it is not in this process."""
+    path = project(tmp_path / "it", SLEEPS)
+    with subprocess.Popen(
+        command("--multihost-on", f"ray:{ray}"),
+        cwd=path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "where the ranks were:" in output
+    assert "time.sleep(600)" in output
+    assert process.returncode == 2
+    assert os.path.exists(path / "up-0")  # noqa: PTH110 - the test had begun
