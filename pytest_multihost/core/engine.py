@@ -386,6 +386,8 @@ class _WorldRun:
         events = active_fault_events(self.facts)
         if has_pending_actions(events, now):
             return None
+        if any(each.has_proof(deadline_s) for each in self.surroundings.services):
+            return "proof"
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found

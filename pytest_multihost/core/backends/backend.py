@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.model.spec import BackendFacts, RankSpec
+from pytest_multihost.core.model.spec import BackendFacts, RankSpec, ServicePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Backend:
             threads hold stay locked in the child.
         devices: Returns the rank's own devices.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.
+        services: The parts of the services that its worlds need, by name: see `WorldSpec.services`.
         symptoms: Regular expressions, searched in an exception's text, which show that a rank has
             only lost its connection to another rank or waited for it in vain. They must not match
             an error that a rank makes itself.
@@ -54,6 +55,7 @@ class Backend:
     preload: Callable[[], None] = lambda: None
     devices: Callable[[], Sequence[object]] = tuple
     lacking: Callable[[int], str | None] = lambda _size: None
+    services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
     primary_leaves_last: bool = False

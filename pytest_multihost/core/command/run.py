@@ -398,7 +398,11 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         faults=faults,
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
-        services={**hosts.services, **{each.name: each.part for each in services}},
+        services={
+            **hosts.services,
+            **backend.services,
+            **{each.name: each.part for each in services},
+        },
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
         command=shlex.join(options.command(size)),

@@ -25,6 +25,7 @@ from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.services import end_test
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -60,6 +61,7 @@ def main() -> None:
         _tell(error, channel, root)
     else:
         if channel.is_ours:
+            end_test()
             _end(link, points)
         del kept
 

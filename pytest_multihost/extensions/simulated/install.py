@@ -1,0 +1,72 @@
+"""Makes torch build its process groups and stores from the simulated ones, in this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from pytest_multihost.core.torch_private import replace_groups, replace_rendezvous
+from pytest_multihost.extensions.simulated.group import SimulatedGroup, SimulatedNcclGroup
+from pytest_multihost.extensions.simulated.store import SimulatedStore
+
+
+def install(*, size: int) -> None:
+    """Replace torch's classes of gloo and NCCL, and the stores of its rendezvous.
+
+    Programs then ask for "gloo" or "nccl", and get a simulated group.
+
+    Args:
+        size: Ranks of the world.
+    """
+    replace_groups(c10d, SimulatedGroup, SimulatedNcclGroup)
+    replace_rendezvous(_store_at_address, _store_in_file)
+    for module in (c10d, dist):
+        module.init_process_group = _once(c10d.init_process_group, size)
+
+
+def _store_at_address(
+    _host: str,
+    port: int,
+    _rank: int,
+    _world_size: int,
+    timeout: timedelta,
+    *_: Any,  # noqa: ANN401 - torch's
+    **__: Any,  # noqa: ANN401
+) -> SimulatedStore:
+    return SimulatedStore(f"port {port}", timeout)
+
+
+def _store_in_file(path: str, *_: Any) -> SimulatedStore:  # noqa: ANN401 - torch's
+    return SimulatedStore(f"file {path}")
+
+
+def _once(init: Callable[..., None], size: int) -> Callable[..., None]:
+    """Return `init_process_group` such that a program may call it although the group exists.
+
+    The harness has made the default group before the test; a test that makes it itself gets the
+    same one.
+    """
+
+    @wraps(init)
+    def init_process_group(
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        *args: Any,  # noqa: ANN401 - torch's
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        group = c10d.group.WORLD
+        is_same = world_size in (-1, size) and group is not None and rank in (-1, group.rank())
+        if not (isinstance(group, SimulatedGroup) and group.is_unused and is_same):
+            init(backend, init_method, timeout, world_size, rank, *args, **kwargs)
+            return
+        group.become(backend, timeout)
+
+    return init_process_group
