@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
@@ -56,7 +57,12 @@ _MAX_MESSAGE = 12
 
 
 def page_sections(
-    judged: Judgement, *, files: str, columns: int | None = None, shows_native: bool = False
+    judged: Judgement,
+    *,
+    files: str,
+    columns: int | None = None,
+    shows_native: bool = False,
+    added: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Section]:
     """Return the sections shown below the headline rank's own traceback.
 
@@ -64,6 +70,7 @@ def page_sections(
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: then nothing is cut, because the reader of a log cannot widen it.
+        added: Further lines, by their titles.
         shows_native: Whether native frames are shown, if they were read.
     """
     result = judged.result
@@ -80,6 +87,8 @@ def page_sections(
         lines.append(titled_line("replay", replay_command(spec)))
     for name, texts in service_texts(result).items():
         lines += titled(name, texts[: 1 + _MAX_DOUBTS], room)
+    for name, texts in added.items():
+        lines += titled(name, texts, room)
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""

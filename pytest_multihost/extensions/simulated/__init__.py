@@ -11,6 +11,8 @@ on, the exchange knows it at once.
   which it tells the controller of a hang, and `service` reads that.
 * `link` connects a rank; `group`, `works`, `store` and `tensors` are what torch sees of it;
   `install` puts them in the place of torch's own; `in_rank` is the rest of a rank's part.
+* `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
+  `smallest` looks for the smallest size that hangs.
 * `backend` is the backend.
 """
 
@@ -22,7 +24,11 @@ from typing import TYPE_CHECKING
 from pytest_multihost.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.services import ServiceKind
 
 
@@ -40,3 +46,37 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
     from pytest_multihost.extensions.simulated.service import SIMULATED_SERVICE
 
     return [SIMULATED_SERVICE]
+
+
+@hookimpl
+def pytest_multihost_analyse(attempt: CompletedAttempt) -> Analysis | None:
+    """Name the ranks of a world that hung by their coordinates."""
+    from pytest_multihost.extensions.simulated.service import NAME
+
+    judged = attempt.judged
+    if NAME not in judged.result.spec.services or judged.diagnosis is None:
+        return None
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.extensions.simulated.mesh import named_sets, read_mesh
+
+    mesh, diagnosis = read_mesh(attempt.scratch), judged.diagnosis
+    if mesh is None:
+        return None
+    sides = diagnosis.divergence.sides if diagnosis.divergence is not None else ()
+    sets = (diagnosis.culprits, diagnosis.waiting, *(each.ranks for each in sides))
+    lines = {"mesh": [mesh.text, *named_sets(mesh, sets)]}
+    return Analysis(name="simulated", record={"mesh": mesh.text}, lines=lines)
+
+
+@hookimpl
+def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> Analysis | None:
+    """Look for the smallest size at which a test hangs."""
+    from pytest_multihost.extensions.simulated.service import NAME
+
+    result = attempt.judged.result
+    if NAME not in result.spec.services or attempt.judged.finding.outcome != "hung":
+        return None
+    from pytest_multihost.core.pytest_plugin.analysis import Analysis
+    from pytest_multihost.extensions.simulated.smallest import look_for_smallest
+
+    return Analysis(name="sizes", lines={"sizes": [look_for_smallest(item, attempt).text]})

@@ -38,7 +38,8 @@ def _start(spec: RankSpec) -> None:
     torch.set_num_threads(1)
     links[:] = [Link(exchange_address(Path(spec.scratch)), spec.rank)]
     links[0].connect()
-    install(size=spec.world.size)
+    folder = Path(spec.scratch) if spec.is_primary else None
+    install(size=spec.world.size, folder=folder)
     if spec.world.subject == "test":  # a script makes its group itself
         timeout = timedelta(seconds=group_timeout_s(spec.world))
         dist.distributed_c10d.default_pg_timeout = timeout

@@ -209,11 +209,13 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     # Operations.
 
-    def allreduce(self, tensors: Any, opts: Options = None, *args: Rest, **kwargs: Rest) -> Work:
+    def allreduce(
+        self, tensors: Tensors, opts: Options = None, *args: Rest, **kwargs: Rest
+    ) -> Work:
         """Combine the tensors of all members."""
         return self._all_reduce(_listed(tensors), _reduction_options(opts, args, kwargs))
 
-    def allreduce_coalesced(self, tensors: Any, opts: Options = None) -> Work:  # noqa: ANN401
+    def allreduce_coalesced(self, tensors: Tensors, opts: Options = None) -> Work:
         """Combine several tensors of all members."""
         return self._all_reduce(tensors, opts)
 
@@ -221,7 +223,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         blobs = tuple(map(to_blob, tensors))
         return self._collective("all_reduce", blobs, tensors, opts, reduction=self._reduction(opts))
 
-    def reduce(self, tensors: Any, opts: Options = None, *args: Rest, **kwargs: Rest) -> Work:
+    def reduce(self, tensors: Tensors, opts: Options = None, *args: Rest, **kwargs: Rest) -> Work:
         """Combine the tensors of all members at the root."""
         root = _root(opts, kwargs, "root")
         tensors = _listed(tensors)
@@ -231,7 +233,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             "reduce", blobs, tensors, opts, root=root, reduction=self._reduction(opts)
         )
 
-    def broadcast(self, tensors: Any, opts: Options = None, **kwargs: Rest) -> Work:
+    def broadcast(self, tensors: Tensors, opts: Options = None, **kwargs: Rest) -> Work:
         """Copy the root's tensors to all members."""
         root = _root(opts, kwargs, "root")
         tensors = _listed(tensors)
@@ -534,7 +536,7 @@ def _times_joined(key: str) -> int:
     return next(_joins[key])
 
 
-def _listed(tensors: Any) -> Sequence[Tensor]:  # noqa: ANN401 - a tensor or several
+def _listed(tensors: Tensors) -> Sequence[Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from pathlib import Path
 
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.services import RankPart
+from pytest_multihost.extensions.simulated.learned import learn, write_learned
 
 
-def _finish() -> None:
-    group = sys.modules.get("pytest_multihost.extensions.simulated.group")
-    if group is not None and group.links:
-        group.links[0].finish()
-
-
-def join(_spec: RankSpec) -> RankPart:
+def join(spec: RankSpec) -> RankPart:
     """Return the part; the backend connects the rank to the exchange."""
-    return RankPart(end=_finish)
+    before = frozenset(sys.modules)
+    is_witness = spec.rank in (0, spec.world.size - 1)
+
+    def finish() -> None:
+        if is_witness:
+            with contextlib.suppress(OSError):
+                write_learned(Path(spec.scratch), spec.rank, learn(before))
+        group = sys.modules.get("pytest_multihost.extensions.simulated.group")
+        if group is not None and group.links:
+            group.links[0].finish()
+
+    return RankPart(end=finish)

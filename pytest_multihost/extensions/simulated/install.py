@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_multihost.core.torch_private import replace_groups, replace_rendezvous
 from pytest_multihost.extensions.simulated.group import SimulatedGroup, SimulatedNcclGroup
+from pytest_multihost.extensions.simulated.mesh import Mesh, write_mesh
 from pytest_multihost.extensions.simulated.store import SimulatedStore
 
 
-def install(*, size: int) -> None:
+def install(*, size: int, folder: Path | None) -> None:
     """Replace torch's classes of gloo and NCCL, and the stores of its rendezvous.
 
     Programs then ask for "gloo" or "nccl", and get a simulated group.
 
     Args:
         size: Ranks of the world.
+        folder: Where to write the program's first device mesh; None: nowhere.
     """
     replace_groups(c10d, SimulatedGroup, SimulatedNcclGroup)
     replace_rendezvous(_store_at_address, _store_in_file)
+    if folder is not None:
+        _note_mesh(folder, size)
     for module in (c10d, dist):
         module.init_process_group = _once(c10d.init_process_group, size)
 
@@ -43,6 +49,21 @@ def _store_at_address(
 
 def _store_in_file(path: str, *_: Any) -> SimulatedStore:  # noqa: ANN401 - torch's
     return SimulatedStore(f"file {path}")
+
+
+def _note_mesh(folder: Path, size: int) -> None:
+    """Write the first device mesh of all ranks that has names."""
+    original = DeviceMesh.__init__
+
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - torch's
+        original(self, *args, **kwargs)
+        names, ranks = self.mesh_dim_names, self.mesh.flatten().tolist()
+        if names and len(ranks) == size:
+            DeviceMesh.__init__ = original
+            write_mesh(folder, Mesh(tuple(names), tuple(self.mesh.shape), tuple(ranks)))
+
+    DeviceMesh.__init__ = init
 
 
 def _once(init: Callable[..., None], size: int) -> Callable[..., None]:

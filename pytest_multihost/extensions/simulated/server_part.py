@@ -13,7 +13,16 @@ from pathlib import Path
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.extensions.simulated.learned import Lessons
 from pytest_multihost.extensions.simulated.process import run
+
+_lessons = Lessons()
+"""What the worlds of this server have taught."""
+
+
+def test_of(spec: WorldSpec) -> str:
+    """Return the test of a world, whatever its size."""
+    return spec.nodeid.partition("[")[0]
 
 
 def exchange_address(scratch: Path) -> Path:
@@ -26,6 +35,8 @@ class ExchangePart:
     """The running process of an exchange."""
 
     pid: int
+    spec: WorldSpec
+    scratch: Path
     ports: Sequence[socket.socket] = ()
     descriptors: Sequence[int] = ()
 
@@ -66,7 +77,8 @@ class ExchangePart:
             self.pid = 0
 
     def close(self) -> None:
-        """Do nothing: the process has ended."""
+        """Learn from the world, which has ended."""
+        _lessons.add(test_of(self.spec), self.scratch)
 
 
 def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
@@ -76,7 +88,9 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
 
     Raises:
         OSError: It cannot be started.
+        LaunchError: The world does not fit into memory.
     """
+    _lessons.prepare(test_of(spec), spec.size)
     address = exchange_address(scratch)
     parent = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -88,4 +102,4 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
                 run(listener, scratch, spec.size, parent=parent)
             finally:
                 os._exit(1)
-    return ExchangePart(pid)
+    return ExchangePart(pid, spec, scratch)

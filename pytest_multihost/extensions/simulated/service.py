@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_multihost.core.model.result import ServiceRecord
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
+from pytest_multihost.extensions.simulated.mesh import read_mesh
 from pytest_multihost.extensions.simulated.standing import read_standing
 
 NAME = "simulated"
@@ -24,7 +26,12 @@ def _open(opening: Opening) -> Service:
         standing = read_standing(folder)
         return standing.is_still and standing.until_s >= deadline_s and watchdog.early == "fail"
 
-    return Service(name=NAME, interval_s=lambda: _INTERVAL_S, has_proof=has_proof)
+    def record(_started_s: float, _ended_s: float) -> ServiceRecord | None:
+        mesh = read_mesh(folder)
+        found = {"names": list(mesh.names), "shape": list(mesh.shape)} if mesh else None
+        return ServiceRecord(verdict={"mesh": found})
+
+    return Service(name=NAME, interval_s=lambda: _INTERVAL_S, has_proof=has_proof, record=record)
 
 
 SIMULATED_SERVICE = ServiceKind(name=NAME, open=_open, part=PART)
