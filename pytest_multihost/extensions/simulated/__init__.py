@@ -13,13 +13,13 @@ on, the exchange knows it at once.
   `install` puts them in the place of torch's own; `in_rank` is the rest of a rank's part.
 * `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
   `smallest` looks for the smallest size that hangs.
-* `backend` is the backend.
+* `backend` is the backend, and `semantics` the setting with the rules of NCCL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
 
@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.option import Option
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
     from pytest_multihost.core.services import ServiceKind
+
+
+SMALL = 8
+"""Up to how many ranks a world is not run again at smaller sizes: one can read it to its end."""
 
 
 @hookimpl
@@ -43,9 +48,26 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the service that its worlds have."""
+    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICE
     from pytest_multihost.extensions.simulated.service import SIMULATED_SERVICE
 
-    return [SIMULATED_SERVICE]
+    return [SIMULATED_SERVICE, SEMANTICS_SERVICE]
+
+
+@hookimpl
+def pytest_multihost_options() -> Sequence[Option[Any]]:
+    """Offer the setting `semantics` to tests."""
+    from pytest_multihost.extensions.simulated.semantics import SEMANTICS
+
+    return [SEMANTICS]
+
+
+@hookimpl
+def pytest_multihost_run_options() -> Sequence[Option[Any]]:
+    """Offer the setting `semantics` to ``multihost run``."""
+    from pytest_multihost.extensions.simulated.semantics import SEMANTICS
+
+    return [SEMANTICS]
 
 
 @hookimpl
@@ -73,8 +95,9 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
     """Look for the smallest size at which a test hangs."""
     from pytest_multihost.extensions.simulated.service import NAME
 
-    result = attempt.judged.result
-    if NAME not in result.spec.services or attempt.judged.finding.outcome != "hung":
+    result, has_hung = attempt.judged.result, attempt.judged.finding.outcome == "hung"
+    is_simulated = NAME in result.spec.services and attempt.plan.expected is None
+    if not (is_simulated and has_hung and result.spec.size > SMALL):
         return None
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.extensions.simulated.smallest import look_for_smallest

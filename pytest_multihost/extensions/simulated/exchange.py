@@ -10,6 +10,9 @@ with gloo of torch 2.13, where a send waits for its receive:
 * a member of a broadcast waits for those between it and the root, and for those that it sends to;
 * the root of a gather, scatter or reduce waits for all, the others at most for the root;
 * every other collective waits for all members.
+
+NCCL runs the operations of a communicator on one stream. Launches may name such a stream: then an
+operation meets others only when all earlier ones of its stream have ended.
 """
 
 from __future__ import annotations
@@ -48,16 +51,72 @@ class _Meeting:
     cache: dict[object, tuple[Blob, ...]] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Operations of one rank that start together.
+
+    Attributes:
+        stream: The rank and the name of its stream.
+        running: The numbers of those that have not ended.
+    """
+
+    stream: tuple[int, str]
+    launches: tuple[Launch, ...]
+    running: set[int]
+
+
 @dataclass(slots=True)
 class Exchange:
     """All operations that have been launched and have not ended."""
 
+    _streams: dict[tuple[int, str], deque[_Batch]] = field(default_factory=dict)
+    _batch_of: dict[tuple[int, int], _Batch] = field(default_factory=dict)
     _meetings: dict[_Place, _Meeting] = field(default_factory=dict)
     _sends: dict[_Lane, deque[Launch]] = field(default_factory=dict)
     _receives: dict[_Lane, deque[Launch]] = field(default_factory=dict)
 
-    def launch(self, launch: Launch) -> list[Completion]:
-        """Take a launch; return the operations, of any rank, that it ends."""
+    def launch(self, *launches: Launch) -> list[Completion]:
+        """Take launches of one rank; return the operations, of any rank, that they end.
+
+        Args:
+            launches: Several start together, as one step of their stream.
+        """
+        first = launches[0]
+        if not first.stream:
+            return self._start([_Batch((first.rank, ""), launches, set())])
+        batch = _Batch((first.rank, first.stream), launches, {each.number for each in launches})
+        stream = self._streams.setdefault(batch.stream, deque())
+        stream.append(batch)
+        for each in launches:
+            self._batch_of[each.rank, each.number] = batch
+        return self._start([batch] if stream[0] is batch else [])
+
+    def _start(self, batches: list[_Batch]) -> list[Completion]:
+        """Let batches start; return all ends, also those in batches that can start then."""
+        found: list[Completion] = []
+        while batches:
+            batch = batches.pop()
+            ended = [end for each in batch.launches for end in self._enter(each)]
+            found += ended
+            batches += [each for end in ended for each in self._next_after(end)]
+        return found
+
+    def _next_after(self, ended: Completion) -> Iterator[_Batch]:
+        """Yield the batch of the same stream that starts now that an operation has ended."""
+        batch = self._batch_of.pop((ended.rank, ended.number), None)
+        if batch is None:
+            return
+        batch.running.discard(ended.number)
+        if not batch.running:
+            stream = self._streams[batch.stream]
+            stream.popleft()
+            if stream:
+                yield stream[0]
+            else:
+                del self._streams[batch.stream]
+
+    def _enter(self, launch: Launch) -> list[Completion]:
+        """Let an operation meet those of other ranks; return the operations that it ends."""
         if launch.operation in TRANSFERS:
             return self._transfer(launch)
         place = (launch.group, launch.sequence, launch.operation, launch.root)

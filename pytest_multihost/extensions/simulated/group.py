@@ -27,7 +27,12 @@ from pytest_multihost.extensions.simulated.tensors import (
     to_joined_blob,
     to_split_blob,
 )
-from pytest_multihost.extensions.simulated.works import SimulatedWork, SimulatedWorks, Take
+from pytest_multihost.extensions.simulated.works import (
+    SimulatedWork,
+    SimulatedWorks,
+    Take,
+    send_together,
+)
 
 Tensor = Any
 Tensors = Any
@@ -43,6 +48,10 @@ _NAME_KEY = "pytest-multihost/simulated"
 
 links: list[Link] = []
 """The link of this process, which is a rank for its whole life."""
+
+
+semantics = ["gloo"]
+"""Whose semantics groups of NCCL have in this world."""
 
 
 class _Options:
@@ -99,6 +108,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._batch = threading.local()
         self._key = ""
+        self._communicators: set[str] = set()
 
     # What torch asks a group for, besides operations.
 
@@ -193,7 +203,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self._key = self._store.compare_set(_NAME_KEY, "", proposed).decode()
         self._key += f"/{_times_joined(self._key)}"
         if self.BACKEND == "gloo" and self.size() > 1:
-            self._work("join", (), lambda _: None, is_waited=True, sequence=0).wait()
+            self._join(self._key, self.rank(), self.size())
 
     @property
     def is_unused(self) -> bool:
@@ -422,6 +432,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self, operation: str, tensors: Sequence[Tensor], peer: int | None, tag: int
     ) -> Work:
         is_send = operation == "send"
+        tag = 0 if self._has_streams else tag  # NCCL has no tags
         outputs = [] if is_send else list(tensors)
         work = self._work(
             operation,
@@ -439,6 +450,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     def _end_coalescing(self, _device: object = None) -> SimulatedWorks:
         works, self._batch.works = self._batch.works, None
+        if works:
+            send_together(links[0], works)
         return SimulatedWorks(works)
 
     def _collective(
@@ -466,11 +479,14 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._batched(work)
 
     def _batched(self, work: Work) -> Work:
-        batch = getattr(self._batch, "works", None)
-        if batch is not None:
-            work.send()
-            batch.append(work)
+        if self._is_batched:
+            self._batch.works.append(work)
         return work
+
+    @property
+    def _is_batched(self) -> bool:
+        """Whether this thread is launching several operations as one."""
+        return getattr(self._batch, "works", None) is not None
 
     def _work(  # noqa: PLR0913 - the parts of a launch
         self,
@@ -486,7 +502,9 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         sequence: int | None = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        link = links[0]
+        link, stream = links[0], ""
+        if self._has_streams:
+            stream = self._stream(operation, root)
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         with self._lock:
             launch = Launch(
@@ -502,11 +520,44 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
                 reduction=reduction[0],
                 factor=reduction[1],
                 blobs=blobs,
+                stream=stream,
             )
         work = SimulatedWork(link, launch, take, outputs, limit.total_seconds())
-        if not is_waited:
+        if not (is_waited or self._is_batched):
             work.send()
         return work
+
+    @property
+    def _has_streams(self) -> bool:
+        return semantics[0] == "nccl" and self.BACKEND == "nccl" and self.size() > 1
+
+    def _stream(self, operation: str, peer: int | None) -> str:
+        """Return the stream of NCCL's on which an operation runs; first make its communicator.
+
+        torch runs transfers that are no part of a batch on a communicator of their two ranks.
+        Making a communicator takes all of its members: ncclCommInitRank waits for them.
+        """
+        name, member, size = self._key, self.rank(), self.size()
+        if operation in ("send", "recv") and not self._is_batched and peer is not None:
+            low, high = sorted((self.rank(), peer))
+            name, member, size = f"{name}:{low}-{high}", int(self.rank() == high), 2
+        if name not in self._communicators:
+            self._communicators.add(name)
+            self._join(name, member, size)
+        return name
+
+    def _join(self, name: str, member: int, size: int) -> None:
+        """Wait until all members join."""
+        link, limit_s = links[0], self._timeout.total_seconds()
+        launch = Launch(
+            rank=link.rank,
+            number=link.next_number(),
+            group=name,
+            member=member,
+            size=size,
+            operation="join",
+        )
+        SimulatedWork(link, launch, lambda _: None, (), limit_s).wait()
 
     def _reduction(self, opts: Options) -> tuple[str, float | None]:
         """Return the name of a reduction, and its factor if it has one.

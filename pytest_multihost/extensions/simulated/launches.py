@@ -46,6 +46,8 @@ class Launch:
         reduction: How elements are combined, such as "sum".
         factor: What a reduction multiplies elements by.
         blobs: What the rank sends.
+        stream: The operations of a rank with the same stream run one after the other, in the order
+            in which they are launched; empty: it waits for no other operation.
     """
 
     rank: int
@@ -60,6 +62,7 @@ class Launch:
     reduction: str = ""
     factor: float | None = None
     blobs: tuple[Blob, ...] = ()
+    stream: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

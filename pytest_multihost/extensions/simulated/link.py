@@ -14,7 +14,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,10 +120,14 @@ class Link:
         """Return the number of the next launch."""
         return int(next(self._numbers))
 
-    def launch(self, launch: Launch, receiver: Receiver) -> None:
-        """Send a launch, and return at once."""
-        self.launched[launch.number] = receiver
-        self._send(("launch", launch))
+    def launch(self, receivers: Mapping[int, Receiver], launches: Sequence[Launch]) -> None:
+        """Send launches that start together, and return at once.
+
+        Args:
+            receivers: What takes the end of each of them, by its number.
+        """
+        self.launched.update(receivers)
+        self._send(("launch", tuple(launches)))
 
     def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
         """Send a launch with the wait for its end; return an error, empty if there is none."""

@@ -168,8 +168,8 @@ class _Process:
     def _take(self, peer: _Peer, message: tuple[Any, ...]) -> None:
         thread = peer.connection.fileno()
         match message:
-            case ("launch", launch):
-                self._launch(launch)
+            case ("launch", launches):
+                self._launch(*launches)
             case ("wait", launch, numbers, timeout_s, may_return, threads):
                 self.waits.moves(peer.rank, threads)
                 if launch is not None:
@@ -192,9 +192,9 @@ class _Process:
                 self.waits.moves(rank, threads)
                 self._park(Wait(rank, thread), math.inf)
 
-    def _launch(self, launch: Launch) -> None:
-        self.waits.moves(launch.rank)
-        self.waits.end(self.exchange.launch(launch))
+    def _launch(self, *launches: Launch) -> None:
+        self.waits.moves(launches[0].rank)
+        self.waits.end(self.exchange.launch(*launches))
 
     def _park(self, wait: Wait, timeout_s: float) -> None:
         wait.expires_s = time.monotonic() + timeout_s

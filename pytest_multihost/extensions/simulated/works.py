@@ -54,8 +54,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
     def send(self) -> None:
         """Send the launch, if that has not been done."""
         if not self._is_sent:
-            self._is_sent = True
-            self._link.launch(self._launch, self)
+            send_together(self._link, [self])
 
     def take(self, completion: Completion) -> None:
         """Take the end of the operation."""
@@ -152,6 +151,15 @@ class SimulatedWork(Work):  # type: ignore[misc]
             self._future.set_exception(RuntimeError(self._error))
         else:
             self._future.set_result(self._outputs)
+
+
+def send_together(link: Link, works: Sequence[SimulatedWork]) -> None:
+    """Send launches that start together."""
+    for each in works:
+        each._is_sent = True  # noqa: SLF001 - of this module
+    launches = [each._launch for each in works]  # noqa: SLF001
+    receivers = {each._launch.number: each for each in works}  # noqa: SLF001
+    link.launch(receivers, launches)
 
 
 class SimulatedWorks(Work):  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytestmark = pytest.mark.worlds
@@ -266,12 +268,12 @@ def test_made_by_the_program(world):
 
 
 @pytest.mark.program(COLLECTIVES)
-def test_every_collective_gives_what_gloo_gives(worlds: pytest.RunResult) -> None:
+def test_every_collective_gives_what_gloo_gives(worlds: Any) -> None:
     """150 calls at 2, 3 and 4 ranks, drawn over types, shapes, layouts, roots and reductions."""
-    worlds.assert_outcomes(passed=3)
+    worlds.run.assert_outcomes(passed=3)
 
 
 @pytest.mark.program(FUNCTIONS)
-def test_the_functions_of_torch_distributed_work(worlds: pytest.RunResult) -> None:
+def test_the_functions_of_torch_distributed_work(worlds: Any) -> None:
     """Objects, transfers, groups, meshes, stores, futures, and groups that the program makes."""
-    worlds.assert_outcomes(passed=7)
+    worlds.run.assert_outcomes(passed=7)
