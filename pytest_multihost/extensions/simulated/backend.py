@@ -66,6 +66,7 @@ SIMULATED = Backend(
     preload=_preload,
     devices=_devices,
     services={NAME: PART},
+    forks_scripts=True,
     may_run_jax=False,
     noise=GLOO.noise,
     symptoms=(

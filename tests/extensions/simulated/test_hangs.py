@@ -8,6 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.worlds
 
+Worlds = Any  # of tests/conftest.py
+
 HEAD = """
 import os, signal, sys, threading, time
 from datetime import timedelta
@@ -202,13 +204,13 @@ def test_works_that_are_launched_in_opposite_orders(world):
 
 
 @pytest.mark.program(HUNG)
-def test_hangs_are_proven_and_their_culprits_named(worlds: Any) -> None:
+def test_hangs_are_proven_and_their_culprits_named(worlds: Worlds) -> None:
     """Those in the exchange at once, those elsewhere by the proof of every other world."""
     worlds.run.assert_outcomes(passed=9)
 
 
 @pytest.mark.program(ENDED)
-def test_a_rank_that_ends_is_the_culprit(worlds: Any) -> None:
+def test_a_rank_that_ends_is_the_culprit(worlds: Worlds) -> None:
     """The others have only lost it."""
     worlds.run.assert_outcomes(failed=3)
     text = worlds.stdout
@@ -217,6 +219,6 @@ def test_a_rank_that_ends_is_the_culprit(worlds: Any) -> None:
 
 
 @pytest.mark.program(GOES_ON)
-def test_worlds_that_look_as_if_they_hang_go_on(worlds: Any) -> None:
+def test_worlds_that_look_as_if_they_hang_go_on(worlds: Worlds) -> None:
     """Threads, alarms, timeouts, polls and futures may still end a wait."""
     worlds.run.assert_outcomes(passed=9)

@@ -8,6 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.worlds
 
+Worlds = Any  # of tests/conftest.py
+
 BOTH = """
 import random
 from datetime import timedelta
@@ -268,12 +270,12 @@ def test_made_by_the_program(world):
 
 
 @pytest.mark.program(COLLECTIVES)
-def test_every_collective_gives_what_gloo_gives(worlds: Any) -> None:
+def test_every_collective_gives_what_gloo_gives(worlds: Worlds) -> None:
     """150 calls at 2, 3 and 4 ranks, drawn over types, shapes, layouts, roots and reductions."""
     worlds.run.assert_outcomes(passed=3)
 
 
 @pytest.mark.program(FUNCTIONS)
-def test_the_functions_of_torch_distributed_work(worlds: Any) -> None:
+def test_the_functions_of_torch_distributed_work(worlds: Worlds) -> None:
     """Objects, transfers, groups, meshes, stores, futures, and groups that the program makes."""
     worlds.run.assert_outcomes(passed=7)
