@@ -115,7 +115,8 @@ def _run(name: str, ranks: str, timeout_s: float) -> None:
     for verdict in map(json.loads, lines):
         diagnosis = verdict["diagnosis"] or {"detected_after_s": 0.0}
         print(
-            f"{name:8} {verdict['world_size']:6} {verdict['outcome']:8} {verdict['duration_s']:8.1f}"
+            f"{name:8} {verdict['world_size']:6} {verdict['outcome']:8}"
+            f" {verdict['duration_s']:8.1f}"
             f" {diagnosis['detected_after_s']:7.1f}  {verdict['startup_s'] or 0:.1f}"
         )
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

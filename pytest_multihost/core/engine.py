@@ -192,6 +192,7 @@ class _WorldRun:
         detected_s: When all evidence for that decision had been collected.
         snapshot_s: When the last snapshot was taken.
         influenced_s: When a service that was influencing ranks last did something.
+        is_proven: Whether a service has proven that it hangs.
         collected_s: When the garbage was last collected, on the machine's own clock.
     """
 
@@ -208,6 +209,7 @@ class _WorldRun:
     detected_s: float | None = None
     snapshot_s: float = 0.0
     influenced_s: float = 0.0
+    is_proven: bool = False
     collected_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> tuple[Ending, str | None]:
@@ -386,7 +388,8 @@ class _WorldRun:
         events = active_fault_events(self.facts)
         if has_pending_actions(events, now):
             return None
-        if any(each.has_proof(deadline_s) for each in self.surroundings.services):
+        self.is_proven = any(each.has_proof(deadline_s) for each in self.surroundings.services)
+        if self.is_proven:
             return "proof"
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
         is_planned = ending_found == "stopped" and continued_by_plan(events)
@@ -395,7 +398,9 @@ class _WorldRun:
     def _dump(self, world: RunningWorld) -> None:
         """Take the last snapshot, then the stacks, which disturb the ranks."""
         self.decided_s = self.surroundings.now()
-        self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
+        self.observed = self.surroundings.watch.close(
+            self.decided_s, self.facts, is_proven=self.is_proven
+        )
         self._take_stacks(world)
         self.detected_s = self.surroundings.now()
 

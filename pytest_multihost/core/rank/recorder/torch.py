@@ -249,7 +249,7 @@ class GroupCreationRecorder:
 
         def made(_: object) -> None:
             self.groups.get(self.groups.default)
-            self.flight.start()
+            self._start_flight_recorder(self.groups.default)
 
         if size in (None, recorder.size) and rank_in_group in (None, recorder.rank):
             return self.calls.begin("init_process_group", CREATION_SCOPE, timeout=timeout), made
@@ -258,6 +258,11 @@ class GroupCreationRecorder:
             "init_process_group", self._creation(where, size), size=size, timeout=timeout
         )
         return begin, made
+
+    def _start_flight_recorder(self, made: ProcessGroup) -> None:
+        """Let torch's flight recorder be asked, if it can know a group: not one of a backend."""
+        if not isinstance(made, tuple(group for each in _known for group in each.groups)):
+            self.flight.start()
 
     def _creation(self, where: str, size: int | None) -> Scope:
         """Return the scope of the creation of a group of other processes than this world's ranks.
@@ -308,7 +313,7 @@ class GroupCreationRecorder:
 
         def made(result: Argument) -> None:
             self.groups.register_numbered(result[0], name)
-            self.flight.start()
+            self._start_flight_recorder(result[0])
 
         return begin, made
 
