@@ -392,6 +392,10 @@ class _WorldRun:
         if self.is_proven:
             return "proof"
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
+        if ending_found in ("proof", "mismatch") and not all(
+            each.permits_proof(deadline_s) for each in self.surroundings.services
+        ):
+            return None
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
 

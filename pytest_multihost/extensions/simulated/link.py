@@ -63,7 +63,7 @@ class Threads:
     Attributes:
         alive: Python's threads of the test.
         own: The harness's own threads.
-        has_timer: Whether a signal will interrupt the rank.
+        has_timer: Whether a signal may interrupt the rank: of a timer, or of a child that ends.
     """
 
     alive: int
@@ -75,7 +75,8 @@ def count_threads() -> Threads:
     """Return how many threads this process has."""
     names = [each.name for each in threading.enumerate()]
     own = sum(each.startswith(OWN_THREADS) for each in names)
-    return Threads(len(names) - own, own, signal.getitimer(signal.ITIMER_REAL)[0] > 0.0)
+    has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
+    return Threads(len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD)))
 
 
 def is_own_thread() -> bool:

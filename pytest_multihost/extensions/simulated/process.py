@@ -32,6 +32,9 @@ _BLOCKED_S = 0.002
 _CROWD_S = 0.02
 """How long ready ranks wait for a place before one more rank runs."""
 
+_IDLE_S = 0.05
+"""How long no rank may send anything until the exchange says that it is idle."""
+
 _CHUNK = 1 << 20
 
 
@@ -86,8 +89,10 @@ class _Process:
     def _timeout_s(self) -> float | None:
         if self.waits.ready:
             return _BLOCKED_S
-        due_s = self.waits.next_expiry_s
-        return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
+        due_s = self.waits.next_expiry_s - time.monotonic()
+        if not self.told.is_idle:
+            due_s = min(due_s, _IDLE_S)
+        return None if due_s == math.inf else max(0.0, due_s)
 
     def _turn(self, *, is_idle: bool) -> None:
         """Let ranks go on, and say how the world stands."""
@@ -109,19 +114,24 @@ class _Process:
             self.crowded_since_s = math.inf
         elif self.crowded_since_s == math.inf:
             self.crowded_since_s = now_s
-        self._tell()
+        self._tell(is_idle=is_idle)
 
     def _lend_places(self) -> None:
         for rank in list(self.waits.running):
             if is_blocked(self.pids.get(rank, 0)):
                 self.waits.lend(rank)
 
-    def _tell(self) -> None:
-        """Write how the world stands, if that has changed."""
+    def _tell(self, *, is_idle: bool) -> None:
+        """Write how the world stands, if that has changed.
+
+        A thread that has ended may have left a message that is not read yet.
+        """
+        standing, until_s = Standing(), self.waits.next_expiry_s
         hang = self.waits.hang()
-        if hang is not None and not self._has_only(hang):
-            hang = None
-        standing = Standing() if hang is None else Standing(is_still=True, until_s=hang.until_s)
+        if hang is not None and self._has_only(hang) and not self.selector.select(0.0):
+            standing = Standing(is_still=True, is_idle=True, until_s=until_s)
+        elif is_idle and not self.waits.ready:
+            standing = Standing(is_idle=True, until_s=until_s)
         if standing != self.told:
             self.told = standing
             write_standing(self.folder, standing)

@@ -26,12 +26,22 @@ def _open(opening: Opening) -> Service:
         standing = read_standing(folder)
         return standing.is_still and standing.until_s >= deadline_s and watchdog.early == "fail"
 
+    def permits_proof(deadline_s: float) -> bool:
+        standing = read_standing(folder)
+        return standing.is_idle and standing.until_s >= deadline_s
+
     def record(_started_s: float, _ended_s: float) -> ServiceRecord | None:
         mesh = read_mesh(folder)
         found = {"names": list(mesh.names), "shape": list(mesh.shape)} if mesh else None
         return ServiceRecord(verdict={"mesh": found})
 
-    return Service(name=NAME, interval_s=lambda: _INTERVAL_S, has_proof=has_proof, record=record)
+    return Service(
+        name=NAME,
+        interval_s=lambda: _INTERVAL_S,
+        has_proof=has_proof,
+        permits_proof=permits_proof,
+        record=record,
+    )
 
 
 SIMULATED_SERVICE = ServiceKind(name=NAME, open=_open, part=PART)

@@ -52,13 +52,11 @@ class Hang:
     """A world in which nothing can move.
 
     Attributes:
-        until_s: When the first timeout of a wait strikes; infinite if none does.
         waiting: The ranks that wait here, with the number of their threads that do.
         finished: The ranks that have left the test.
         own_threads: The harness's threads in each of these ranks.
     """
 
-    until_s: float
     waiting: dict[int, int]
     finished: Collection[int]
     own_threads: dict[int, int]
@@ -237,7 +235,6 @@ class Waits:
             if threads.has_timer or threads.alive != expected:
                 return None
         return Hang(
-            self.next_expiry_s,
             waiting,
             frozenset(self._finished),
             {rank: each.own for rank, each in self._threads.items()},

@@ -131,9 +131,8 @@ def test_a_wait_with_a_timeout_hangs_until_then() -> None:
     waits = world()
     park(waits, 0, expires_s=50.0)
     park(waits, 1)
-    hang = waits.hang()
-    assert hang is not None
-    assert hang.until_s == 50.0
+    assert waits.hang() is not None
+    assert waits.next_expiry_s == 50.0
     assert [each.rank for each in waits.expired(51.0)] == [0]
 
 
