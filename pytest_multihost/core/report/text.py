@@ -50,6 +50,9 @@ from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.native import native_sections
 
+_LARGE = 64
+"""In a world of more ranks the terminal shows neither stacks nor evidence; report.html does."""
+
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
 _MAX_MESSAGE = 12
@@ -113,11 +116,14 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     yield from table(_rows(judged), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
-    yield from stack_lines(judged)
+    is_short = diagnosis is not None and result.spec.size > _LARGE
+    if not is_short:
+        yield from stack_lines(judged)
     yield from titled("threads", lock_lines(judged), width)
     yield from titled("children", child_lines(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
-        found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
+        evidence_shown = () if is_short else diagnosis.evidence
+        found = group_by_value((each.fact, each.rank) for each in evidence_shown)
         evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]

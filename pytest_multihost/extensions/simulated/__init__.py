@@ -18,7 +18,7 @@ on, the exchange knows it at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.model.spec import WorldSpec
     from pytest_multihost.core.option import Option
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
     from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
@@ -70,6 +71,20 @@ def pytest_multihost_run_options() -> Sequence[Option[Any]]:
     return [SEMANTICS]
 
 
+@hookimpl(wrapper=True)
+def pytest_multihost_prepare(
+    item: pytest.Item, spec: WorldSpec
+) -> Generator[None, WorldSpec, WorldSpec]:
+    """Skip a size of a test that has hung at a smaller one."""
+    from pytest_multihost.extensions.simulated.service import NAME
+
+    if NAME in spec.services:
+        from pytest_multihost.extensions.simulated.smallest import skip_if_hung
+
+        skip_if_hung(item, spec.size)
+    return (yield)
+
+
 @hookimpl
 def pytest_multihost_analyse(attempt: CompletedAttempt) -> Analysis | None:
     """Name the ranks of a world that hung by their coordinates."""
@@ -95,6 +110,10 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
     """Look for the smallest size at which a test hangs."""
     from pytest_multihost.extensions.simulated.service import NAME
 
+    if NAME in attempt.judged.result.spec.services and attempt.judged.finding.outcome == "hung":
+        from pytest_multihost.extensions.simulated.smallest import note_hang
+
+        note_hang(item, attempt.judged.result.spec.size)
     result, has_hung = attempt.judged.result, attempt.judged.finding.outcome == "hung"
     is_simulated = NAME in result.spec.services and attempt.plan.expected is None
     if not (is_simulated and has_hung and result.spec.size > SMALL):

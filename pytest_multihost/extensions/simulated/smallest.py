@@ -23,9 +23,12 @@ from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.run import RUN
-from pytest_multihost.core.pytest_private import base_temp
+from pytest_multihost.core.pytest_private import base_temp, skip_item
 from pytest_multihost.core.watched_world import WatchedWorld
 from pytest_multihost.extensions.simulated.service import NAME
+
+HUNG = pytest.StashKey[dict[str, int]]()
+"""The tests of the run that have hung in a simulated world, with the smallest size so far."""
 
 How = Literal["hangs", "passes", "fails"]
 
@@ -71,6 +74,20 @@ class Sizes:
         elif self.by_gloo is not None:
             told += f"; with real gloo processes it {self.by_gloo} at {self.smallest}"
         return told
+
+
+def note_hang(item: pytest.Item, size: int) -> None:
+    """Remember that a test has hung at a size."""
+    hung = item.config.stash.setdefault(HUNG, {})
+    test = item.nodeid.partition("[")[0]
+    hung[test] = min(size, hung.get(test, size))
+
+
+def skip_if_hung(item: pytest.Item, size: int) -> None:
+    """Skip a test that has hung at a smaller size: there it is easier to understand."""
+    smaller = item.config.stash.get(HUNG, {}).get(item.nodeid.partition("[")[0], size)
+    if smaller < size:
+        skip_item(f"it hangs at {smaller} ranks already")
 
 
 def sizes_to_try(hung: int) -> list[int]:
