@@ -38,7 +38,7 @@ Tensor = Any
 Tensors = Any
 """A tensor, or several in lists: torch's methods take both."""
 
-Options = Any
+Opts = Any
 Rest = Any
 Work = SimulatedWork
 
@@ -219,21 +219,19 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     # Operations.
 
-    def allreduce(
-        self, tensors: Tensors, opts: Options = None, *args: Rest, **kwargs: Rest
-    ) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Opts = None, *args: Rest, **kwargs: Rest) -> Work:
         """Combine the tensors of all members."""
         return self._all_reduce(_listed(tensors), _reduction_options(opts, args, kwargs))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Options = None) -> Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Opts = None) -> Work:
         """Combine several tensors of all members."""
         return self._all_reduce(tensors, opts)
 
-    def _all_reduce(self, tensors: Sequence[Tensor], opts: Options) -> Work:
+    def _all_reduce(self, tensors: Sequence[Tensor], opts: Opts) -> Work:
         blobs = tuple(map(to_blob, tensors))
         return self._collective("all_reduce", blobs, tensors, opts, reduction=self._reduction(opts))
 
-    def reduce(self, tensors: Tensors, opts: Options = None, *args: Rest, **kwargs: Rest) -> Work:
+    def reduce(self, tensors: Tensors, opts: Opts = None, *args: Rest, **kwargs: Rest) -> Work:
         """Combine the tensors of all members at the root."""
         root = _root(opts, kwargs, "root")
         tensors = _listed(tensors)
@@ -243,7 +241,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             "reduce", blobs, tensors, opts, root=root, reduction=self._reduction(opts)
         )
 
-    def broadcast(self, tensors: Tensors, opts: Options = None, **kwargs: Rest) -> Work:
+    def broadcast(self, tensors: Tensors, opts: Opts = None, **kwargs: Rest) -> Work:
         """Copy the root's tensors to all members."""
         root = _root(opts, kwargs, "root")
         tensors = _listed(tensors)
@@ -251,7 +249,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._collective("broadcast", blobs, tensors, opts, root=root)
 
     def allgather(
-        self, output_tensors: Tensors, input_tensors: Tensors, opts: Options = None, **_: Rest
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None, **_: Rest
     ) -> Work:
         """Copy the tensors of all members to all members."""
         outputs, inputs = output_tensors, input_tensors
@@ -260,32 +258,32 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._all_gather(outputs, inputs, opts)
 
     def allgather_coalesced(
-        self, output_lists: Tensors, input_list: Tensors, opts: Options = None
+        self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of all members; `output_lists` has one list for each member."""
         return self._all_gather(list(zip(*output_lists, strict=True)), input_list, opts)
 
-    def _allgather_base(self, output: Tensor, input: Tensor, opts: Options = None) -> Work:  # noqa: A002
+    def _allgather_base(self, output: Tensor, input: Tensor, opts: Opts = None) -> Work:  # noqa: A002
         return self._all_gather([[output]], [input], opts)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Options = None) -> Work:  # noqa: A002
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Opts = None) -> Work:  # noqa: A002
         """Copy a tensor of each member to all members, into one tensor."""
         return self._all_gather([[output]], [input], opts)
 
     def allgather_into_tensor_coalesced(
-        self, output_lists: Tensors, input_list: Tensors, opts: Options = None
+        self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of each member to all members, each into one tensor."""
         return self._all_gather([[each] for each in output_lists], input_list, opts)
 
     def all_gather_single_coalesced(
-        self, output_lists: Tensors, input_list: Tensors, opts: Options = None
+        self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of each member to all members, each into one tensor."""
         return self._all_gather([[each] for each in output_lists], input_list, opts)
 
     def _all_gather(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Options
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Opts
     ) -> Work:
         def take(completion: Completion) -> None:
             for tensors, blob in zip(outputs, completion.blobs, strict=True):
@@ -295,7 +293,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._collective("all_gather", tuple(map(to_blob, inputs)), flat, opts, take=take)
 
     def gather(
-        self, output_tensors: Tensors, input_tensors: Tensors, opts: Options = None, **kwargs: Rest
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None, **kwargs: Rest
     ) -> Work:
         """Copy the tensors of all members to the root."""
         root = _root(opts, kwargs, "root")
@@ -312,7 +310,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._collective("gather", blobs, flat, opts, root=root, take=take)
 
     def scatter(
-        self, output_tensors: Tensors, input_tensors: Tensors, opts: Options = None, **kwargs: Rest
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None, **kwargs: Rest
     ) -> Work:
         """Copy one of the root's tensors to each member."""
         root = _root(opts, kwargs, "root")
@@ -326,7 +324,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self,
         output_tensors: Tensors,
         input_tensors: Tensors,
-        opts: Options = None,
+        opts: Opts = None,
         *args: Rest,
         **kwargs: Rest,
     ) -> Work:
@@ -337,30 +335,30 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._reduce_scatter(outputs, tuple(map(to_joined_blob, lists)), opts)
 
     def _reduce_scatter_base(
-        self, output_tensor: Tensor, input_tensor: Tensor, opts: Options = None
+        self, output_tensor: Tensor, input_tensor: Tensor, opts: Opts = None
     ) -> Work:
         return self._reduce_scatter([output_tensor], (to_blob(input_tensor),), opts)
 
     def reduce_scatter_single(
-        self, output_tensor: Tensor, input_tensor: Tensor, opts: Options = None
+        self, output_tensor: Tensor, input_tensor: Tensor, opts: Opts = None
     ) -> Work:
         """Combine a tensor of each member, and copy one part to each member."""
         return self._reduce_scatter([output_tensor], (to_blob(input_tensor),), opts)
 
     def reduce_scatter_tensor_coalesced(
-        self, output_tensors: Tensors, input_tensors: Tensors, opts: Options = None
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None
     ) -> Work:
         """Combine several tensors of each member, and copy one part of each to each member."""
         return self._reduce_scatter(output_tensors, tuple(map(to_blob, input_tensors)), opts)
 
     def reduce_scatter_single_coalesced(
-        self, output_tensors: Tensors, input_tensors: Tensors, opts: Options = None
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None
     ) -> Work:
         """Combine several tensors of each member, and copy one part of each to each member."""
         return self._reduce_scatter(output_tensors, tuple(map(to_blob, input_tensors)), opts)
 
     def _reduce_scatter(
-        self, outputs: Sequence[Tensor], blobs: tuple[Blob, ...], opts: Options
+        self, outputs: Sequence[Tensor], blobs: tuple[Blob, ...], opts: Opts
     ) -> Work:
         return self._collective(
             "reduce_scatter", blobs, outputs, opts, reduction=self._reduction(opts)
@@ -372,7 +370,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         input: Tensor,  # noqa: A002 - torch's name
         output_split_sizes: Sequence[int] = (),  # noqa: ARG002 - the exchange knows it
         input_split_sizes: Sequence[int] = (),
-        opts: Options = None,
+        opts: Opts = None,
         **_: Rest,
     ) -> Work:
         """Copy a part of a tensor of each member to each member."""
@@ -389,14 +387,14 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         input: Tensor,  # noqa: A002 - torch's name
         output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (),
-        opts: Options = None,
+        opts: Opts = None,
         **_: Rest,
     ) -> Work:
         """Copy a part of a tensor of each member to each member."""
         return self.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
 
     def alltoall(
-        self, output_tensor: Tensors, input_tensor: Tensors, opts: Options = None, **_: Rest
+        self, output_tensor: Tensors, input_tensor: Tensors, opts: Opts = None, **_: Rest
     ) -> Work:
         """Copy one tensor of each member to each member."""
         outputs = list(output_tensor)
@@ -407,7 +405,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         blobs = (to_joined_blob(input_tensor),)
         return self._collective("all_to_all", blobs, outputs, opts, take=take)
 
-    def barrier(self, opts: Options = None, **_: Rest) -> Work:
+    def barrier(self, opts: Opts = None, **_: Rest) -> Work:
         """Wait for all members."""
         return self._collective("barrier", (), [], opts)
 
@@ -459,7 +457,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         operation: str,
         blobs: tuple[Blob, ...],
         outputs: Sequence[Tensor],
-        opts: Options,
+        opts: Opts,
         *,
         root: int | None = None,
         reduction: tuple[str, float | None] = ("", None),
@@ -559,7 +557,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         )
         SimulatedWork(link, launch, lambda _: None, (), limit_s).wait()
 
-    def _reduction(self, opts: Options) -> tuple[str, float | None]:
+    def _reduction(self, opts: Opts) -> tuple[str, float | None]:
         """Return the name of a reduction, and its factor if it has one.
 
         Raises:
@@ -591,13 +589,13 @@ def _listed(tensors: Tensors) -> Sequence[Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
-def _root(opts: Options, kwargs: dict[str, Any], name: str) -> int:
+def _root(opts: Opts, kwargs: dict[str, Any], name: str) -> int:
     if isinstance(opts, int):
         return opts
     return int(kwargs[name]) if name in kwargs else int(opts.rootRank)
 
 
-def _reduction_options(opts: Options, args: Sequence[Any], kwargs: dict[str, Any]) -> Options:
+def _reduction_options(opts: Opts, args: Sequence[Any], kwargs: dict[str, Any]) -> Opts:
     """Return options that have the reduction which a caller may have passed alone."""
     given = [each for each in (opts, *args, kwargs.get("op")) if isinstance(each, _REDUCE_OPS)]
     if not given and hasattr(opts, "reduceOp"):

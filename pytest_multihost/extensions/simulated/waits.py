@@ -167,8 +167,8 @@ class Waits:
 
     def _forget(self, wait: Wait) -> None:
         wait.is_over = True
-        for each in (self._parked, self._asking, self._yielding):
-            each.pop(wait.thread, None)
+        for kind in (self._parked, self._asking, self._yielding):
+            kind.pop(wait.thread, None)
         for each in wait.numbers:
             self._of_launch.pop((wait.rank, each), None)
 
