@@ -374,6 +374,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         **_: Rest,
     ) -> Work:
         """Copy a part of a tensor of each member to each member."""
+        if not (input.is_contiguous() and output.is_contiguous()):
+            raise ValueError("Tensors must be contiguous")
         blob = to_split_blob(input, input_split_sizes, self.size())
 
         def take(completion: Completion) -> None:

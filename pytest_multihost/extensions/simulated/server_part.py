@@ -45,6 +45,11 @@ class ExchangePart:
         """The process of the exchange."""
         return (self.pid,) if self.pid else ()
 
+    @property
+    def exchanges(self) -> Sequence[int]:
+        """The same process: ranks wait for each other through it."""
+        return self.companions
+
     def take_tables(self) -> Mapping[str, int]:
         """Return nothing: it has no network."""
         return {}

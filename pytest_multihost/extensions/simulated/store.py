@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,9 @@ from pytest_multihost.extensions.simulated.group import links
 
 _DEFAULT = timedelta(seconds=300)
 Value = str | bytes
+
+_alive: list[Store] = []
+"""All stores of this rank: torch's C++ code may hold one of which Python has no reference."""
 
 
 class SimulatedStore(Store):  # type: ignore[misc]
@@ -26,7 +28,7 @@ class SimulatedStore(Store):  # type: ignore[misc]
         """
         super().__init__()
         self._name, self._timeout = name, timeout
-        self._pid = os.getpid()
+        _alive.append(self)
 
     @property
     def timeout(self) -> timedelta:

@@ -377,6 +377,7 @@ def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -
         ports=ports,
         at_s=time.monotonic(),
         companions=tuple(pid for each in parts for pid in each.companions),
+        exchanges=tuple(pid for each in parts for pid in each.exchanges),
         namespaces=tuple(tables),
     )
     server.send(forked, list(tables.values()))

@@ -86,6 +86,7 @@ class ServerWorld:
             servers=frozenset({self.server.pid}),
             reaper=self.server.pid,
             companions=frozenset({*self.server.clones, *self.forked.companions}),
+            exchanges=frozenset(self.forked.exchanges),
             socket_tables=self.socket_tables,
         )
 
