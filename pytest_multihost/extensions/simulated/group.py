@@ -198,8 +198,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         if self._key:
             return
         link = links[0]
-        number = link.next_number()
-        proposed = f"{link.rank}.{number}"
+        proposed = f"{link.rank}.{next(_proposals)}"
         self._key = self._store.compare_set(_NAME_KEY, "", proposed).decode()
         self._key += f"/{_times_joined(self._key)}"
         if self.BACKEND == "gloo" and self.size() > 1:
@@ -578,6 +577,8 @@ class SimulatedNcclGroup(SimulatedGroup):
     BACKEND = "nccl"
     Options = _NcclOptions
 
+
+_proposals = itertools.count()
 
 _joins: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 

@@ -107,13 +107,14 @@ class Link:
         address: The path of the exchange's socket.
         pid: The rank's process: a child that it forks has no connection.
         launched: The operations that have not ended, by their numbers.
+        taken: Notified when ends of operations have been taken.
     """
 
     address: Path
     rank: int
     pid: int = field(default_factory=os.getpid)
     launched: dict[int, Receiver] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    taken: threading.Condition = field(default_factory=threading.Condition)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _local: _Local = field(default_factory=_Local)
 
@@ -153,12 +154,16 @@ class Link:
         launch: Launch | None = None,
     ) -> str:
         message = ("wait", launch, numbers, timeout_s, may_return, count_threads())
-        error, completions = self._ask(message)
-        with self.lock:
+        error, have_ended, completions = self._ask(message)
+        with self.taken:
             for each in completions:
                 receiver = self.launched.pop(each.number, None)
                 if receiver is not None:
                     receiver.take(each)
+            if completions:
+                self.taken.notify_all()
+            if have_ended:  # another thread may just have been told of the ends
+                self.taken.wait_for(lambda: self.launched.keys().isdisjoint(numbers))
         return str(error)
 
     def ask_store(self, method: str, args: Sequence[Any], timeout_s: float) -> tuple[str, Any]:

@@ -220,7 +220,8 @@ class _Process:
         if peer is None:
             return
         if wait.request is None:
-            self._send(peer, (wait.error, self.waits.take_ended(wait.rank)))
+            ended = self.waits.take_ended(wait.rank)
+            self._send(peer, (wait.error, not wait.numbers, ended))
         elif wait.error:
             self._send(peer, (wait.error, None))
         elif self.store.lacks(*wait.request):  # another rank was faster

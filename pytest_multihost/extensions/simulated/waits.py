@@ -47,6 +47,35 @@ class Wait:
     is_over: bool = False
 
 
+@dataclass(slots=True)
+class _Ended:
+    """The launches of one rank that have ended.
+
+    Another thread of the rank may have been told of an end before a thread asks for it.
+
+    Attributes:
+        below: All with a smaller number have ended.
+        others: Those with another number.
+        untold: The ends that the rank does not know yet.
+    """
+
+    below: int = 1
+    others: set[int] = field(default_factory=set)
+    untold: list[Completion] = field(default_factory=list)
+
+    def add(self, completion: Completion) -> None:
+        """Add an end."""
+        self.untold.append(completion)
+        self.others.add(completion.number)
+        while self.below in self.others:
+            self.others.discard(self.below)
+            self.below += 1
+
+    def has(self, number: int) -> bool:
+        """Return whether a launch has ended."""
+        return number < self.below or number in self.others
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
     """A world in which nothing can move.
@@ -83,7 +112,7 @@ class Waits:
     _counter: itertools.count[int] = field(default_factory=itertools.count)
     _parked_of: Counter[int] = field(default_factory=Counter)
     _of_launch: dict[tuple[int, int], Wait] = field(default_factory=dict)
-    _ended: dict[int, dict[int, Completion]] = field(default_factory=dict)
+    _ended: dict[int, _Ended] = field(default_factory=dict)
     _running: set[int] = field(default_factory=set)
     _lending: set[int] = field(default_factory=set)
     _finished: set[int] = field(default_factory=set)
@@ -130,7 +159,7 @@ class Waits:
     def end(self, completions: Sequence[Completion]) -> None:
         """Take the ends of operations; threads that have waited for them become ready."""
         for each in completions:
-            self._ended.setdefault(each.rank, {})[each.number] = each
+            self._ended.setdefault(each.rank, _Ended()).add(each)
             wait = self._of_launch.pop((each.rank, each.number), None)
             if wait is not None:
                 wait.numbers.discard(each.number)
@@ -150,7 +179,8 @@ class Waits:
         self._parked_of[rank] += 1
         if self._parked_of[rank] >= self._threads[rank].alive:
             self._running.discard(rank)
-        wait.numbers -= self._ended.get(rank, {}).keys()
+        if (ended := self._ended.get(rank)) is not None:
+            wait.numbers = {each for each in wait.numbers if not ended.has(each)}
         if wait.request is None and not wait.numbers:
             self._wake(wait)
         for each in wait.numbers:
@@ -189,7 +219,10 @@ class Waits:
 
     def take_ended(self, rank: int) -> list[Completion]:
         """Return the ends of operations that a rank does not know yet."""
-        return list(self._ended.pop(rank, {}).values())
+        if (ended := self._ended.get(rank)) is None:
+            return []
+        found, ended.untold = ended.untold, []
+        return found
 
     def asking(self) -> list[Wait]:
         """Return the waits for keys of stores."""

@@ -42,7 +42,7 @@ def stages_without_such_layers(world: World, _folder: Path, is_mended: bool) -> 
 
 
 def _reduce_losses(losses: list[float], group: Any) -> None:  # noqa: ANN401 - torch's
-    found = torch.tensor([sum(losses)])
+    found = torch.tensor([float(sum(losses))])
     dist.all_reduce(found, group=group)  # one
 
 
@@ -125,7 +125,8 @@ def a_barrier_meets_a_thread(world: World, _folder: Path, is_mended: bool) -> No
     thread.start()
     if order:
         gate.set()
-        thread.join()
+        if not is_mended:
+            thread.join()
         dist.barrier()
     else:
         dist.barrier()  # other
@@ -207,11 +208,9 @@ def one_side_gathers(world: World, _folder: Path, is_mended: bool) -> None:
 
 def frozen_parameters_return_early(world: World, _folder: Path, is_mended: bool) -> None:
     """konstmish/prodigy#35: a rank whose shard has only frozen parameters returns early."""
-    mine = [1.0] if world.rank % 4 else []
-    if mine or is_mended:
-        _sum(sum(mine))
-    for _ in range(1 if mine or is_mended else 0):
-        dist.all_reduce(torch.ones(1))  # one
+    trainable = [1.0] if world.rank % 4 else []
+    if trainable or is_mended:
+        dist.all_reduce(torch.tensor([float(sum(trainable))]))  # one
     dist.barrier()  # other
 
 
@@ -270,14 +269,14 @@ def types_in_another_order(world: World, _folder: Path, is_mended: bool) -> None
 
 def two_axes_in_two_orders(world: World, _folder: Path, is_mended: bool) -> None:
     """meta-pytorch/torchrec#4149: late ranks reduce before the exchange that the others begin."""
-    mesh = _mesh(world)
-    shard, replicate = mesh["tp"].get_group(), mesh["pp"].get_group()
+    mesh, size = _mesh(world), world.size
+    replicate = mesh["pp"].get_group()
     is_late = mesh.get_local_rank("pp") == 3 and mesh.get_local_rank("tp") == 1
     if is_late and not is_mended:
         dist.all_reduce(torch.ones(1), group=replicate)  # one
-        dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=shard)
+        dist.all_to_all_single(torch.zeros(size), torch.ones(size))
     else:
-        dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=shard)  # other
+        dist.all_to_all_single(torch.zeros(size), torch.ones(size))  # other
         dist.all_reduce(torch.ones(1), group=replicate)
 
 

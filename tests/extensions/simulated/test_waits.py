@@ -174,3 +174,13 @@ def test_ends_are_told_with_the_next_answer_even_if_nobody_has_waited() -> None:
     park(waits, 0, number=6)
     waits.end([end(0, 6)])
     assert [each.number for each in waits.take_ended(0)] == [5, 6]
+    assert waits.take_ended(0) == []
+
+
+def test_a_thread_may_ask_for_an_end_that_another_one_has_been_told_of() -> None:
+    """It is ready at once, though its rank knows of the end already."""
+    waits = world()
+    waits.end([end(0, 5)])
+    waits.take_ended(0)
+    park(waits, 0, number=5)
+    assert [each.rank for each in waits.ready] == [0]
