@@ -33,6 +33,8 @@ class Backend:
             only lost its connection to another rank or waited for it in vain. They must not match
             an error that a rank makes itself.
         fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
+        confirmed_by: Name of another backend that can run the same tests, to confirm a result;
+            empty: none.
         forks_scripts: Whether the ranks of a script are forked from one process, which has called
             `preload`, and are no new interpreters. They start faster and share memory.
         primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
@@ -60,6 +62,7 @@ class Backend:
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
+    confirmed_by: str = ""
     forks_scripts: bool = False
     primary_leaves_last: bool = False
     may_run_jax: bool = True

@@ -44,14 +44,18 @@ from pytest_multihost.core.report.layout import (
     text_of,
     titled,
     titled_line,
+    waited_operation,
     walk,
 )
 from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.native import native_sections
 
-_LARGE = 64
+_LARGE = 32
 """In a world of more ranks the terminal shows neither stacks nor evidence; report.html does."""
+
+_MAX_GROUPS = 6
+"""If the table has more rows, those whose operations differ only in their group are one."""
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
@@ -174,6 +178,8 @@ def _rows(judged: Judgement) -> list[Row]:
         ((rank in culprits, _cells(each, result, places.get(rank), in_calls.get(rank))), each)
         for rank, each in enumerate(finding.ranks)
     )
+    if len(groups) > _MAX_GROUPS:
+        groups = _with_groups_alike(groups, result)
     rows = []
     for (_, (state, details, place, function)), group in groups.items():
         ranks = tuple(each.facts.rank for each in group)
@@ -187,6 +193,32 @@ def _rows(judged: Judgement) -> list[Row]:
         rows,
         key=lambda e: (e.role != "culprit", waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks),
     )
+
+
+_Cells = tuple[str, str, str, str]
+
+
+def _with_groups_alike(
+    groups: Mapping[tuple[bool, _Cells], list[RankFinding]], result: WorldResult
+) -> dict[tuple[bool, _Cells], list[RankFinding]]:
+    """Return the groups of rows as one where only the groups of their operations differ."""
+    found: dict[tuple[object, ...], list[tuple[_Cells, list[RankFinding], Operation | None]]] = {}
+    for (is_culprit, cells), ranks in groups.items():
+        seen = result.last_seen_of(ranks[0].facts.rank)
+        operation = waited_operation(seen) if seen is not None else None
+        state, details, place, function = cells
+        what: object = (operation.title, len(operation.group)) if operation is not None else details
+        kind: tuple[object, ...] = (is_culprit, state, what, place, function)
+        found.setdefault(kind, []).append((cells, ranks, operation))
+    merged: dict[tuple[bool, _Cells], list[RankFinding]] = {}
+    for key, alike in found.items():
+        (state, details, place, function), _, operation = alike[0]
+        if operation is not None and len(alike) > 1:
+            size = len(operation.group)
+            details = f"in {operation.title} ({len(alike)} groups of {size})"
+        cells = (state, details, place, function)
+        merged[bool(key[0]), cells] = [each for _, ranks, _ in alike for each in ranks]
+    return merged
 
 
 def _cells(

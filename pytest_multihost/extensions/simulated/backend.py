@@ -66,6 +66,7 @@ SIMULATED = Backend(
     preload=_preload,
     devices=_devices,
     services={NAME: PART},
+    confirmed_by=GLOO.name,
     forks_scripts=True,
     may_run_jax=False,
     noise=GLOO.noise,

@@ -151,7 +151,7 @@ def _run(item: pytest.Item, spec: WorldSpec, symptoms: Symptoms, launcher: Launc
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     finding = judge_world(result, symptoms, SourceContext(str(item.config.rootpath))).finding
-    return _HOW.get(finding.outcome, "fails")
+    return _HOW.get(finding.outcome)
 
 
-_HOW: dict[str, How] = {"hung": "hangs", "passed": "passes"}
+_HOW: dict[str, How] = {"hung": "hangs", "passed": "passes", "failed": "fails"}
