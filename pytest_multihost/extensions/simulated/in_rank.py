@@ -13,7 +13,7 @@ from pytest_multihost.extensions.simulated.learned import learn, write_learned
 
 def join(spec: RankSpec) -> RankPart:
     """Return the part; the backend connects the rank to the exchange."""
-    before = frozenset(sys.modules)
+    before = len(sys.modules)
     is_witness = spec.rank in (0, spec.world.size - 1)
 
     def finish() -> None:
