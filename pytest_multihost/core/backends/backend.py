@@ -33,6 +33,8 @@ class Backend:
             only lost its connection to another rank or waited for it in vain. They must not match
             an error that a rank makes itself.
         fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
+        tells_classes: Whether verdict.json has one entry for ranks that ended alike, in worlds of
+            more than `LARGE` ranks.
         confirmed_by: Name of another backend that can run the same tests, to confirm a result;
             empty: none.
         forks_scripts: Whether the ranks of a script are forked from one process, which has called
@@ -62,6 +64,7 @@ class Backend:
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
+    tells_classes: bool = False
     confirmed_by: str = ""
     forks_scripts: bool = False
     primary_leaves_last: bool = False
@@ -81,4 +84,5 @@ class Backend:
             operation_error=self.operation_error,
             hints=self.hints,
             noise=self.noise,
+            tells_classes=self.tells_classes,
         )

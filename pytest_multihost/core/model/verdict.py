@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
+from pytest_multihost.core.model.operation import group_by_value, spans
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -317,10 +318,34 @@ class Verdict:
     diagnosis: JsonObject | None
     replay_command: str = ""
     clock_jumps: JsonObject | None = None
+    compact: bool = False
     analyses: Mapping[str, JsonObject | None] = field(default_factory=dict)
 
     def record(self) -> JsonObject:
         """Return its JSON for verdict.json, where each analysis is a field of its own."""
         found = to_json(self)
         del found["analyses"]
+        if self.compact:
+            classes = group_by_value((_class_of(each), each) for each in self.rank_results)
+            found["rank_results"] = [
+                {"ranks": spans(each.rank for each in alike), **to_json(alike[0])}
+                for alike in classes.values()
+            ]
+        else:
+            del found["compact"]
         return {**found, **self.analyses}
+
+
+LARGE = 64
+"""The number of ranks above which a verdict may be compact."""
+
+
+def _class_of(rank: RankResult) -> tuple[object, ...]:
+    """Return what ranks that ended alike have in common."""
+    operations = tuple(
+        (each.get("name"), each.get("sequence"), each.get("kind")) for each in rank.operations
+    )
+    error = rank.error
+    raised = (error.type, error.file, error.line) if error is not None else None
+    end = (rank.phase, rank.outcome, rank.exit_code, rank.signal, rank.label)
+    return rank.host, *end, operations, raised

@@ -29,15 +29,13 @@ def _start(spec: RankSpec) -> None:
     import torch
     import torch.distributed as dist
 
-    from pytest_multihost.extensions.simulated.group import links
     from pytest_multihost.extensions.simulated.install import install
-    from pytest_multihost.extensions.simulated.link import Link
+    from pytest_multihost.extensions.simulated.link import own_link
     from pytest_multihost.extensions.simulated.server_part import exchange_address
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
     torch.set_num_threads(1)
-    links[:] = [Link(exchange_address(Path(spec.scratch)), spec.rank)]
-    links[0].connect()
+    own_link(exchange_address(Path(spec.scratch)), spec.rank).connect()
     folder = Path(spec.scratch) if spec.is_primary else None
     install(size=spec.world.size, folder=folder)
     if spec.world.subject == "test":  # a script makes its group itself
@@ -66,6 +64,7 @@ SIMULATED = Backend(
     preload=_preload,
     devices=_devices,
     services={NAME: PART},
+    tells_classes=True,
     confirmed_by=GLOO.name,
     forks_scripts=True,
     may_run_jax=False,

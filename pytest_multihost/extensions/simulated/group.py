@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from pytest_multihost.core.torch_private import name_of_group, rename_backend
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
-from pytest_multihost.extensions.simulated.link import Link
+from pytest_multihost.extensions.simulated.link import links
 from pytest_multihost.extensions.simulated.tensors import (
     fill,
     fill_each,
@@ -45,9 +45,6 @@ Work = SimulatedWork
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _NAME_KEY = "pytest-multihost/simulated"
 """The key under which the members of a group agree on its name in its store."""
-
-links: list[Link] = []
-"""The link of this process, which is a rank for its whole life."""
 
 
 semantics = ["gloo"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.extensions.simulated.learned import learn, write_learned
+from pytest_multihost.extensions.simulated.link import links
 
 
 def join(spec: RankSpec) -> RankPart:
@@ -20,8 +21,7 @@ def join(spec: RankSpec) -> RankPart:
         if is_witness:
             with contextlib.suppress(OSError):
                 write_learned(Path(spec.scratch), spec.rank, learn(before))
-        group = sys.modules.get("pytest_multihost.extensions.simulated.group")
-        if group is not None and group.links:
-            group.links[0].finish()
+        for each in links:
+            each.finish()
 
     return RankPart(end=finish)

@@ -208,6 +208,17 @@ class Link:
         return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
 
 
+links: list[Link] = []
+"""The link of this process, which is a rank for its whole life."""
+
+
+def own_link(address: Path, rank: int) -> Link:
+    """Return the link of this process, a rank; made on the first call."""
+    if not links or links[0].pid != os.getpid():
+        links[:] = [Link(address, rank)]
+    return links[0]
+
+
 _LOST = "the process that exchanges the ranks' messages has ended"
 
 

@@ -199,6 +199,7 @@ class _Process:
                 peer.rank, peer.is_main = rank, pid == tid
                 if peer.is_main:
                     self.pids[rank] = pid
+                    self.waits.find_rank(rank)
                 self.waits.moves(rank, threads)
                 self._park(Wait(rank, thread), math.inf)
 

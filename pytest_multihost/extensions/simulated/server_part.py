@@ -14,6 +14,7 @@ from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.simulated.learned import Lessons
+from pytest_multihost.extensions.simulated.link import own_link
 from pytest_multihost.extensions.simulated.process import run
 
 _lessons = Lessons()
@@ -62,7 +63,8 @@ class ExchangePart:
         """Do nothing."""
 
     def enter(self, rank: int) -> None:
-        """Do nothing: a rank connects itself."""
+        """Wait until a place is free: a thousand ranks must not all start at once."""
+        own_link(exchange_address(self.scratch), rank).connect()
 
     def perform(self, rank: int, index: int) -> str:  # noqa: ARG002 - there is none
         """Return that it has no faults."""

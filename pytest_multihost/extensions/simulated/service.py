@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_multihost.core.model.result import ServiceRecord
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
-from pytest_multihost.extensions.simulated.mesh import read_mesh
 from pytest_multihost.extensions.simulated.standing import read_standing
 
 NAME = "simulated"
@@ -30,16 +28,11 @@ def _open(opening: Opening) -> Service:
         standing = read_standing(folder)
         return standing.is_idle and standing.until_s >= deadline_s
 
-    def record(_started_s: float, _ended_s: float) -> ServiceRecord | None:
-        mesh = read_mesh(folder)
-        return None if mesh is None else ServiceRecord(verdict={"mesh": mesh.text})
-
     return Service(
         name=NAME,
         interval_s=lambda: _INTERVAL_S,
         has_proof=has_proof,
         permits_proof=permits_proof,
-        record=record,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.distributed import DistStoreError, Store
 
-from pytest_multihost.extensions.simulated.group import links
+from pytest_multihost.extensions.simulated.link import links
 
 _DEFAULT = timedelta(seconds=300)
 Value = str | bytes

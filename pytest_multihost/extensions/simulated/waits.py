@@ -151,6 +151,10 @@ class Waits:
             self._parked_of[rank] -= 1
             self._forget(wait)
 
+    def find_rank(self, rank: int) -> None:
+        """Note that the process of a rank is there; after an exec, once more."""
+        self._lost.discard(rank)
+
     def lose_rank(self, rank: int) -> None:
         """Note that the process of a rank has ended."""
         self._lost.add(rank)
