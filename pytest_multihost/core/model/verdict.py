@@ -6,12 +6,11 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
-from pytest_multihost.core.model.operation import group_by_value, spans
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -326,9 +325,11 @@ class Verdict:
         found = to_json(self)
         del found["analyses"]
         if self.compact:
-            classes = group_by_value((_class_of(each), each) for each in self.rank_results)
+            classes: dict[tuple[object, ...], list[RankResult]] = {}
+            for each in self.rank_results:
+                classes.setdefault(_class_of(each), []).append(each)
             found["rank_results"] = [
-                {"ranks": spans(each.rank for each in alike), **to_json(alike[0])}
+                {"ranks": _spans([each.rank for each in alike]), **to_json(alike[0])}
                 for alike in classes.values()
             ]
         else:
@@ -338,6 +339,17 @@ class Verdict:
 
 LARGE = 64
 """The number of ranks above which a verdict may be compact."""
+
+
+def _spans(ranks: Sequence[int]) -> list[list[int]]:
+    """Return ascending ranks as spans of first and last rank."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
 
 
 def _class_of(rank: RankResult) -> tuple[object, ...]:

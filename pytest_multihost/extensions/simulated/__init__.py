@@ -13,7 +13,8 @@ on, the exchange knows it at once.
   `install` puts them in the place of torch's own; `in_rank` is the rest of a rank's part.
 * `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
   `smallest` looks for the smallest size that hangs.
-* `backend` is the backend, and `semantics` the setting with the rules of NCCL.
+* `backend` is the backend, `semantics` has the rules of NCCL, and `option`
+  the setting that chooses them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def pytest_multihost_services() -> Sequence[ServiceKind]:
 @hookimpl
 def pytest_multihost_options() -> Sequence[Option[Any]]:
     """Offer the setting `semantics` to tests."""
-    from pytest_multihost.extensions.simulated.semantics import SEMANTICS
+    from pytest_multihost.extensions.simulated.option import SEMANTICS
 
     return [SEMANTICS]
 
@@ -66,7 +67,7 @@ def pytest_multihost_options() -> Sequence[Option[Any]]:
 @hookimpl
 def pytest_multihost_run_options() -> Sequence[Option[Any]]:
     """Offer the setting `semantics` to ``multihost run``."""
-    from pytest_multihost.extensions.simulated.semantics import SEMANTICS
+    from pytest_multihost.extensions.simulated.option import SEMANTICS
 
     return [SEMANTICS]
 

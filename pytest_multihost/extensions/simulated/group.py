@@ -441,14 +441,23 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         )
         return self._batched(work)
 
-    def _start_coalescing(self, _device: object = None) -> None:
+    def begin_batch(self) -> None:
+        """Launch the operations of this thread together, when `end_batch` is called."""
         self._batch.works = []
 
-    def _end_coalescing(self, _device: object = None) -> SimulatedWorks:
-        works, self._batch.works = self._batch.works, None
+    def end_batch(self) -> list[Work]:
+        """Launch the operations of this thread since `begin_batch`, and return them."""
+        works: list[Work] = self._batch.works
+        self._batch.works = None
         if works:
             send_together(links[0], works)
-        return SimulatedWorks(works)
+        return works
+
+    def _start_coalescing(self, _device: object = None) -> None:
+        self.begin_batch()
+
+    def _end_coalescing(self, _device: object = None) -> SimulatedWorks:
+        return SimulatedWorks(self.end_batch())
 
     def _collective(
         self,
@@ -563,8 +572,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         """
         operation = getattr(opts, "reduceOp", ReduceOp.SUM)
         name = next(name for name in _REDUCTIONS if operation == getattr(ReduceOp, name))
-        if name in ("AVG", "PREMUL_SUM") and self.BACKEND == "gloo":
-            raise RuntimeError(f"Cannot use ReduceOp.{name} with Gloo")
+        if name == "PREMUL_SUM":  # its factor is known in C++ only
+            raise RuntimeError("a simulated group has no ReduceOp.PREMUL_SUM")
         return name.lower(), None
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.torch_private import replace_groups, replace_rendezvous
 from pytest_multihost.extensions.simulated.group import SimulatedGroup, SimulatedNcclGroup
 from pytest_multihost.extensions.simulated.mesh import Mesh, write_mesh
@@ -29,6 +30,7 @@ def install(*, size: int, folder: Path | None) -> None:
     """
     replace_groups(c10d, SimulatedGroup, SimulatedNcclGroup)
     replace_rendezvous(_store_at_address, _store_in_file)
+    replace_code(c10d.batch_isend_irecv, _together)
     if folder is not None:
         _note_mesh(folder, size)
     for module in (c10d, dist):
@@ -64,6 +66,23 @@ def _note_mesh(folder: Path, size: int) -> None:
             write_mesh(folder, Mesh(tuple(names), tuple(self.mesh.shape), tuple(ranks)))
 
     DeviceMesh.__init__ = init
+
+
+def _together(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `batch_isend_irecv` such that NCCL's transfers start together; torch asks the type."""
+
+    @wraps(batch)
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> Any:  # noqa: ANN401 - torch's
+        group = (p2p_op_list[0].group if p2p_op_list else None) or c10d.group.WORLD
+        if not (isinstance(group, SimulatedGroup) and group.supports_coalescing):
+            return batch(p2p_op_list)
+        group.begin_batch()
+        try:
+            return batch(p2p_op_list)
+        finally:
+            group.end_batch()
+
+    return batch_isend_irecv
 
 
 def _once(init: Callable[..., None], size: int) -> Callable[..., None]:

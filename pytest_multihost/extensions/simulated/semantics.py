@@ -1,4 +1,4 @@
-"""The setting `semantics`: whose rules a simulated group of NCCL follows.
+"""The service of worlds with `semantics="nccl"`: whose rules a simulated group of NCCL follows.
 
 With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow these rules:
 
@@ -18,42 +18,12 @@ A wait ends when the operation has ended, as with gloo; with NCCL it ends earlie
 
 from __future__ import annotations
 
-from typing import Any
-
-from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.spec import RankSpec, ServicePart
-from pytest_multihost.core.option import MarkerKey, Option
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
+from pytest_multihost.extensions.simulated.option import NCCL
 
-GLOO, NCCL = "gloo", "nccl"
 _NAME = "nccl-semantics"
-
-
-def _parse(text: str) -> str:
-    if text not in (GLOO, NCCL):
-        raise SettingError(f"must be one of {GLOO}, {NCCL}, not {shown(text)}")
-    return text
-
-
-def _check(value: object) -> str | None:
-    is_known = isinstance(value, str) and value in (GLOO, NCCL)
-    return None if is_known else f"must be {GLOO!r} or {NCCL!r}, not {shown(value)}"
-
-
-def _read(value: Any) -> str:  # noqa: ANN401 - `_check` has accepted it
-    return str(value)
-
-
-SEMANTICS: Option[str] = Option(
-    name="semantics",
-    metavar="gloo|nccl",
-    help="Whose rules the NCCL groups of backend simulated follow",
-    parse=_parse,
-    default=GLOO,
-    key=MarkerKey(_check, _read),
-    is_replayed=True,
-)
 
 
 def join(_spec: RankSpec) -> RankPart:
