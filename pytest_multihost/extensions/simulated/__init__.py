@@ -20,6 +20,7 @@ on, the exchange knows it at once.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.hookspecs import hookimpl
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 SMALL = 8
 """Up to how many ranks a world is not run again at smaller sizes: one can read it to its end."""
+
+
+START_S = 0.5
+"""How many seconds of a start-up timeout each rank of a simulated world has at least."""
 
 
 @hookimpl
@@ -83,7 +88,11 @@ def pytest_multihost_prepare(
         from pytest_multihost.extensions.simulated.smallest import skip_if_hung
 
         skip_if_hung(item, spec.size)
-    return (yield)
+    found = yield
+    if NAME not in found.services:
+        return found
+    startup_s = max(found.startup_timeout_s, START_S * found.size)
+    return replace(found, startup_timeout_s=startup_s)
 
 
 @hookimpl

@@ -104,6 +104,25 @@ def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None
     worlds.run.assert_outcomes(passed=7)
 
 
+@pytest.mark.program(
+    """
+    import pytest
+    import torch.distributed as dist
+    from pytest_multihost.extensions.simulated import group
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        assert group.semantics == ["nccl"]
+        dist.barrier()
+    """,
+    "--multihost-semantics=nccl",
+    "--multihost-backend=simulated",
+)
+def test_the_semantics_of_a_run_are_an_option(worlds: Worlds) -> None:
+    """A marker can say otherwise."""
+    worlds.run.assert_outcomes(passed=1)
+
+
 def launch(rank: int, number: int, operation: str, **given: object) -> Launch:
     """Return a launch of one of two ranks, on the stream of their group."""
     values = {"group": "g", "member": rank, "size": 2, "stream": "g", **given}

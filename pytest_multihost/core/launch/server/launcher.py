@@ -134,6 +134,7 @@ class ServerLauncher:
         require_room(len(ranks))
         require_descriptors(len(ranks))
         server = self._living_server()
+        server.await_longer(len(ranks))
         request = Fork(
             spec=spec,
             directory=str(directory),
