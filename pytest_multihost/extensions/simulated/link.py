@@ -200,10 +200,25 @@ class Link:
             connection.sendall(pack(message))
         except OSError as error:
             raise ExchangeLostError(_LOST) from error
+        except BaseException:
+            self._leave(connection)
+            raise
         return connection
 
     def _ask(self, message: object) -> Any:  # noqa: ANN401 - depends on the message
         connection = self._send(message)
+        try:
+            return self._answer(connection)
+        except BaseException:
+            self._leave(connection)
+            raise
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Close a connection on which a signal's handler has cut a message or an answer short."""
+        self._local.connection = None
+        connection.close()
+
+    def _answer(self, connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message
         header = _read(connection, _LENGTH.size)
         return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import os
 import selectors
@@ -43,10 +44,12 @@ class _Peer:
     """The connection of one thread of a rank.
 
     Attributes:
+        thread: Identifies the thread; the kernel gives descriptors anew.
         unsent: Bytes that the socket has not taken yet.
     """
 
     connection: socket.socket
+    thread: int
     rank: int = -1
     is_main: bool = False
     unpacker: Unpacker = field(default_factory=Unpacker)
@@ -62,6 +65,8 @@ class _Process:
     store: KeyValues = field(default_factory=KeyValues)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     peers: dict[int, _Peer] = field(default_factory=dict)
+    by_thread: dict[int, _Peer] = field(default_factory=dict)
+    threads: itertools.count[int] = field(default_factory=itertools.count)
     pids: dict[int, int] = field(default_factory=dict)
     crowded_since_s: float = math.inf
     told: Standing = field(default_factory=Standing)
@@ -149,7 +154,8 @@ class _Process:
             while True:
                 connection, _ = self.listener.accept()
                 connection.settimeout(0.0)
-                self.peers[connection.fileno()] = _Peer(connection)
+                peer = _Peer(connection, next(self.threads))
+                self.peers[connection.fileno()] = self.by_thread[peer.thread] = peer
                 self.selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, peer: _Peer) -> None:
@@ -167,16 +173,15 @@ class _Process:
             self._take(peer, message)
 
     def _drop(self, peer: _Peer) -> None:
-        thread = peer.connection.fileno()
         self.selector.unregister(peer.connection)
-        del self.peers[thread]
+        del self.peers[peer.connection.fileno()], self.by_thread[peer.thread]
         peer.connection.close()
-        self.waits.lose(peer.rank, thread)
+        self.waits.lose(peer.rank, peer.thread)
         if peer.is_main:
             self.waits.lose_rank(peer.rank)
 
     def _take(self, peer: _Peer, message: tuple[Any, ...]) -> None:
-        thread = peer.connection.fileno()
+        thread = peer.thread
         match message:
             case ("launch", launches):
                 self._launch(*launches)
@@ -217,7 +222,7 @@ class _Process:
                 self.waits.wake(each)
 
     def _resume(self, wait: Wait) -> None:
-        peer = self.peers.get(wait.thread)
+        peer = self.by_thread.get(wait.thread)
         if peer is None:
             return
         if wait.request is None:

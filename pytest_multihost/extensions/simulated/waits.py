@@ -21,7 +21,7 @@ from pytest_multihost.extensions.simulated.launches import Completion
 from pytest_multihost.extensions.simulated.link import Threads
 
 Thread = int
-"""Identifies a thread of a rank: the descriptor of its connection."""
+"""Identifies a thread of a rank."""
 
 
 @dataclass(slots=True)

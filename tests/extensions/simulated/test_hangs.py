@@ -147,8 +147,10 @@ def test_an_alarm_that_interrupts(world):
         with pytest.raises(Late):
             dist.recv(torch.ones(1), 1)
         dist.send(torch.ones(1), 1, tag=3)
+        dist.recv(torch.ones(1), 1, tag=4)
     else:
         dist.recv(torch.ones(1), 0, tag=3)
+        dist.send(torch.ones(1), 0, tag=4)
 
 @simulated(ranks=2)
 def test_a_timeout_that_strikes(world):
