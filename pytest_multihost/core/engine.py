@@ -87,6 +87,9 @@ MAX_SNAPSHOT_DELAY_S = 0.5
 _COLLECTION_S = 60.0
 """Time between two collections of garbage while a world runs: see `collection_put_off`."""
 
+_MANY = 32
+"""In a world of more ranks, whose hang a service has proven, only some ranks write their stacks."""
+
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
@@ -411,6 +414,8 @@ class _WorldRun:
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
+        if self.is_proven and len(alive) > _MANY:
+            alive = _one_of_each_kind(alive, last)
         self.dumps = self.surroundings.dumper(world, alive, self.surroundings.directory, last)
 
     def _take(self, event: Event) -> None:
@@ -544,6 +549,20 @@ def _interruption(error: KeyboardInterrupt) -> str:
 def _trouble_s(facts: RankFacts) -> float | None:
     """Return when a rank died or raised; None if it did neither."""
     return facts.exited_s if facts.has_died else facts.failed_s
+
+
+def _one_of_each_kind(ranks: Sequence[int], last: Sequence[RankSnapshot]) -> list[int]:
+    """Return some of the ranks: the first in each operation at each line, and in none.
+
+    A thousand ranks that all write their stacks would take the machine's memory: each copies what
+    it touches.
+    """
+    kinds: dict[object, int] = {}
+    for each in last:
+        waits = ((e.name, e.sequence, len(e.group), e.frame) for e in each.operations)
+        if each.rank in ranks:
+            kinds.setdefault((each.label, *waits), each.rank)
+    return sorted(kinds.values())[:_MANY]
 
 
 def _answers(

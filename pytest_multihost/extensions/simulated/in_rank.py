@@ -24,4 +24,8 @@ def join(spec: RankSpec) -> RankPart:
         for each in links:
             each.finish()
 
-    return RankPart(end=finish)
+    def rest() -> None:
+        for each in links:
+            each.rest()
+
+    return RankPart(begin=rest, end=finish)

@@ -24,6 +24,9 @@ from pytest_multihost.extensions.simulated.launches import Completion, Launch
 OWN_THREADS = "multihost-"
 """How the names of the harness's own threads in a rank begin."""
 
+ASK = ("ask",)
+"""The controller's question: what the exchange still has to do."""
+
 _LENGTH = struct.Struct("<Q")
 
 
@@ -154,7 +157,17 @@ class Link:
         launch: Launch | None = None,
     ) -> str:
         message = ("wait", launch, numbers, timeout_s, may_return, count_threads())
-        error, have_ended, completions = self._ask(message)
+        return self._take_ends(self._ask(message), numbers)
+
+    def _take_ends(
+        self, answer: tuple[str, bool, Sequence[Completion]], numbers: Sequence[int]
+    ) -> str:
+        """Take the ends that came with an answer; return why a wait has failed, if it has.
+
+        Every answer except a store's brings the ends that the rank does not know yet, whichever
+        thread has asked.
+        """
+        error, have_ended, completions = answer
         with self.taken:
             for each in completions:
                 receiver = self.launched.pop(each.number, None)
@@ -164,12 +177,17 @@ class Link:
                 self.taken.notify_all()
             if have_ended:  # another thread may just have been told of the ends
                 self.taken.wait_for(lambda: self.launched.keys().isdisjoint(numbers))
-        return str(error)
+        return error
 
     def ask_store(self, method: str, args: Sequence[Any], timeout_s: float) -> tuple[str, Any]:
         """Return why a request to a store failed, empty if it did not, and its result."""
         error, found = self._ask(("store", method, args, timeout_s, count_threads()))
         return str(error), found
+
+    def rest(self) -> None:
+        """Wait until a place is free: all ranks come through a gate of the harness at once."""
+        if os.getpid() == self.pid and self._local.connection is not None:
+            self._take_ends(self._ask(("rest", count_threads())), ())
 
     def finish(self) -> None:
         """Say that this rank has left the test's body: it will launch nothing more."""
@@ -189,7 +207,8 @@ class Link:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(str(self.address))
         self._local.connection = connection
-        self._ask(("hello", self.rank, self.pid, threading.get_native_id(), count_threads()))
+        hello = ("hello", self.rank, self.pid, threading.get_native_id(), count_threads())
+        self._take_ends(self._ask(hello), ())
         return connection
 
     def _send(self, message: object) -> socket.socket:
@@ -208,7 +227,7 @@ class Link:
     def _ask(self, message: object) -> Any:  # noqa: ANN401 - depends on the message
         connection = self._send(message)
         try:
-            return self._answer(connection)
+            return _answer(connection)
         except BaseException:
             self._leave(connection)
             raise
@@ -218,9 +237,32 @@ class Link:
         self._local.connection = None
         connection.close()
 
-    def _answer(self, connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message
-        header = _read(connection, _LENGTH.size)
-        return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """What an exchange has to do, once it has read all that ranks have sent.
+
+    Attributes:
+        is_idle: Whether it does nothing until a rank sends something, or a timeout strikes.
+        last_s: When a rank has last sent something, on the monotonic clock.
+        until_s: When the first timeout of a wait strikes.
+    """
+
+    is_idle: bool
+    last_s: float
+    until_s: float
+
+
+def ask_exchange(address: Path, within_s: float) -> Idleness | None:
+    """Return what an exchange has to do; None if it does not answer in time."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(within_s)
+            connection.connect(str(address))
+            connection.sendall(pack(ASK))
+            return Idleness(*_answer(connection))
+    except (OSError, ExchangeLostError):
+        return None
 
 
 links: list[Link] = []
@@ -235,6 +277,11 @@ def own_link(address: Path, rank: int) -> Link:
 
 
 _LOST = "the process that exchanges the ranks' messages has ended"
+
+
+def _answer(connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message
+    header = _read(connection, _LENGTH.size)
+    return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:

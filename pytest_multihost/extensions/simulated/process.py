@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from pytest_multihost.extensions.simulated.exchange import Exchange
 from pytest_multihost.extensions.simulated.key_values import KeyValues
 from pytest_multihost.extensions.simulated.launches import Launch
-from pytest_multihost.extensions.simulated.link import Unpacker, pack
+from pytest_multihost.extensions.simulated.link import ASK, Unpacker, pack
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
 from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
 
@@ -32,9 +32,6 @@ _BLOCKED_S = 0.002
 
 _CROWD_S = 0.02
 """How long ready ranks wait for a place before one more rank runs."""
-
-_IDLE_S = 0.05
-"""How long no rank may send anything until the exchange says that it is idle."""
 
 _CHUNK = 1 << 20
 
@@ -68,9 +65,10 @@ class _Process:
     by_thread: dict[int, _Peer] = field(default_factory=dict)
     threads: itertools.count[int] = field(default_factory=itertools.count)
     pids: dict[int, int] = field(default_factory=dict)
+    asking: list[_Peer] = field(default_factory=list)
+    last_s: float = field(default_factory=time.monotonic)
     crowded_since_s: float = math.inf
     told: Standing = field(default_factory=Standing)
-    messages: int = 0
 
     def serve(self, parent: int) -> None:
         """Serve until the server, whose pidfd is given, ends."""
@@ -90,13 +88,20 @@ class _Process:
                     if mask & selectors.EVENT_READ:
                         self._read(peer)
             self._turn(is_idle=not events)
+            if self.asking and not self.selector.select(0.0):
+                self._answer_controller()
+
+    def _answer_controller(self) -> None:
+        """Say how the world stands, now that all that ranks have sent is read."""
+        is_idle = not self.waits.ready and not self.waits.yielding()
+        for each in self.asking:
+            self._send(each, (is_idle, self.last_s, self.waits.next_expiry_s))
+        self.asking.clear()
 
     def _timeout_s(self) -> float | None:
         if self.waits.ready:
             return _BLOCKED_S
         due_s = self.waits.next_expiry_s - time.monotonic()
-        if not self.told.is_idle:
-            due_s = min(due_s, _IDLE_S)
         return None if due_s == math.inf else max(0.0, due_s)
 
     def _turn(self, *, is_idle: bool) -> None:
@@ -119,14 +124,14 @@ class _Process:
             self.crowded_since_s = math.inf
         elif self.crowded_since_s == math.inf:
             self.crowded_since_s = now_s
-        self._tell(is_idle=is_idle)
+        self._tell()
 
     def _lend_places(self) -> None:
         for rank in list(self.waits.running):
             if is_blocked(self.pids.get(rank, 0)):
                 self.waits.lend(rank)
 
-    def _tell(self, *, is_idle: bool) -> None:
+    def _tell(self) -> None:
         """Write how the world stands, if that has changed.
 
         A thread that has ended may have left a message that is not read yet.
@@ -134,9 +139,7 @@ class _Process:
         standing, until_s = Standing(), self.waits.next_expiry_s
         hang = self.waits.hang()
         if hang is not None and self._has_only(hang) and not self.selector.select(0.0):
-            standing = Standing(is_still=True, is_idle=True, until_s=until_s)
-        elif is_idle and not self.waits.ready:
-            standing = Standing(is_idle=True, until_s=until_s)
+            standing = Standing(is_still=True, until_s=until_s)
         if standing != self.told:
             self.told = standing
             write_standing(self.folder, standing)
@@ -169,13 +172,18 @@ class _Process:
             self._drop(peer)
             return
         for message in peer.unpacker.feed(data):
-            self.messages += 1
-            self._take(peer, message)
+            if message == ASK:
+                self.asking.append(peer)
+            else:
+                self.last_s = time.monotonic()
+                self._take(peer, message)
 
     def _drop(self, peer: _Peer) -> None:
         self.selector.unregister(peer.connection)
         del self.peers[peer.connection.fileno()], self.by_thread[peer.thread]
         peer.connection.close()
+        if peer in self.asking:
+            self.asking.remove(peer)
         self.waits.lose(peer.rank, peer.thread)
         if peer.is_main:
             self.waits.lose_rank(peer.rank)
@@ -198,6 +206,9 @@ class _Process:
                 else:
                     self._send(peer, ("", self.store.answer(method, args)))
                     self._look_into_store()
+            case ("rest", threads):
+                self.waits.moves(peer.rank, threads)
+                self._park(Wait(peer.rank, thread), math.inf)
             case ("finished", threads):
                 self.waits.finish(peer.rank, threads)
             case ("hello", rank, pid, tid, threads):

@@ -16,12 +16,10 @@ class Standing:
 
     Attributes:
         is_still: Whether no rank can go on: each waits for others, or has left the test.
-        is_idle: Whether the exchange has nothing to do until a rank sends something.
         until_s: When the first timeout of a wait ends that, on the monotonic clock.
     """
 
     is_still: bool = False
-    is_idle: bool = False
     until_s: float = math.inf
 
 
@@ -40,4 +38,4 @@ def read_standing(folder: Path) -> Standing:
     except (OSError, ValueError):
         return Standing()
     until_s = math.inf if found["until_s"] is None else found["until_s"]
-    return Standing(found["is_still"], found["is_idle"], until_s)
+    return Standing(found["is_still"], until_s)
