@@ -27,21 +27,13 @@ class SimulatedStore(Store):  # type: ignore[misc]
             name: Its name: stores of the same name have the same keys.
         """
         super().__init__()
-        self._name, self._timeout = name, timeout
+        self._name = name
+        self.set_timeout(timeout)  # of torch's class: its C++ code sets it there, too
         _alive.append(self)
-
-    @property
-    def timeout(self) -> timedelta:
-        """How long its methods wait for a key."""
-        return self._timeout
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long its methods wait for a key."""
-        self._timeout = timeout
 
     def clone(self) -> SimulatedStore:
         """Return a store with the same keys."""
-        return SimulatedStore(self._name, self._timeout)
+        return SimulatedStore(self._name, self.timeout)
 
     def set(self, key: str, value: Value) -> None:
         """Set a key."""
@@ -126,7 +118,7 @@ class SimulatedStore(Store):  # type: ignore[misc]
         keys: Sequence[str] = (),
         timeout: timedelta | None = None,
     ) -> Any:  # noqa: ANN401 - of torch's methods
-        limit_s = (timeout or self._timeout).total_seconds()
+        limit_s = (timeout or self.timeout).total_seconds()
         error, found = links[0].ask_store(method, args, limit_s)
         if error:
             told = ", ".join(f"/{each}" for each in keys)

@@ -161,6 +161,15 @@ def test_a_timeout_that_strikes(world):
     dist.barrier()
 
 @simulated(ranks=2)
+def test_a_limit_of_a_store(world):
+    store = dist.distributed_c10d._get_default_store()
+    store.set_timeout(timedelta(seconds=1))
+    if world.rank == 0:
+        with pytest.raises(dist.DistStoreError, match="wait timeout after 1000ms, keys: /"):
+            store.get("never")
+    dist.barrier()
+
+@simulated(ranks=2)
 def test_polls_with_something_else_to_do(world):
     x = torch.ones(1)
     work = dist.irecv(x, 1) if world.rank == 0 else None
@@ -224,4 +233,4 @@ def test_a_rank_that_ends_is_the_culprit(worlds: Worlds) -> None:
 @pytest.mark.program(GOES_ON)
 def test_worlds_that_look_as_if_they_hang_go_on(worlds: Worlds) -> None:
     """Threads, alarms, timeouts, polls and futures may still end a wait."""
-    worlds.run.assert_outcomes(passed=9)
+    worlds.run.assert_outcomes(passed=10)
