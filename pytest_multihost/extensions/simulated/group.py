@@ -56,8 +56,12 @@ class _Options:
 
     backend = "gloo"
 
-    def __init__(self, is_high_priority_stream: bool = False) -> None:  # noqa: FBT001, FBT002
-        self._timeout = dist.default_pg_timeout
+    def __init__(
+        self,
+        is_high_priority_stream: bool = False,  # noqa: FBT001, FBT002 - torch's
+        timeout: timedelta | None = None,
+    ) -> None:
+        self._timeout = timeout or dist.default_pg_timeout  # torch's name
         self.global_ranks_in_group: list[int] = []
         self.group_name = ""
         self.is_high_priority_stream = is_high_priority_stream
@@ -96,8 +100,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, size)
         given = timeout or getattr(options, "_timeout", None) or dist.default_pg_timeout
         self._store, self._timeout = store, given
-        self._own_options = options if options is not None else self.Options()
-        self._own_options._timeout = given  # noqa: SLF001 - named by torch
+        self._own_options = options if options is not None else self.Options(timeout=given)
         self._sequence = itertools.count(1)
         self._transfers: defaultdict[tuple[object, ...], Iterator[int]] = defaultdict(
             lambda: itertools.count(1)

@@ -44,16 +44,16 @@ class SimulatedWork(Work):  # type: ignore[misc]
             timeout_s: The timeout of its group.
         """
         super().__init__()
-        self._link, self._launch, self._take = link, launch, take
+        self._link, self.launch, self._take = link, launch, take
         self._outputs, self._timeout_s = list(outputs), timeout_s
         self._completion: Completion | None = None
-        self._is_sent = False
+        self.is_sent = False
         self._error = ""
         self._future: Any = None
 
     def send(self) -> None:
         """Send the launch, if that has not been done."""
-        if not self._is_sent:
+        if not self.is_sent:
             send_together(self._link, [self])
 
     def take(self, completion: Completion) -> None:
@@ -63,7 +63,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
             try:
                 self._take(completion)
             except RuntimeError as error:
-                self._error = f"{self._launch.operation}: {error}"
+                self._error = f"{self.launch.operation}: {error}"
         self._completion = completion
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
@@ -74,13 +74,13 @@ class SimulatedWork(Work):  # type: ignore[misc]
         """
         if self._completion is None:
             limit_s = timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout_s
-            if self._is_sent:
-                error = self._link.wait([self._launch.number], limit_s)
+            if self.is_sent:
+                error = self._link.wait([self.launch.number], limit_s)
             else:
-                self._is_sent = True
-                error = self._link.launch_and_wait(self._launch, self, limit_s)
+                self.is_sent = True
+                error = self._link.launch_and_wait(self.launch, self, limit_s)
             if error:
-                told = f"Timed out waiting {limit_s * 1000:.0f}ms for {self._launch.operation}"
+                told = f"Timed out waiting {limit_s * 1000:.0f}ms for {self.launch.operation}"
                 self._error = f"{told} operation to complete"
         if self._error:
             raise RuntimeError(self._error)
@@ -139,7 +139,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
         """Wait while other ranks can go on, but not for long."""
         if self._completion is None and not is_own_thread():
             self.send()
-            self._link.wait([self._launch.number], limit_s, may_return=True)
+            self._link.wait([self.launch.number], limit_s, may_return=True)
 
     def _wait_and_settle(self) -> None:
         with contextlib.suppress(RuntimeError):  # the future gets it
@@ -156,9 +156,9 @@ class SimulatedWork(Work):  # type: ignore[misc]
 def send_together(link: Link, works: Sequence[SimulatedWork]) -> None:
     """Send launches that start together."""
     for each in works:
-        each._is_sent = True  # noqa: SLF001 - of this module
-    launches = [each._launch for each in works]  # noqa: SLF001
-    receivers = {each._launch.number: each for each in works}  # noqa: SLF001
+        each.is_sent = True
+    launches = [each.launch for each in works]
+    receivers = {each.launch.number: each for each in works}
     link.launch(receivers, launches)
 
 
