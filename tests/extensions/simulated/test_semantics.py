@@ -56,21 +56,34 @@ def run(program, world):
         dist.barrier()  # the communicator exists
     program(world)
 
-PROGRAMS = [
-    (opposite_orders_of_two_peers, 2),
-    (a_first_batch_of_some_members, 3),
-    (works_of_one_group_in_two_orders, 2),
-]
-for program, ranks in PROGRAMS:
-    def hangs(world, program=program):
-        run(program, world)
-    def passes(world, program=program):
-        run(program, world)
-    expects = pytest.mark.multihost_expect(within=10, match=".")
-    globals()[f"test_{program.__name__}_hangs_with_nccl"] = expects(
-        world_of(ranks, "nccl")(lambda world, program=program: run(program, world)))
-    globals()[f"test_{program.__name__}_passes_with_gloo"] = world_of(ranks, "gloo")(
-        lambda world, program=program: run(program, world))
+hangs = pytest.mark.multihost_expect(within=10, match=".")
+
+@hangs
+@world_of(2, "nccl")
+def test_opposite_orders_hang(world):
+    run(opposite_orders_of_two_peers, world)
+
+@world_of(2, "gloo")
+def test_opposite_orders_pass(world):
+    run(opposite_orders_of_two_peers, world)
+
+@hangs
+@world_of(3, "nccl")
+def test_a_first_batch_hangs(world):
+    run(a_first_batch_of_some_members, world)
+
+@world_of(3, "gloo")
+def test_a_first_batch_passes(world):
+    run(a_first_batch_of_some_members, world)
+
+@hangs
+@world_of(2, "nccl")
+def test_two_orders_hang(world):
+    run(works_of_one_group_in_two_orders, world)
+
+@world_of(2, "gloo")
+def test_two_orders_pass(world):
+    run(works_of_one_group_in_two_orders, world)
 
 @world_of(3, "nccl")
 def test_innocents_pass_with_nccl(world):
