@@ -214,7 +214,7 @@ def test_works_that_are_launched_in_opposite_orders(world):
 )
 
 
-@pytest.mark.claim("run a thousand ranks on a laptop")
+@pytest.mark.claim("run hundreds of ranks on a laptop")
 @pytest.mark.program(HUNG)
 def test_hangs_are_proven_and_their_culprits_named(worlds: Worlds) -> None:
     """Those in the exchange at once, those elsewhere by the proof of every other world."""
