@@ -87,6 +87,9 @@ MAX_SNAPSHOT_DELAY_S = 0.5
 _COLLECTION_S = 60.0
 """Time between two collections of garbage while a world runs: see `collection_put_off`."""
 
+_MANY = 32
+"""In a world of more ranks, whose hang a service has proven, only some ranks write their stacks."""
+
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
@@ -192,6 +195,7 @@ class _WorldRun:
         detected_s: When all evidence for that decision had been collected.
         snapshot_s: When the last snapshot was taken.
         influenced_s: When a service that was influencing ranks last did something.
+        is_proven: Whether a service has proven that it hangs.
         collected_s: When the garbage was last collected, on the machine's own clock.
     """
 
@@ -208,6 +212,7 @@ class _WorldRun:
     detected_s: float | None = None
     snapshot_s: float = 0.0
     influenced_s: float = 0.0
+    is_proven: bool = False
     collected_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> tuple[Ending, str | None]:
@@ -386,20 +391,31 @@ class _WorldRun:
         events = active_fault_events(self.facts)
         if has_pending_actions(events, now):
             return None
+        self.is_proven = any(each.has_proof(deadline_s) for each in self.surroundings.services)
+        if self.is_proven:
+            return "proof"
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
+        if ending_found in ("proof", "mismatch") and not all(
+            each.permits_proof(deadline_s) for each in self.surroundings.services
+        ):
+            return None
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
 
     def _dump(self, world: RunningWorld) -> None:
         """Take the last snapshot, then the stacks, which disturb the ranks."""
         self.decided_s = self.surroundings.now()
-        self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
+        self.observed = self.surroundings.watch.close(
+            self.decided_s, self.facts, is_proven=self.is_proven
+        )
         self._take_stacks(world)
         self.detected_s = self.surroundings.now()
 
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
+        if self.is_proven and len(alive) > _MANY:
+            alive = _one_of_each_kind(alive, last)
         self.dumps = self.surroundings.dumper(world, alive, self.surroundings.directory, last)
 
     def _take(self, event: Event) -> None:
@@ -533,6 +549,20 @@ def _interruption(error: KeyboardInterrupt) -> str:
 def _trouble_s(facts: RankFacts) -> float | None:
     """Return when a rank died or raised; None if it did neither."""
     return facts.exited_s if facts.has_died else facts.failed_s
+
+
+def _one_of_each_kind(ranks: Sequence[int], last: Sequence[RankSnapshot]) -> list[int]:
+    """Return some of the ranks: the first in each operation at each line, and in none.
+
+    A thousand ranks that all write their stacks would take the machine's memory: each copies what
+    it touches.
+    """
+    kinds: dict[object, int] = {}
+    for each in last:
+        waits = ((e.name, e.sequence, len(e.group), e.frame) for e in each.operations)
+        if each.rank in ranks:
+            kinds.setdefault((each.label, *waits), each.rank)
+    return sorted(kinds.values())[:_MANY]
 
 
 def _answers(

@@ -12,9 +12,11 @@ import contextlib
 import json
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final
+
+Function = Callable[..., Any]
 
 TorchObject = Any
 """An object or a class of torch, which the type checker does not know."""
@@ -133,6 +135,38 @@ def where_is(store: TorchObject) -> str:
         case "FileStore":
             return f"file {underlying.path}"
     return ""
+
+
+def replace_rendezvous(by_address: Function, by_file: Function) -> None:
+    """Have torch's rendezvous make other stores.
+
+    Args:
+        by_address: Returns the store at a host name and a port; both come first.
+        by_file: Returns the store in the file at a path.
+    """
+    # The module's name is also that of a function in its package.
+    module: TorchObject = sys.modules["torch.distributed.rendezvous"]
+    module._create_c10d_store = by_address
+    module.FileStore = by_file
+
+
+def replace_groups(c10d: ModuleType, gloo: type, nccl: type) -> None:
+    """Have torch make other groups for the backends gloo and nccl."""
+    c10d.ProcessGroupGloo = gloo  # type: ignore[attr-defined]
+    c10d.ProcessGroupNCCL = nccl  # type: ignore[attr-defined]
+    c10d._GLOO_AVAILABLE = c10d._NCCL_AVAILABLE = True  # type: ignore[attr-defined]
+
+
+def name_of_group(c10d: ModuleType, group: TorchObject) -> str:
+    """Return torch's name of a process group; empty if it has none yet."""
+    return str(c10d._world.pg_names.get(group, ""))
+
+
+def rename_backend(c10d: ModuleType, group: TorchObject, backend: str) -> None:
+    """Have torch say that a process group has another backend."""
+    _, store = c10d._world.pg_map[group]
+    c10d._world.pg_map[group] = (backend, store)
+    c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
 
 
 def where_is_port(port: int) -> str:

@@ -184,6 +184,7 @@ def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
         socket_tables=found.socket_tables,
         reaper=found.reaper,
         companions=found.companions,
+        exchanges=found.exchanges,
     )
     observer.remote = found.remote
 

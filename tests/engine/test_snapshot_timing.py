@@ -37,7 +37,9 @@ class Suspicious:
         """Nothing raises here."""
         return False
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
+    def close(
+        self, now: float, facts: Sequence[RankFacts], *, is_proven: bool = False
+    ) -> Observations:
         """Return nothing."""
         return Observations()
 

@@ -33,6 +33,7 @@ ASKED_FOR = {
     "orbax_restore",
     "own_extension",
     "quickstart",
+    "thousand_ranks",
     "torch_dcp_checkpoint",
     "torch_ddp",
     "unittest_style",

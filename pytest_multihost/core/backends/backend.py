@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.core.model.spec import BackendFacts, RankSpec
+from pytest_multihost.core.model.spec import BackendFacts, RankSpec, ServicePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,17 @@ class Backend:
             threads hold stay locked in the child.
         devices: Returns the rank's own devices.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.
+        services: The parts of the services that its worlds need, by name: see `WorldSpec.services`.
         symptoms: Regular expressions, searched in an exception's text, which show that a rank has
             only lost its connection to another rank or waited for it in vain. They must not match
             an error that a rank makes itself.
         fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
+        tells_classes: Whether verdict.json has one entry for ranks that ended alike, in worlds of
+            more than `LARGE` ranks.
+        confirmed_by: Name of another backend that can run the same tests, to confirm a result;
+            empty: none.
+        forks_scripts: Whether the ranks of a script are forked from one process, which has called
+            `preload`, and are no new interpreters. They start faster and share memory.
         primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
         may_run_jax: Whether threads beside the main one may be in operations that no recorder sees,
             such as those of jitted jax functions. If so, native frames are read before a rank is
@@ -54,8 +61,12 @@ class Backend:
     preload: Callable[[], None] = lambda: None
     devices: Callable[[], Sequence[object]] = tuple
     lacking: Callable[[int], str | None] = lambda _size: None
+    services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
+    tells_classes: bool = False
+    confirmed_by: str = ""
+    forks_scripts: bool = False
     primary_leaves_last: bool = False
     may_run_jax: bool = True
     connects_by_proxies: bool = False
@@ -73,4 +84,5 @@ class Backend:
             operation_error=self.operation_error,
             hints=self.hints,
             noise=self.noise,
+            tells_classes=self.tells_classes,
         )

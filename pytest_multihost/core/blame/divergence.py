@@ -96,16 +96,21 @@ def followed(cause: Cause, parting: Parting | None) -> Cause:
 
 
 def described(
-    parting: Parting, states: States, result: WorldResult, context: SourceContext
+    first: Parting, states: States, result: WorldResult, context: SourceContext
 ) -> Divergence:
-    """Return a parting as it is shown to people and written to verdict.json."""
+    """Return a parting as it is shown to people and written to verdict.json.
+
+    Groups whose ranks parted alike, such as all pairs of a mesh, are told together.
+    """
+    parting, alike = _with_those_alike(first, result.partings)
     size, group = result.spec.size, parting.group
     told = [
         _described(side, entered, through, parting, context, result.spec)
         for side, entered, through in _with_stacks_of_waits(parting, states, result)
     ]
     common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
-    lead = f"{common} ({group_name(group[0], size, group[1])})"
+    more = f" and {alike} group{'s' * (alike != 1)} alike" if alike else ""
+    lead = f"{common} ({group_name(group[0], size, group[1])}{more})"
     sides = ", where ".join(f"{rank_set(each.ranks)} {each.text}" for each in told)
     return Divergence(
         common=parting.common,
@@ -116,6 +121,26 @@ def described(
         lead=lead,
         summary=f"{lead}, {sides}",
     )
+
+
+def _with_those_alike(parting: Parting, others: Sequence[Parting]) -> tuple[Parting, int]:
+    """Return a parting with the ranks of those that are alike, and how many these are."""
+    look = _look_of(parting)
+    alike = [each for each in others if each.group != parting.group and _look_of(each) == look]
+    sides = tuple(
+        replace(side, ranks=tuple(sorted({*side.ranks, *(r for e in their for r in e.ranks)})))
+        for side, *their in zip(parting.sides, *(each.sides for each in alike), strict=True)
+    )
+    return replace(parting, sides=sides), len(alike)
+
+
+def _look_of(parting: Parting) -> tuple[object, ...]:
+    """Return what partings of groups that are alike have in common."""
+    sides = tuple(
+        (each.operation and each.operation.name, each.frame, each.through, each.count)
+        for each in parting.sides
+    )
+    return parting.common, parting.evidence, len(parting.group[0]), sides
 
 
 def _with_stacks_of_waits(

@@ -133,7 +133,10 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     if cause.passed:
         return _other_payload(cause, result)
     ranks_in: dict[Sentence, list[int]] = {}
-    for wait in _sides_of_mismatch(cause):
+    sides = list(_sides_of_mismatch(cause))
+    if len({each.operation.group_key for each in sides if each.operation}) > _MAX_SIDES:
+        return _wide_mismatch(sides, cause, result)
+    for wait in sides:
         if wait.operation is not None:
             root, frame = wait.operation.root, wait.operation.frame
             from_root = f" from rank {root}" if root is not None else ""
@@ -151,6 +154,21 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         be = "is" if len(ranks) == 1 else "are"
         between = ", " if number else ""
         found = sentence(found, between, _ranks(ranks, cause), f" {be} in ", words)
+    return found
+
+
+def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> Sentence:
+    """Return the same for many groups that are alike: one side for each operation."""
+    found: Sentence = ()
+    alike = group_by_value(
+        ((each.operation.title, len(each.operation.group)), each)
+        for each in sides
+        if each.operation
+    )
+    for number, each in enumerate(sorted(alike.values(), key=len)[:_MAX_SIDES]):
+        words = _words_of_all([wait.operation for wait in each if wait.operation], result.spec.size)
+        who = _ranks(sorted(wait.rank for wait in each), cause)
+        found = sentence(found, ", " if number else "", who, " are in ", words)
     return found
 
 
@@ -180,9 +198,17 @@ def _sides_of_mismatch(cause: Cause) -> Iterator[Wait]:
         yield from (mismatched or inside or (theirs if is_side else []))[:1]
 
 
+_LONG_CYCLE = 6
+"""A cycle of more ranks is told by what they wait in, not rank by rank."""
+
+_MAX_SIDES = 4
+
+
 def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     if len(cause.cycle) == 1:
         return _lock_cycle(cause, result)
+    if len(cause.cycle) > _LONG_CYCLE:
+        return _long_deadlock(cause, result)
     found = sentence(_ranks(cause.cycle or cause.waiting, cause), " wait for each other: ")
     for rank, ahead in zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True):
         wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
@@ -195,6 +221,31 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
             for_whom = for_whom if is_one else f" for some of {rank_set(sorted(wait.missing))}"
         found = sentence(found, f"{between}rank {rank} waits in ", words, for_whom)
     return found
+
+
+def _long_deadlock(cause: Cause, result: WorldResult) -> Sentence:
+    """Return what the ranks of a long cycle wait in; groups that are alike are one."""
+    waits = [each for each in cause.concerned_waits if each.operation is not None]
+    sides = group_by_value(
+        ((each.operation.title, len(each.operation.group)), each)
+        for each in waits
+        if each.operation
+    )
+    found = sentence(_ranks(cause.cycle, cause), " wait for each other: ")
+    for number, each in enumerate([*sides.values()][:_MAX_SIDES]):
+        words = _words_of_all([wait.operation for wait in each if wait.operation], result.spec.size)
+        who = rank_set(wait.rank for wait in each)
+        found = sentence(found, ", " if number else "", f"{who} in ", words)
+    return found
+
+
+def _words_of_all(operations: Sequence[Operation], size: int) -> Sentence:
+    """Return the text of an operation that is open in several groups of the same size."""
+    first, groups = operations[0], {each.group_key for each in operations}
+    if len(groups) == 1:
+        return _words(first, size)
+    alike = f"{len(groups)} groups of {len(first.group)}"
+    return sentence(f"{first.title} ", (Span(f"({alike})", "group"),))
 
 
 def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:

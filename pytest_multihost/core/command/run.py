@@ -26,6 +26,7 @@ from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
+    SCRIPT_SERVER_CODE,
     SPAWN_SERVER_CODE,
     ScriptRun,
     ServerJob,
@@ -249,7 +250,7 @@ class _Command:
         return _show_end(_judged(result, backend), files, options)
 
     def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
-        """Return a launcher whose server starts a new interpreter for each rank.
+        """Return a launcher whose server starts a new interpreter for each rank, or forks it.
 
         Args:
             directory: The folder for the server's log.
@@ -268,9 +269,15 @@ class _Command:
             script_args=tuple(self.options.script_args),
             plugins=source if self.has_others and not _is_own(spec, self.hook) else None,
         )
-        job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE, scratch=str(self.scratch))
+        backend = _backend(spec, self.hook)
+        job = ServerJob(
+            run=run,
+            backends=(backend.name,),
+            rank_code=SCRIPT_RANK_CODE,
+            scratch=str(self.scratch),
+        )
         program = ServerProgram(
-            SPAWN_SERVER_CODE,
+            SCRIPT_SERVER_CODE if backend.forks_scripts else SPAWN_SERVER_CODE,
             job,
             variables,
             directory / _SERVER_LOG,
@@ -398,7 +405,11 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         faults=faults,
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
-        services={**hosts.services, **{each.name: each.part for each in services}},
+        services={
+            **hosts.services,
+            **backend.services,
+            **{each.name: each.part for each in services},
+        },
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
         command=shlex.join(options.command(size)),

@@ -76,6 +76,7 @@ class CompositeWorld:
         return WorldProcesses(
             servers=frozenset().union(*(each.servers for each in found)),
             companions=frozenset().union(*(each.companions for each in found)),
+            exchanges=frozenset().union(*(each.exchanges for each in found)),
             socket_tables={k: v for each in found for k, v in each.socket_tables.items()},
             remote=self.remote,
         )

@@ -43,6 +43,7 @@ class WorldProcesses:
         servers: The processes that have forked the ranks, and hold the descriptors they inherit.
         reaper: The server that adopts the ranks' orphans; None if there are several servers.
         companions: Children of the server that are not ranks.
+        exchanges: Those through which ranks wait for each other.
         socket_tables: Sockets that read the socket tables of the ranks' network namespaces, by the
             namespaces' names in the kernel.
         remote: Ranks on other machines, if there are any.
@@ -51,6 +52,7 @@ class WorldProcesses:
     servers: frozenset[int] = frozenset()
     reaper: int | None = None
     companions: frozenset[int] = frozenset()
+    exchanges: frozenset[int] = frozenset()
     socket_tables: Mapping[str, socket.socket] = field(default_factory=dict)
     remote: RemoteRanks | None = None
 

@@ -27,6 +27,9 @@ SPAWN_SERVER_CODE = "from pytest_multihost.core.launch.server.start_server impor
 SCRIPT_RANK_CODE = "from pytest_multihost.core.rank.script import main; main()"
 """The program of a rank that runs a script."""
 
+SCRIPT_SERVER_CODE = "from pytest_multihost.core.rank.script import serve_script; serve_script()"
+"""The program of a server that forks the ranks of a script."""
+
 JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
 """Environment variable that names the descriptor of the memory file."""
 
@@ -75,7 +78,7 @@ class ServerJob:
 
     Attributes:
         run: What the ranks run: pytest with one test, or a script.
-        backends: For a server that collects the tests: the names of their backends.
+        backends: For a server that forks ranks: the names of their backends.
         rank_code: For a server that starts an interpreter for each rank: the code to run in it.
         libraries: For a server whose forked ranks collect by themselves: modules to import.
         control: Descriptor of the control connection.

@@ -258,6 +258,7 @@ class WorldForked:
     Attributes:
         pids: Their process ids, in the order in which the ranks were named.
         companions: Processes of services, children of the server.
+        exchanges: Those through which ranks wait for each other; see `ServerPart.exchanges`.
         namespaces: The kernel's names of the ranks' network namespaces, as in
             "net:[4026532840]".
     """
@@ -266,6 +267,7 @@ class WorldForked:
     ports: tuple[int, int]
     at_s: float
     companions: tuple[int, ...] = ()
+    exchanges: tuple[int, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 

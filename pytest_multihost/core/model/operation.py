@@ -10,6 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 from pytest_multihost.core.model.stack import Frame
@@ -310,12 +311,31 @@ def rank_set(ranks: Iterable[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
 
 
+_MAX_PARTS = 12
+"""How many numbers and spans a text for ranks has at most."""
+
+
 def rank_numbers(ranks: Iterable[int]) -> str:
-    """Return the numbers alone: "3", "0-2,5"."""
+    """Return the numbers alone: "3", "0-2,5".
+
+    Many of them are shortened: "0,8,…,1016" if they are evenly spaced, else "0,3,4,7 and 90 more".
+    """
+    found = spans(sorted(set(ranks)))
     parts: list[str] = []
-    for first, last in spans(sorted(set(ranks))):
-        parts += [f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1))
-    return ",".join(parts)
+    for first, last in found:
+        parts += [_span(first, last)] if last > first + 1 else map(str, range(first, last + 1))
+    if len(parts) <= _MAX_PARTS:
+        return ",".join(parts)
+    steps = {after[0] - before[0] for before, after in pairwise(found)}
+    if len(steps) == 1 and len({last - first for first, last in found}) == 1:
+        return ",".join((_span(*found[0]), _span(*found[1]), "…", _span(*found[-1])))
+    shown = found[: _MAX_PARTS // 2]
+    more = sum(last - first + 1 for first, last in found[len(shown) :])
+    return f"{','.join(_span(*each) for each in shown)} and {more} more"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def spans(ranks: Iterable[int]) -> list[list[int]]:

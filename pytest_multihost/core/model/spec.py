@@ -57,6 +57,7 @@ class BackendFacts:
         hints: Advice for a test that raises an exception, by a regular expression that is searched
             in the exception's type and text.
         noise: Regular expressions of lines that the terminal omits from the ranks' output.
+        tells_classes: Whether verdict.json has one entry for ranks that ended alike.
     """
 
     may_run_jax: bool = True
@@ -64,6 +65,7 @@ class BackendFacts:
     operation_error: str = ""
     hints: Mapping[str, str] = field(default_factory=dict, hash=False)
     noise: tuple[str, ...] = ()
+    tells_classes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -317,10 +317,47 @@ class Verdict:
     diagnosis: JsonObject | None
     replay_command: str = ""
     clock_jumps: JsonObject | None = None
+    compact: bool = False
     analyses: Mapping[str, JsonObject | None] = field(default_factory=dict)
 
     def record(self) -> JsonObject:
         """Return its JSON for verdict.json, where each analysis is a field of its own."""
         found = to_json(self)
         del found["analyses"]
+        if self.compact:
+            classes: dict[tuple[object, ...], list[RankResult]] = {}
+            for each in self.rank_results:
+                classes.setdefault(_class_of(each), []).append(each)
+            found["rank_results"] = [
+                {"ranks": _spans([each.rank for each in alike]), **to_json(alike[0])}
+                for alike in classes.values()
+            ]
+        else:
+            del found["compact"]
         return {**found, **self.analyses}
+
+
+LARGE = 64
+"""The number of ranks above which a verdict may be compact."""
+
+
+def _spans(ranks: Sequence[int]) -> list[list[int]]:
+    """Return ascending ranks as spans of first and last rank."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def _class_of(rank: RankResult) -> tuple[object, ...]:
+    """Return what ranks that ended alike have in common."""
+    operations = tuple(
+        (each.get("name"), each.get("sequence"), each.get("kind")) for each in rank.operations
+    )
+    error = rank.error
+    raised = (error.type, error.file, error.line) if error is not None else None
+    end = (rank.phase, rank.outcome, rank.exit_code, rank.signal, rank.label)
+    return rank.host, *end, operations, raised

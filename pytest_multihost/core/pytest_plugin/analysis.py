@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.verdict import Place
@@ -42,6 +42,7 @@ class Analysis:
         headline: One line on what is wrong, if the analysis fails the test.
         fails_test: Whether the analysis fails the test. A warning that is an error (-W error) fails
             it as well.
+        lines: Lines for the page of a world that hung or failed, by their titles.
         sections: The sections that the terminal shows below the headline.
         summary: A line for the end of pytest's output; may be empty.
         has_findings: Whether the attempt gets a page and facts.json although it has passed.
@@ -52,6 +53,7 @@ class Analysis:
     record: JsonObject | None = None
     headline: str = ""
     fails_test: bool = False
+    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sections: Sections = no_sections
     summary: str = ""
     warnings: tuple[PlacedWarning, ...] = ()

@@ -217,7 +217,8 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
         sections = attempt.failed_by.sections(attempt.files, columns)
     else:
         shown = _headline(item, attempt)
-        sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
+        added = {name: texts for each in attempt.analyses for name, texts in each.lines.items()}
+        sections = page_sections(attempt.judged, files=attempt.files, columns=columns, added=added)
     for each in sections:
         shown.addsection(printable(each.title), each.text, "-")
     if hasattr(item.config, "workerinput"):

@@ -163,7 +163,11 @@ def _plan_item(
         faults=faults,
         fault_facts=facts,
         hosts=hosts.of(size),
-        services={**hosts.services, **{each.name: each.part for each in services}},
+        services={
+            **hosts.services,
+            **backend.services,
+            **{each.name: each.part for each in services},
+        },
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.core.backends import offered_backends
 from pytest_multihost.core.files import REMEDY
 from pytest_multihost.core.launch.capacity import look
 from pytest_multihost.core.launch.ending_signals import (
@@ -115,6 +116,9 @@ def _open_run(
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
     folder = _open_folder(config, tally, tally.run_id)
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
+    confirming = {each.confirmed_by for each in backends.values()}
+    offered = {each.name: each for each in reversed(offered_backends(config.hook))}
+    backends |= {name: offered[name] for name in confirming & offered.keys()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     accepted = read_acceptances(config.rootpath, tally.settings)

@@ -10,6 +10,7 @@ import contextlib
 import runpy
 import sys
 from collections.abc import Mapping
+from os import _exit  # by name: a script may replace it in its module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,14 +18,23 @@ import pluggy
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.cpython_private import clear_exit_handlers, wait_for_threads
-from pytest_multihost.core.launch.job_spec import RankJob, ScriptRun, open_channel, take_job
+from pytest_multihost.core.launch.job_spec import (
+    RankJob,
+    ScriptRun,
+    ServerJob,
+    open_channel,
+    open_control,
+    take_job,
+)
+from pytest_multihost.core.launch.server.serve import serve
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
-from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.recorder import current_recorder, prepare_recording
+from pytest_multihost.core.rank.services import begin_test, end_test
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -40,8 +50,29 @@ from pytest_multihost.core.registry import new_plugin_manager
 def main() -> None:
     """Run this process as a rank; returns only in a process that the script has forked."""
     job: RankJob = take_job(RankJob)
-    run, spec, channel = job.run, job.spec, open_channel(job)
+    assert isinstance(job.run, ScriptRun)  # noqa: S101 - for the type checker
+    _run_rank(job.spec, open_channel(job), run=job.run)
+
+
+def serve_script() -> NoReturn:
+    """Serve until the controller ends; the ranks are forked from this process."""
+    job: ServerJob = take_job(ServerJob)
+    run = job.run
     assert isinstance(run, ScriptRun)  # noqa: S101 - for the type checker
+    hook = _plugins(run).hook
+    for each in job.backends:
+        find_backend(each, offered_backends(hook)).preload()
+    prepare_recording()
+
+    def run_rank(spec: RankSpec, channel: Channel) -> NoReturn:
+        _run_rank(spec, channel, run=run)
+        _exit(0)  # of a process that the script has forked
+
+    serve(open_control(job), run_rank, controller=job.controller, scratch=job.scratch)
+
+
+def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
+    """Run this process as a rank; returns only in a process that the script has forked."""
     start_rank(spec, channel, keeps_input=spec.rank == 0)  # the server's own if there is none
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
@@ -60,6 +91,7 @@ def main() -> None:
         _tell(error, channel, root)
     else:
         if channel.is_ours:
+            end_test()
             _end(link, points)
         del kept
 
@@ -94,6 +126,7 @@ def _begin(
         root=root,
         ready_s=ready_s,
     )
+    begin_test()
     link.send(PhaseEntered("call"))
     start_faults(points)
     return points

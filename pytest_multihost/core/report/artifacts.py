@@ -39,7 +39,7 @@ from pytest_multihost.core.model.replay import replay_command, token
 from pytest_multihost.core.model.result import WorldResult, implausible
 from pytest_multihost.core.model.source import SourceFiles
 from pytest_multihost.core.model.stack import context_of
-from pytest_multihost.core.model.verdict import JsonVerdict, RankResult, Verdict
+from pytest_multihost.core.model.verdict import LARGE, JsonVerdict, RankResult, Verdict
 from pytest_multihost.core.outcome import RankFinding, Symptoms
 from pytest_multihost.core.outcome.fault_progress import (
     fault_note,
@@ -225,6 +225,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         environment=attempt.environment,
         faults=tuple(_fault_records(result)),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
+        compact=result.spec.backend_facts.tells_classes and result.spec.size > LARGE,
         diagnosis=diagnosis.record() if diagnosis is not None else None,
     )
     known = {each.name for each in fields(Verdict)}

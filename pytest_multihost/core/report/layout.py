@@ -239,6 +239,13 @@ def rank_places(judged: Judgement) -> dict[int, Place]:
     return found
 
 
+def waited_operation(seen: RankSnapshot) -> Operation | None:
+    """Return the operation that a rank waits in; None if it waits in none."""
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    # A collective is more informative than a wait inside it, such as one for a store key.
+    return next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
+
+
 def rank_activity(
     outcome: RankOutcome,
     seen: RankSnapshot | None,
@@ -256,10 +263,7 @@ def rank_activity(
         return outcome, ""
     if in_call is not None and in_call.scope == CALLEE_SCOPE:
         return "serving", f"runs {in_call.detail}"
-    waited = [each for each in seen.operations if each.waited_s is not None]
-    # A collective is more informative than a wait inside it, such as one for a store key.
-    most = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
-    operation = in_call or most
+    operation = in_call or waited_operation(seen)
     if operation is not None:
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
     if is_dumped and seen.activity is not None:  # known from its dump alone, not by the kernel

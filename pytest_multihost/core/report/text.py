@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
@@ -43,11 +44,18 @@ from pytest_multihost.core.report.layout import (
     text_of,
     titled,
     titled_line,
+    waited_operation,
     walk,
 )
 from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.native import native_sections
+
+_LARGE = 32
+"""In a world of more ranks the terminal shows neither stacks nor evidence; report.html does."""
+
+_MAX_GROUPS = 6
+"""If the table has more rows, those whose operations differ only in their group are one."""
 
 _MAX_EVIDENCE = 5
 _MAX_DOUBTS = 3
@@ -56,7 +64,12 @@ _MAX_MESSAGE = 12
 
 
 def page_sections(
-    judged: Judgement, *, files: str, columns: int | None = None, shows_native: bool = False
+    judged: Judgement,
+    *,
+    files: str,
+    columns: int | None = None,
+    shows_native: bool = False,
+    added: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Section]:
     """Return the sections shown below the headline rank's own traceback.
 
@@ -64,6 +77,7 @@ def page_sections(
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: then nothing is cut, because the reader of a log cannot widen it.
+        added: Further lines, by their titles.
         shows_native: Whether native frames are shown, if they were read.
     """
     result = judged.result
@@ -80,6 +94,8 @@ def page_sections(
         lines.append(titled_line("replay", replay_command(spec)))
     for name, texts in service_texts(result).items():
         lines += titled(name, texts[: 1 + _MAX_DOUBTS], room)
+    for name, texts in added.items():
+        lines += titled(name, texts, room)
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
@@ -104,11 +120,14 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     yield from table(_rows(judged), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
-    yield from stack_lines(judged)
+    is_short = diagnosis is not None and result.spec.size > _LARGE
+    if not is_short:
+        yield from stack_lines(judged)
     yield from titled("threads", lock_lines(judged), width)
     yield from titled("children", child_lines(judged), width)
     if diagnosis is not None:  # equal facts are shown once; their times are in the verdict
-        found = group_by_value((each.fact, each.rank) for each in diagnosis.evidence)
+        evidence_shown = () if is_short else diagnosis.evidence
+        found = group_by_value((each.fact, each.rank) for each in evidence_shown)
         evidence = [f"{rank_set(ranks)}: {fact}" for fact, ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
@@ -159,6 +178,8 @@ def _rows(judged: Judgement) -> list[Row]:
         ((rank in culprits, _cells(each, result, places.get(rank), in_calls.get(rank))), each)
         for rank, each in enumerate(finding.ranks)
     )
+    if len(groups) > _MAX_GROUPS:
+        groups = _with_groups_alike(groups, result)
     rows = []
     for (_, (state, details, place, function)), group in groups.items():
         ranks = tuple(each.facts.rank for each in group)
@@ -172,6 +193,32 @@ def _rows(judged: Judgement) -> list[Row]:
         rows,
         key=lambda e: (e.role != "culprit", waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks),
     )
+
+
+_Cells = tuple[str, str, str, str]
+
+
+def _with_groups_alike(
+    groups: Mapping[tuple[bool, _Cells], list[RankFinding]], result: WorldResult
+) -> dict[tuple[bool, _Cells], list[RankFinding]]:
+    """Return the groups of rows as one where only the groups of their operations differ."""
+    found: dict[tuple[object, ...], list[tuple[_Cells, list[RankFinding], Operation | None]]] = {}
+    for (is_culprit, cells), ranks in groups.items():
+        seen = result.last_seen_of(ranks[0].facts.rank)
+        operation = waited_operation(seen) if seen is not None else None
+        state, details, place, function = cells
+        what: object = (operation.title, len(operation.group)) if operation is not None else details
+        kind: tuple[object, ...] = (is_culprit, state, what, place, function)
+        found.setdefault(kind, []).append((cells, ranks, operation))
+    merged: dict[tuple[bool, _Cells], list[RankFinding]] = {}
+    for key, alike in found.items():
+        (state, details, place, function), _, operation = alike[0]
+        if operation is not None and len(alike) > 1:
+            size = len(operation.group)
+            details = f"in {operation.title} ({len(alike)} groups of {size})"
+        cells = (state, details, place, function)
+        merged[bool(key[0]), cells] = [each for _, ranks, _ in alike for each in ranks]
+    return merged
 
 
 def _cells(

@@ -87,6 +87,9 @@ class Service:
         is_acting: Returns whether the service influences ranks at a time. Then their waits are no
             hang, and `due` is called only for services that are acting.
         may_end: Returns whether the ranks may tear down, once all test bodies are over.
+        has_proof: Returns whether the service has proven that nothing can move before a time.
+        permits_proof: Returns whether nothing that the service does by itself can move a rank
+            before a time. While it can, what the watchdog sees proves no hang.
         held_s: Returns for how long, from one time to another, it has held up the world, so that
             deadlines are later by this time.
         record: Returns a record of its actions, given the times of the world's start and end.
@@ -102,6 +105,8 @@ class Service:
     due: Callable[[Turn], Sequence[Action]] = lambda _turn: ()
     is_acting: Callable[[float], bool] = lambda _now: False
     may_end: Callable[[], bool] = lambda: True
+    has_proof: Callable[[float], bool] = lambda _deadline_s: False
+    permits_proof: Callable[[float], bool] = lambda _deadline_s: True
     held_s: Callable[[float, float], float] = lambda _since_s, _until_s: 0.0
     record: Callable[[float, float], ServiceRecord | None] = lambda _started_s, _ended_s: None
     time: TimeSource | None = None

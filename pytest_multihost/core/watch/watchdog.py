@@ -141,7 +141,13 @@ class NoWatch:
     def begin_anew(self, at_s: float) -> None:
         """Do nothing: there is no search for a proof."""
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
+    def close(
+        self,
+        now: float,  # noqa: ARG002 - unused
+        facts: Sequence[RankFacts],  # noqa: ARG002
+        *,
+        is_proven: bool = False,  # noqa: ARG002
+    ) -> Observations:
         """Return empty observations."""
         return Observations()
 
@@ -332,23 +338,32 @@ class Watchdog:
         last = self._search.last_deep
         return last if last and last.at_s >= self._checked_s else self.observer.deep(facts)
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots before the ranks are ended; return all observations."""
-        kernel = self._deep(facts)
+    def close(
+        self, now: float, facts: Sequence[RankFacts], *, is_proven: bool = False
+    ) -> Observations:
+        """Take the last snapshots before the ranks are ended; return all observations.
+
+        Args:
+            is_proven: Whether a service has proven a hang. Then the slot pages say what each rank
+                waits for, and neither the kernel nor the ranks are asked.
+        """
+        kernel = None if is_proven else self._deep(facts)
         last = self._take(now, facts, "end")
-        flight = FlightRequests.send(
-            self.observer.scratch, self._can_answer(facts), self.observer.memberships()
-        )
-        self._add_deep(kernel)
-        self._probe(now, facts, kernel, flight)
+        asked = [] if is_proven else self._can_answer(facts)
+        memberships = self.observer.memberships()
+        flight = FlightRequests.send(self.observer.scratch, asked, memberships)
+        if kernel is not None:
+            self._add_deep(kernel)
+            self._probe(now, facts, kernel, flight)
         operations = self.observer.recorded_operations()
-        self._snapshots[-1] = with_polled_locks(
-            self._snapshots[-1],
-            kernel,
-            operations,
-            local=self.observer.local_pids(facts),
-            holders=holders_of_lock,
-        )
+        if kernel is not None:
+            self._snapshots[-1] = with_polled_locks(
+                self._snapshots[-1],
+                kernel,
+                operations,
+                local=self.observer.local_pids(facts),
+                holders=holders_of_lock,
+            )
         snapshots = tuple(self._snapshots)
         if self._at_failure is not None:
             then, at_failure = self._at_failure

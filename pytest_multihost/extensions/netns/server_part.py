@@ -37,6 +37,11 @@ class NetnsPart:
         """The netfault daemon, if there is one."""
         return [self.faults.pid] if self.faults is not None else []
 
+    @property
+    def exchanges(self) -> Sequence[int]:
+        """None: ranks do not wait for each other through the daemon."""
+        return ()
+
     def take_tables(self) -> Mapping[str, int]:
         """Return sockets that read the hosts' socket tables, by the names of their namespaces."""
         found = dict(zip(self.network.names, self.network.tables, strict=True))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.launch.capacity import require_room
+from pytest_multihost.core.launch.descriptor_limit import require_descriptors
 from pytest_multihost.core.launch.interface import ANSWER_S
 from pytest_multihost.core.launch.reaper import wait_for_exit
 from pytest_multihost.core.launch.refusals import refusals
@@ -131,7 +132,9 @@ class ServerLauncher:
         """
         ranks = tuple(range(spec.size) if ranks is None else ranks)
         require_room(len(ranks))
+        require_descriptors(len(ranks))
         server = self._living_server()
+        server.await_longer(len(ranks))
         request = Fork(
             spec=spec,
             directory=str(directory),

@@ -28,6 +28,13 @@ class ServerPart(Protocol):
     def companions(self) -> Sequence[int]:
         """Processes of this part, children of the server."""
 
+    @property
+    def exchanges(self) -> Sequence[int]:
+        """Those of the companions through which ranks wait for each other.
+
+        What such a process does by itself, its service answers for: see `Service.permits_proof`.
+        """
+
     def take_tables(self) -> Mapping[str, int]:
         """Return sockets that read the socket tables of network namespaces, by namespace name.
 

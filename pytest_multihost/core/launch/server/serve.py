@@ -31,6 +31,10 @@ from typing import NoReturn
 import psutil
 
 from pytest_multihost.core.import_path import import_path
+from pytest_multihost.core.launch.descriptor_limit import (
+    raise_descriptor_limit,
+    restore_descriptor_limit,
+)
 from pytest_multihost.core.launch.interface import RunRank
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
@@ -138,6 +142,7 @@ def serve(
 def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
     """Clear up after dead servers, leave the terminal's session, and watch the controller."""
     kill_strays()
+    raise_descriptor_limit()
     os.setsid()
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -338,6 +343,7 @@ def _become_rank(
     """Become a rank: move onto its host, close all foreign descriptors, and run."""
     try:
         os.setsid()  # so that one signal to its process group reaches its children
+        restore_descriptor_limit()
         for part in server.parts.values():
             part.enter(spec.rank)
         die_with_parent(parent)  # after changes of credentials, which would undo it
@@ -371,6 +377,7 @@ def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -
         ports=ports,
         at_s=time.monotonic(),
         companions=tuple(pid for each in parts for pid in each.companions),
+        exchanges=tuple(pid for each in parts for pid in each.exchanges),
         namespaces=tuple(tables),
     )
     server.send(forked, list(tables.values()))

@@ -86,6 +86,7 @@ class ServerWorld:
             servers=frozenset({self.server.pid}),
             reaper=self.server.pid,
             companions=frozenset({*self.server.clones, *self.forked.companions}),
+            exchanges=frozenset(self.forked.exchanges),
             socket_tables=self.socket_tables,
         )
 
@@ -208,6 +209,9 @@ class ServerWorld:
             table.close()
 
 
+_EACH_S = 0.25
+"""How long the fork of one rank may take on a busy machine; normally it takes 7 ms."""
+
 PREPARE_S = 600.0
 """Timeout for a new server's collection and the project's preloads."""
 
@@ -249,6 +253,10 @@ class ServerConnection:
         self.control.settimeout(PREPARE_S)
         self.receive(Serving)
         self.control.settimeout(ANSWER_S)
+
+    def await_longer(self, ranks: int) -> None:
+        """Give the server more time for its answers: it forks and ends each rank of a world."""
+        self.control.settimeout(ANSWER_S + _EACH_S * ranks)
 
     def clone(self, control: int, controller: int) -> int:
         """Have the server fork itself into a new server, and return the new one's process id.

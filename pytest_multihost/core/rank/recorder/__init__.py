@@ -28,6 +28,7 @@ from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
+from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
 from pytest_multihost.core.slots import SlotPage, slots_path
 
@@ -38,6 +39,7 @@ __all__ = [
     "current_recorder",
     "operation",
     "prepare_recording",
+    "record_torch_classes",
     "report_native_files",
     "start_recording",
     "user_frames",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -103,6 +103,44 @@ _MAX_KEYS = 120
 _TCP_TIMEOUT = timedelta(minutes=5)
 
 
+@dataclass(frozen=True, slots=True)
+class _TorchClasses:
+    """Classes whose operations are recorded, besides torch's own.
+
+    Attributes:
+        groups: Python subclasses of `ProcessGroup`.
+        works: Python subclasses of `Work`.
+        stores: Python subclasses of `Store`.
+    """
+
+    groups: Sequence[type]
+    works: Sequence[type]
+    stores: Sequence[type]
+
+
+_known: list[_TorchClasses] = []
+_recorders: list[Callable[[_TorchClasses], None]] = []
+
+
+def record_torch_classes(
+    *, groups: Sequence[type], works: Sequence[type], stores: Sequence[type]
+) -> None:
+    """Record the operations of a backend's own classes, as those of torch's; once in a process.
+
+    Wrapping the bound classes does not reach methods that a Python subclass overrides.
+
+    Args:
+        groups: Subclasses of `ProcessGroup`.
+        works: Subclasses of `Work`.
+        stores: Subclasses of `Store`.
+    """
+    found = _TorchClasses(tuple(groups), tuple(works), tuple(stores))
+    if found not in _known:
+        _known.append(found)
+        for record in _recorders:
+            record(found)
+
+
 def install(recorder: Recorder) -> None:
     """Record this rank's torch.distributed operations, now or once it is imported.
 
@@ -119,10 +157,24 @@ def install(recorder: Recorder) -> None:
             works.wrap_batch(module)
         with contextlib.suppress(Exception):
             works.wrap_reducer(reducer_class(module))
+        process_groups = ProcessGroupRecorder(recorder, groups, works)
         with contextlib.suppress(Exception):
-            ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
+            process_groups.wrap(module.ProcessGroup)
+        creations = GroupCreationRecorder(recorder, groups, flight, calls)
         with contextlib.suppress(Exception):
-            GroupCreationRecorder(recorder, groups, flight, calls).wrap(module)
+            creations.wrap(module)
+
+        def record(found: _TorchClasses) -> None:
+            for each in found.groups:
+                process_groups.wrap(each)
+            for each in found.works:
+                works.wrap(each)
+            for each in found.stores:
+                creations.wrap_store(each)
+
+        _recorders.append(record)
+        for each in _known:
+            record(each)
 
     after_import("torch.distributed.distributed_c10d", wrap)
     after_import("torch.serialization", report_files)
@@ -154,18 +206,22 @@ class GroupCreationRecorder:
         with contextlib.suppress(AttributeError):  # another version of torch
             build = getattr(module, BUILD_GROUP)  # programs import it by its name
             replace_code(build, self._recorded_build)
-        for name, original in list(vars(module.Store).items()):
-            if name in _STORE_WAITS:
-                recorded = self.calls.recorded(partial(self._store_wait, name), original)
-                setattr(module.Store, name, copy_identity(original, recorded))
-            elif name in _STORE_WRITES:
-                noticed = self._noticed(f"store.{name}", original)
-                setattr(module.Store, name, copy_identity(original, noticed))
+        self.wrap_store(module.Store)
         for name in _OBJECT_CALLS:
             replace_function(module, name, partial(self._noticed, name))
         tcp_store = tcp_store_class(module)
         connected = self.calls.recorded(self._connect, tcp_store.__init__)
         tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
+
+    def wrap_store(self, store: type) -> None:
+        """Wrap the methods of a class of stores."""
+        for name, original in list(vars(store).items()):
+            if name in _STORE_WAITS:
+                recorded = self.calls.recorded(partial(self._store_wait, name), original)
+                setattr(store, name, copy_identity(original, recorded))
+            elif name in _STORE_WRITES:
+                noticed = self._noticed(f"store.{name}", original)
+                setattr(store, name, copy_identity(original, noticed))
 
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
@@ -193,7 +249,7 @@ class GroupCreationRecorder:
 
         def made(_: object) -> None:
             self.groups.get(self.groups.default)
-            self.flight.start()
+            self._start_flight_recorder(self.groups.default)
 
         if size in (None, recorder.size) and rank_in_group in (None, recorder.rank):
             return self.calls.begin("init_process_group", CREATION_SCOPE, timeout=timeout), made
@@ -202,6 +258,11 @@ class GroupCreationRecorder:
             "init_process_group", self._creation(where, size), size=size, timeout=timeout
         )
         return begin, made
+
+    def _start_flight_recorder(self, made: ProcessGroup) -> None:
+        """Let torch's flight recorder be asked, if it can know a group: not one of a backend."""
+        if not isinstance(made, tuple(group for each in _known for group in each.groups)):
+            self.flight.start()
 
     def _creation(self, where: str, size: int | None) -> Scope:
         """Return the scope of the creation of a group of other processes than this world's ranks.
@@ -252,7 +313,7 @@ class GroupCreationRecorder:
 
         def made(result: Argument) -> None:
             self.groups.register_numbered(result[0], name)
-            self.flight.start()
+            self._start_flight_recorder(result[0])
 
         return begin, made
 

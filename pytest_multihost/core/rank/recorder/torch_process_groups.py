@@ -240,7 +240,7 @@ class OpenWorks:
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
     thread: _Thread = field(default_factory=_Thread)
-    _is_completed: Function = field(init=False)  # torch's
+    _tests: dict[type, Function] = field(default_factory=dict)
 
     def wrap(self, work: type, test: str = "is_completed") -> None:
         """Wrap the methods of `Work` or a similar class that wait, hand on, or test completion.
@@ -248,7 +248,7 @@ class OpenWorks:
         Args:
             test: The method that returns whether the work is complete.
         """
-        self._is_completed = vars(work)[test]
+        self._tests[work] = vars(work)[test]
         wrapped = dict.fromkeys(("wait", "synchronize", "block_current_stream"), self._wrap_wait)
         handing_on = dict.fromkeys(
             ("get_future", "get_future_result", "boxed"), self._wrap_handing_on
@@ -283,6 +283,11 @@ class OpenWorks:
             return update_wrapper(batched, original)
 
         replace_code(module.batch_isend_irecv, wrap)
+
+    def _is_completed(self, work: Work) -> bool:
+        """Return whether a work is complete, by the method of its own class."""
+        test = next(self._tests[each] for each in type(work).__mro__ if each in self._tests)
+        return bool(test(work))
 
     def _is_of_library(self) -> bool:
         """Return whether an installed library, and not the user's code, launches an operation.

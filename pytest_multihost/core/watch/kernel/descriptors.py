@@ -225,6 +225,8 @@ class Tables:
         pids = [pid for pid, _ in self.foreign.holders(target)]
         if pids and all(pid in self.harness.controllers for pid in pids):
             return "harness", self.harness.title
+        if pids and all(pid in self.harness.exchanges for pid in pids):
+            return "inside", ""
         if pids:
             return "outside", f"{self.names.get(pids[0], '')} {pids[0]}"
         if target in self._inside:

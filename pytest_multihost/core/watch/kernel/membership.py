@@ -86,6 +86,8 @@ class HarnessProcesses:
             world's hosts, by the namespace's name.
         companions: Other processes of the harness: children of the reaper that no rank has left
             behind.
+        exchanges: Those of them through which ranks wait for each other: a rank that waits for one
+            waits for another rank.
         reaper: The process that adopts the ranks' orphans. Its children, except servers and
             companions, are not part of the harness.
         title: Name of the controllers in messages.
@@ -96,6 +98,7 @@ class HarnessProcesses:
     paths: tuple[str, ...] = ()
     socket_tables: Mapping[str, Table] = field(default_factory=dict)
     companions: frozenset[int] = frozenset()
+    exchanges: frozenset[int] = frozenset()
     reaper: int | None = None
     title: str = "the harness"
 

@@ -1,0 +1,52 @@
+"""The limit of open files: a world of a thousand ranks takes more than the usual 1024.
+
+The processes of the harness raise their own limit as far as they may. Ranks get the limit that the
+user has set.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from pytest_multihost.core.model.errors import LaunchError
+
+_ENOUGH = 65_536
+_OTHERS = 200
+"""Open files of the harness besides those for ranks."""
+
+_EACH = 2
+"""Open files for each rank while a world is started."""
+
+_original: list[tuple[int, int]] = []
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft < most:
+        _original[:] = _original or [(soft, hard)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def restore_descriptor_limit() -> None:
+    """Give this process, a new rank, the limit that the user has set."""
+    if _original:
+        resource.setrlimit(resource.RLIMIT_NOFILE, _original[0])
+
+
+def require_descriptors(ranks: int) -> None:
+    """Raise the limit of this process, and check that it suffices for so many ranks.
+
+    Raises:
+        LaunchError: It does not.
+    """
+    needed = _EACH * ranks + _OTHERS
+    if needed > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        raise_descriptor_limit()
+    if needed > (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        raise LaunchError(
+            f"{ranks} ranks take {needed} open files",
+            seen=f"The hard limit of open files is {limit}.",
+            remedy="Raise it (ulimit -Hn), or use fewer ranks.",
+        )

@@ -1,0 +1,31 @@
+"""The part of a simulated world in a rank: it says when the rank has left the test."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.rank.services import RankPart
+from pytest_multihost.extensions.simulated.learned import learn, write_learned
+from pytest_multihost.extensions.simulated.link import links
+
+
+def join(spec: RankSpec) -> RankPart:
+    """Return the part; the backend connects the rank to the exchange."""
+    before = len(sys.modules)
+    is_witness = spec.rank in (0, spec.world.size - 1)
+
+    def finish() -> None:
+        if is_witness:
+            with contextlib.suppress(OSError):
+                write_learned(Path(spec.scratch), spec.rank, learn(before))
+        for each in links:
+            each.finish()
+
+    def rest() -> None:
+        for each in links:
+            each.rest()
+
+    return RankPart(begin=rest, end=finish)

@@ -1,0 +1,82 @@
+"""What ranks send to the exchange, and what it answers: plain values.
+
+A `Launch` is one operation of one rank. Its tensors travel as bytes: all elements of a tensor in
+order, or all tensors of a list one after the other. A `Completion` says that the operation of a
+rank has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Sizes = tuple[int, ...]
+"""Bytes of each part of a blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """The elements of a tensor, or of several tensors one after the other.
+
+    Attributes:
+        dtype: Name of their type in torch, such as "float32".
+        data: The elements; None if the tensors are on the device `meta` and have none.
+        sizes: The bytes of each of several tensors; None for one tensor, or if all are equal.
+    """
+
+    dtype: str
+    data: bytes | None
+    sizes: Sizes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One operation of one rank.
+
+    Attributes:
+        rank: Its rank in the world.
+        number: Identifies the launch among those of the rank.
+        group: The key of its group; the same on all members.
+        member: The rank's number in the group.
+        size: How many members the group has.
+        operation: Name of the collective; "send", "recv" or "join".
+        sequence: Which operation of the group; for transfers: with this peer, direction and tag.
+        root: The number of the root in the group, or of the peer of a transfer. None: there is
+            none, or the message may come from any member.
+        tag: The tag of a transfer.
+        reduction: How elements are combined, such as "sum".
+        factor: What a reduction multiplies elements by.
+        blobs: What the rank sends.
+        stream: The operations of a rank with the same stream run one after the other, in the order
+            in which they are launched; empty: it waits for no other operation.
+    """
+
+    rank: int
+    number: int
+    group: str
+    member: int
+    size: int
+    operation: str
+    sequence: int = 0
+    root: int | None = None
+    tag: int = 0
+    reduction: str = ""
+    factor: float | None = None
+    blobs: tuple[Blob, ...] = ()
+    stream: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The end of an operation of a rank.
+
+    Attributes:
+        blobs: What the rank receives; empty: nothing.
+        source: The number of the member that sent it, for a transfer.
+        error: Why the operation failed; empty: it did not.
+    """
+
+    rank: int
+    number: int
+    blobs: tuple[Blob, ...] = ()
+    source: int | None = None
+    error: str = ""

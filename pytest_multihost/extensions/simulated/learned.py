@@ -1,0 +1,158 @@
+"""What a world teaches about the next ones of the same test: modules that ranks import, and memory.
+
+Ranks of a world write it as they leave the test. The server reads it when the world is over, and
+uses it when it starts a larger one: it imports these modules once for all ranks, and refuses a
+world that does not fit into memory. A rank that imports `torch._dynamo` itself takes two seconds
+and 80 MB more than one that is forked from a process that has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import psutil
+
+from pytest_multihost.core.launch.server.fork_safety import fork_problems
+from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.stack import is_library
+
+_PREFIX = "service-simulated-learned"
+
+LARGE = 16
+"""From how many ranks on imports are made for all of them."""
+
+_SHARE = 0.9
+"""How much of the available memory the ranks may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one rank has learned.
+
+    Attributes:
+        modules: Modules of libraries that it has imported itself.
+        private_bytes: Its private memory when it left the test.
+    """
+
+    modules: tuple[str, ...]
+    private_bytes: int
+
+
+@dataclass(slots=True)
+class Lessons:
+    """What this server knows of the tests that it has run, by test.
+
+    Attributes:
+        private_bytes: The most private memory that a rank has taken.
+    """
+
+    modules: set[str] = field(default_factory=set)
+    private_bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, test: str, folder: Path) -> None:
+        """Add what the ranks of a world have written."""
+        for each in read_learned(folder):
+            self.modules |= set(each.modules)
+            most = max(each.private_bytes, self.private_bytes.get(test, 0))
+            self.private_bytes[test] = most
+
+    def prepare(self, test: str, size: int) -> None:
+        """Make this process ready to fork a large world.
+
+        Raises:
+            LaunchError: The world does not fit into memory.
+        """
+        if (each := self.private_bytes.get(test)) is not None:
+            check_memory(size, each, psutil.virtual_memory().available)
+        if size >= LARGE and (missing := self.modules - sys.modules.keys()):
+            self.modules -= missing
+            import_safely(sorted(missing))
+
+
+def check_memory(size: int, rank_bytes: int, available: int) -> None:
+    """Check that a world fits into memory, by what a rank of a smaller one has taken.
+
+    Raises:
+        LaunchError: It does not.
+    """
+    needed = size * rank_bytes
+    if needed <= available * _SHARE:
+        return
+    fits = int(available * _SHARE) // rank_bytes
+    raise LaunchError(
+        f"{size} ranks would need {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free",
+        seen=f"A rank of a smaller world of this test took {rank_bytes / 1e6:.0f} MB.",
+        remedy=f"{fits} ranks fit.",
+    )
+
+
+def learn(before: int) -> Learned:
+    """Return what this rank has learned.
+
+    Args:
+        before: How many modules it had when it was forked. A copy of their names would touch, and
+            so copy, 4 MB of memory that the ranks share.
+    """
+    found = [each for each in islice(tuple(sys.modules), before, None) if _is_of_library(each)]
+    return Learned(tuple(sorted(found)), private_bytes())
+
+
+def private_bytes() -> int:
+    """Return the memory that only this process holds."""
+    found = 0
+    with Path("/proc/self/smaps_rollup").open("rb") as file:
+        for line in file:
+            if line.startswith(b"Private_"):
+                found += int(line.split()[1]) << 10
+    return found
+
+
+def write_learned(folder: Path, rank: int, learned: Learned) -> None:
+    """Write what a rank has learned."""
+    (folder / f"{_PREFIX}-{rank}.json").write_text(json.dumps(asdict(learned)))
+
+
+def read_learned(folder: Path) -> Iterable[Learned]:
+    """Yield what the ranks of a world have written; a file that is damaged says nothing."""
+    for path in folder.glob(f"{_PREFIX}-*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            found = json.loads(path.read_text())
+            yield Learned(tuple(found["modules"]), int(found["private_bytes"]))
+
+
+def import_safely(names: Iterable[str]) -> None:
+    """Import modules, unless that would start threads: a process with threads must not be forked.
+
+    A child tries it first.
+    """
+    names = list(names)
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            _import_all(names)
+            code = 1 if fork_problems() else 0
+        finally:
+            os._exit(code)
+    if os.waitpid(pid, 0)[1] == 0:
+        _import_all(names)
+
+
+def _import_all(names: Iterable[str]) -> None:
+    for each in names:
+        with contextlib.suppress(Exception):  # a rank that needs it will see the error
+            importlib.import_module(each)
+
+
+def _is_of_library(name: str) -> bool:
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    is_named = getattr(getattr(module, "__spec__", None), "name", None) == name
+    return bool(is_named and file and is_library(file) and "pytest" not in name)

@@ -1,0 +1,298 @@
+"""A rank's connection to the exchange.
+
+Each thread of a rank has a connection of its own, on which it sends a message and waits for the
+answer. So no thread waits for another one to read, and the exchange knows how many threads of a
+rank wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_multihost.extensions.simulated.launches import Completion, Launch
+
+OWN_THREADS = "multihost-"
+"""How the names of the harness's own threads in a rank begin."""
+
+ASK = ("ask",)
+"""The controller's question: what the exchange still has to do."""
+
+_LENGTH = struct.Struct("<Q")
+
+
+def pack(message: object) -> bytes:
+    """Return a message as it travels: its length, then its pickle."""
+    data = pickle.dumps(message, protocol=5)
+    return _LENGTH.pack(len(data)) + data
+
+
+@dataclass(slots=True)
+class Unpacker:
+    """Takes bytes as they arrive, and returns the messages that are complete."""
+
+    _buffer: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Return the messages that end in these bytes."""
+        self._buffer += data
+        found = []
+        at = 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, at)
+            end = at + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            # Both ends are this package's: a rank sends nothing that it has not made itself.
+            found.append(pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end]))  # noqa: S301
+            at = end
+        del self._buffer[:at]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How many threads a rank has.
+
+    Attributes:
+        alive: Python's threads of the test.
+        own: The harness's own threads.
+        has_timer: Whether a signal may interrupt the rank: of a timer, or of a child that ends.
+    """
+
+    alive: int
+    own: int
+    has_timer: bool
+
+
+def count_threads() -> Threads:
+    """Return how many threads this process has."""
+    names = [each.name for each in threading.enumerate()]
+    own = sum(each.startswith(OWN_THREADS) for each in names)
+    has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
+    return Threads(len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD)))
+
+
+def is_own_thread() -> bool:
+    """Return whether this thread is the harness's: it never talks to the exchange."""
+    return threading.current_thread().name.startswith(OWN_THREADS)
+
+
+class Receiver(Protocol):
+    """An operation of this rank that has been launched."""
+
+    def take(self, completion: Completion) -> None:
+        """Take its end."""
+
+
+class ExchangeLostError(RuntimeError):
+    """The process of the exchange has ended."""
+
+
+class _Local(threading.local):
+    connection: socket.socket | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """The connections of this rank's threads.
+
+    Attributes:
+        address: The path of the exchange's socket.
+        pid: The rank's process: a child that it forks has no connection.
+        launched: The operations that have not ended, by their numbers.
+        taken: Notified when ends of operations have been taken.
+    """
+
+    address: Path
+    rank: int
+    pid: int = field(default_factory=os.getpid)
+    launched: dict[int, Receiver] = field(default_factory=dict)
+    taken: threading.Condition = field(default_factory=threading.Condition)
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    _local: _Local = field(default_factory=_Local)
+
+    def next_number(self) -> int:
+        """Return the number of the next launch."""
+        return int(next(self._numbers))
+
+    def launch(self, receivers: Mapping[int, Receiver], launches: Sequence[Launch]) -> None:
+        """Send launches that start together, and return at once.
+
+        Args:
+            receivers: What takes the end of each of them, by its number.
+        """
+        self.launched.update(receivers)
+        self._send(("launch", tuple(launches)))
+
+    def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
+        """Send a launch with the wait for its end; return an error, empty if there is none."""
+        self.launched[launch.number] = receiver
+        return self._wait((launch.number,), timeout_s, launch=launch)
+
+    def wait(self, numbers: Iterable[int], timeout_s: float, *, may_return: bool = False) -> str:
+        """Wait until launches have ended; return why they have not, empty if they have.
+
+        Args:
+            timeout_s: How long at most.
+            may_return: Whether to return as soon as no other rank can go on.
+        """
+        return self._wait(tuple(numbers), timeout_s, may_return=may_return)
+
+    def _wait(
+        self,
+        numbers: Sequence[int],
+        timeout_s: float,
+        *,
+        may_return: bool = False,
+        launch: Launch | None = None,
+    ) -> str:
+        message = ("wait", launch, numbers, timeout_s, may_return, count_threads())
+        return self._take_ends(self._ask(message), numbers)
+
+    def _take_ends(
+        self, answer: tuple[str, bool, Sequence[Completion]], numbers: Sequence[int]
+    ) -> str:
+        """Take the ends that came with an answer; return why a wait has failed, if it has.
+
+        Every answer except a store's brings the ends that the rank does not know yet, whichever
+        thread has asked.
+        """
+        error, have_ended, completions = answer
+        with self.taken:
+            for each in completions:
+                receiver = self.launched.pop(each.number, None)
+                if receiver is not None:
+                    receiver.take(each)
+            if completions:
+                self.taken.notify_all()
+            if have_ended:  # another thread may just have been told of the ends
+                self.taken.wait_for(lambda: self.launched.keys().isdisjoint(numbers))
+        return error
+
+    def ask_store(self, method: str, args: Sequence[Any], timeout_s: float) -> tuple[str, Any]:
+        """Return why a request to a store failed, empty if it did not, and its result."""
+        error, found = self._ask(("store", method, args, timeout_s, count_threads()))
+        return str(error), found
+
+    def rest(self) -> None:
+        """Wait until a place is free: all ranks come through a gate of the harness at once."""
+        if os.getpid() == self.pid and self._local.connection is not None:
+            self._take_ends(self._ask(("rest", count_threads())), ())
+
+    def finish(self) -> None:
+        """Say that this rank has left the test's body: it will launch nothing more."""
+        if os.getpid() == self.pid and self._local.connection is not None:
+            self._send(("finished", count_threads()))
+
+    def connect(self) -> None:
+        """Connect this thread, and wait until the rank may run."""
+        if self._local.connection is None:
+            self._connect()
+
+    def _connect(self) -> socket.socket:
+        if os.getpid() != self.pid:
+            raise ExchangeLostError(
+                "a child process of a simulated rank is no member of its groups"
+            )
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(str(self.address))
+        self._local.connection = connection
+        hello = ("hello", self.rank, self.pid, threading.get_native_id(), count_threads())
+        self._take_ends(self._ask(hello), ())
+        return connection
+
+    def _send(self, message: object) -> socket.socket:
+        connection = self._local.connection
+        if connection is None or os.getpid() != self.pid:
+            connection = self._connect()
+        try:
+            connection.sendall(pack(message))
+        except OSError as error:
+            raise ExchangeLostError(_LOST) from error
+        except BaseException:
+            self._leave(connection)
+            raise
+        return connection
+
+    def _ask(self, message: object) -> Any:  # noqa: ANN401 - depends on the message
+        connection = self._send(message)
+        try:
+            return _answer(connection)
+        except BaseException:
+            self._leave(connection)
+            raise
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Close a connection on which a signal's handler has cut a message or an answer short."""
+        self._local.connection = None
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """What an exchange has to do, once it has read all that ranks have sent.
+
+    Attributes:
+        is_idle: Whether it does nothing until a rank sends something, or a timeout strikes.
+        last_s: When a rank has last sent something, on the monotonic clock.
+        until_s: When the first timeout of a wait strikes.
+    """
+
+    is_idle: bool
+    last_s: float
+    until_s: float
+
+
+def ask_exchange(address: Path, within_s: float) -> Idleness | None:
+    """Return what an exchange has to do; None if it does not answer in time."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(within_s)
+            connection.connect(str(address))
+            connection.sendall(pack(ASK))
+            return Idleness(*_answer(connection))
+    except (OSError, ExchangeLostError):
+        return None
+
+
+links: list[Link] = []
+"""The link of this process, which is a rank for its whole life."""
+
+
+def own_link(address: Path, rank: int) -> Link:
+    """Return the link of this process, a rank; made on the first call."""
+    if not links or links[0].pid != os.getpid():
+        links[:] = [Link(address, rank)]
+    return links[0]
+
+
+_LOST = "the process that exchanges the ranks' messages has ended"
+
+
+def _answer(connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message
+    header = _read(connection, _LENGTH.size)
+    return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
+
+
+def _read(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            count = connection.recv_into(view)
+        except OSError as error:
+            raise ExchangeLostError(_LOST) from error
+        if count == 0:
+            raise ExchangeLostError(_LOST)
+        view = view[count:]
+    return data

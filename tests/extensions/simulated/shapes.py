@@ -1,0 +1,335 @@
+"""Hangs from public threads whose cause is the shape of a world, each with its mended twin.
+
+Each function gets the world and whether it is mended. A line that ranks of one side are in has the
+comment `one`, a line of the other side the comment `other`. A world that hangs must name both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+World = Any
+Bug = Callable[[World, Path, bool], None]
+
+SIZES = {8: (4, 1, 2), 64: (4, 8, 2), 256: (4, 32, 2), 1024: (4, 128, 2)}
+"""Sizes of worlds, with their pipeline, data and tensor parallel sizes."""
+
+
+def _mesh(world: World) -> Any:  # noqa: ANN401 - torch's
+    return dist.init_device_mesh("cpu", SIZES[world.size], mesh_dim_names=("pp", "dp", "tp"))
+
+
+def _sum(value: float, group: Any = None) -> float:  # noqa: ANN401 - torch's
+    found = torch.tensor([float(value)])
+    dist.all_reduce(found, group=group)
+    return float(found)
+
+
+def stages_without_such_layers(world: World, _folder: Path, is_mended: bool) -> None:
+    """NVIDIA/Megatron-LM#4745: a stage without the layers that have a loss returns early."""
+    mesh = _mesh(world)
+    stage, group = mesh.get_local_rank("pp"), mesh["pp"].get_group()
+    losses = {0: [], 1: [0.5], 2: [], 3: [0.25]}[stage]
+    if losses or is_mended:
+        _reduce_losses(losses, group)
+    dist.barrier()  # other
+
+
+def _reduce_losses(losses: list[float], group: Any) -> None:  # noqa: ANN401 - torch's
+    found = torch.tensor([float(sum(losses))])
+    dist.all_reduce(found, group=group)  # one
+
+
+def both_stages_send_first(world: World, _folder: Path, is_mended: bool) -> None:
+    """pytorch/pytorch#172668: neighbours of a looped pipeline wait for their sends first."""
+    peer, mine, theirs = world.rank ^ 1, torch.ones(4), torch.zeros(4)
+    if is_mended and world.rank % 2:
+        dist.recv(theirs, peer)
+        dist.send(mine, peer)
+    else:
+        dist.send(mine, peer)  # one other
+        dist.recv(theirs, peer)
+
+
+def reduces_before_it_sends(world: World, _folder: Path, is_mended: bool) -> None:
+    """jundot/omlx#3521: a stage reduces before it sends what the next one waits for."""
+    last, hidden = world.size - 1, torch.ones(2)
+    if world.rank == last:
+        dist.recv(hidden, last - 1)  # one
+        _sum(1)
+        return
+    if world.rank == last - 1 and is_mended:
+        dist.send(hidden, last)
+    dist.all_reduce(torch.ones(1))  # other
+    if world.rank == last - 1 and not is_mended:
+        dist.send(hidden, last)
+
+
+def batches_are_dealt_unevenly(world: World, _folder: Path, is_mended: bool) -> None:
+    """k2-fsa/snowfall#152: a share is rounded up, so the last rank gets fewer batches."""
+    total = world.size * 3 - 1
+    share = -(-total // world.size)
+    first = share * world.rank
+    batches = range(first, min(first + share, total))
+    if is_mended:
+        least = torch.tensor([len(batches)])
+        dist.all_reduce(least, op=dist.ReduceOp.MIN)
+        batches = batches[: int(least)]
+    for _ in batches:
+        dist.all_reduce(torch.ones(3))  # one
+    dist.barrier()  # other
+
+
+def the_last_part_has_fewer_batches(world: World, _folder: Path, is_mended: bool) -> None:
+    """dmlc/dgl#2539: 1025 seeds for each rank are two batches, and for the last one just one."""
+    seeds = torch.arange(1025 * world.size - 3)
+    mine = seeds.split(1025)[world.rank]
+    batches = mine.split(1024)[: 1 if is_mended else None]
+    for each in batches:
+        gradient = torch.tensor([float(each.numel())])
+        dist.all_reduce(gradient)  # one
+    objects = [None] * world.size
+    dist.all_gather_object(objects, len(batches))  # other
+
+
+def ranks_disagree_about_a_file(world: World, folder: Path, is_mended: bool) -> None:
+    """KempnerInstitute/KempnerForge#49: some ranks do not see the file of a checkpoint yet."""
+    seen = world.rank < world.size - 2
+    if is_mended:
+        told = [seen if world.rank == 0 else None]
+        dist.broadcast_object_list(told, src=0)
+        seen = bool(told[0])
+    if seen:
+        state = [{"step": 3}] if world.rank == 0 else [None]
+        dist.broadcast_object_list(state, src=0)  # one
+    assert folder
+    dist.barrier()  # other
+
+
+def a_barrier_meets_a_thread(world: World, _folder: Path, is_mended: bool) -> None:
+    """KempnerInstitute/KempnerForge#105: the thread of an asynchronous save uses the same group."""
+    group = dist.new_group() if is_mended else dist.group.WORLD
+    gate, order = threading.Event(), world.rank % 2
+
+    def save() -> None:
+        gate.wait()
+        dist.all_reduce(torch.ones(1), group=group)  # one
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    if order:
+        gate.set()
+        if not is_mended:
+            thread.join()
+        dist.barrier()
+    else:
+        dist.barrier()  # other
+        gate.set()
+        thread.join()
+
+
+def an_error_skips_the_barrier(world: World, folder: Path, is_mended: bool) -> None:
+    """PrimeIntellect-ai/prime-rl#1593: a copy that fails skips the barrier, and is ignored."""
+    try:
+        if world.rank == 0:
+            (folder / "missing" / "state").read_bytes()
+        if not is_mended:
+            dist.barrier()  # one
+    except FileNotFoundError:
+        pass
+    if is_mended:
+        dist.barrier()
+    dist.all_reduce(torch.ones(1))  # other
+
+
+def an_expert_without_tokens(world: World, _folder: Path, is_mended: bool) -> None:
+    """NVIDIA/Megatron-LM#4851: a rank that gets no token leaves out the way back."""
+    size = world.size
+    counts = [0 if to == size - 1 else 2 for to in range(size)]
+    got = [counts[world.rank]] * size
+    sent, taken = torch.ones(sum(counts)), torch.zeros(sum(got))
+    dist.all_to_all_single(taken, sent, got, counts)
+    if taken.numel() or is_mended:
+        dist.all_to_all_single(sent, taken, counts, got)  # one
+    dist.barrier()  # other
+
+
+def sentences_have_different_lengths(world: World, _folder: Path, is_mended: bool) -> None:
+    """microsoft/Tutel#182: validation takes as many forward passes as the sentence is long."""
+    length = 3 + world.rank % 2
+    longest = torch.tensor([length])
+    if is_mended:
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    for _ in range(int(longest)):
+        dist.all_to_all_single(torch.zeros(world.size), torch.ones(world.size))  # one
+    dist.all_reduce(torch.ones(1))  # other
+
+
+def parity_of_an_odd_ring(world: World, _folder: Path, is_mended: bool) -> None:
+    """ByteDance-Seed/VeOmni#1085: even ranks send on one group, odd ranks on another."""
+    members = list(range(world.size if is_mended else world.size - 1))
+    first, second = dist.new_group(members), dist.new_group(members)
+    if world.rank not in members:
+        return
+    ahead, behind = (world.rank + 1) % len(members), (world.rank - 1) % len(members)
+    out, into = (first, second) if world.rank % 2 == 0 else (second, first)
+    send = dist.isend(torch.ones(2), ahead, group=out)
+    dist.recv(torch.zeros(2), behind, group=into)  # one
+    send.wait()  # other
+
+
+def some_stop_early(world: World, _folder: Path, is_mended: bool) -> None:
+    """speechbrain/speechbrain#1939: each rank stops training by its own validation loss."""
+    loss = 1.0 if world.rank < world.size // 2 else 0.5
+    if is_mended:
+        loss = _sum(loss) / world.size
+    for epoch in range(3):
+        if epoch == 2 and loss > 0.9:
+            break
+        dist.all_reduce(torch.ones(2))  # one
+    dist.broadcast(torch.ones(1), world.size - 1)  # other
+
+
+def one_side_gathers(world: World, _folder: Path, is_mended: bool) -> None:
+    """horovod/horovod#2420: rank 0 reduces while the others gather."""
+    found = [torch.zeros(1) for _ in range(world.size)]
+    if world.rank == 0 and not is_mended:
+        dist.all_reduce(found[0])  # one
+    else:
+        dist.all_gather(found, torch.ones(1))  # other
+    dist.barrier()
+
+
+def frozen_parameters_return_early(world: World, _folder: Path, is_mended: bool) -> None:
+    """konstmish/prodigy#35: a rank whose shard has only frozen parameters returns early."""
+    trainable = [1.0] if world.rank % 4 else []
+    if trainable or is_mended:
+        dist.all_reduce(torch.tensor([float(sum(trainable))]))  # one
+    dist.barrier()  # other
+
+
+def parameters_without_a_gradient(world: World, _folder: Path, is_mended: bool) -> None:
+    """OpenTSLM/OpenTSLM#49: only gradients that exist are averaged, and one rank lacks one."""
+    gradients = [torch.ones(2), None if world.rank == 1 else torch.ones(3)]
+    for size, each in zip((2, 3), gradients, strict=True):
+        if each is not None or is_mended:
+            found = torch.zeros(size) if each is None else each
+            dist.all_reduce(found)  # one
+    dist.broadcast(torch.ones(1), 0)  # other
+
+
+def samples_too_short_for_a_block(world: World, _folder: Path, is_mended: bool) -> None:
+    """NVIDIA-NeMo/Automodel#2468: a rank whose samples are too short skips its backward pass."""
+    is_valid = world.rank != world.size - 1
+    if is_mended:
+        every = torch.tensor([int(is_valid)])
+        dist.all_reduce(every, op=dist.ReduceOp.MIN)
+        is_valid = bool(every)
+    if is_valid:
+        dist.all_reduce(torch.ones(5))  # one
+    objects = [None] * world.size
+    dist.all_gather_object(objects, world.rank)  # other
+
+
+def an_empty_shard_has_no_metric(world: World, _folder: Path, is_mended: bool) -> None:
+    """sgl-project/SpecForge#637: a rank whose shard is empty has no metric to reduce."""
+    metric = None if world.rank >= world.size - 2 else torch.ones(2)
+    _sum(0.0 if metric is None else 1.0)
+    if is_mended and metric is None:
+        metric = torch.zeros(2)
+    if metric is not None:
+        dist.all_reduce(metric)  # one
+    dist.barrier()  # other
+
+
+def shards_are_dealt_unevenly(world: World, _folder: Path, is_mended: bool) -> None:
+    """roboflow/rf-detr#1396: one more shard than ranks gives one rank a batch more."""
+    shards = list(range(world.size + 1))[world.rank :: world.size]
+    for _ in shards[: 1 if is_mended else None]:
+        dist.all_reduce(torch.ones(4))  # one
+    dist.barrier()  # other
+
+
+def types_in_another_order(world: World, _folder: Path, is_mended: bool) -> None:
+    """NVIDIA/apex#19: tensors are reduced by type, in the order of a dictionary."""
+    kinds = {"float32": torch.float32, "float64": torch.float64}
+    names = sorted(kinds) if is_mended or world.rank % 2 else sorted(kinds, reverse=True)
+    for name in names:
+        if name == "float32":
+            dist.all_reduce(torch.ones(2, dtype=kinds[name]))  # one
+        else:
+            dist.broadcast(torch.ones(2, dtype=kinds[name]), 0)  # other
+
+
+def two_axes_in_two_orders(world: World, _folder: Path, is_mended: bool) -> None:
+    """meta-pytorch/torchrec#4149: late ranks reduce before the exchange that the others begin."""
+    mesh, size = _mesh(world), world.size
+    replicate = mesh["pp"].get_group()
+    is_late = mesh.get_local_rank("pp") == 3 and mesh.get_local_rank("tp") == 1
+    if is_late and not is_mended:
+        dist.all_reduce(torch.ones(1), group=replicate)  # one
+        dist.all_to_all_single(torch.zeros(size), torch.ones(size))
+    else:
+        dist.all_to_all_single(torch.zeros(size), torch.ones(size))  # other
+        dist.all_reduce(torch.ones(1), group=replicate)
+
+
+def groups_are_made_by_their_members_only(world: World, _folder: Path, is_mended: bool) -> None:
+    """pytorch/pytorch#25390: ranks make different groups with one call, in different numbers."""
+    halves = [list(range(world.size // 2)), list(range(world.size // 2, world.size))]
+    mine = world.rank // (world.size // 2)
+    if is_mended:
+        group = [dist.new_group(each) for each in halves][mine]
+    else:
+        if mine:
+            dist.new_group([world.rank])
+        group = dist.new_group(halves[mine])
+    _sum(1, group)
+    everyone = dist.new_group()  # one other
+    _sum(1, everyone)
+
+
+def two_groups_in_opposite_orders(world: World, _folder: Path, is_mended: bool) -> None:
+    """run-ai/runai-model-streamer#165: ranks of two groups broadcast in them in two orders."""
+    members = [0, 1]
+    first, second = dist.new_group(members), dist.new_group(members)
+    if world.rank in members:
+        is_swapped = world.rank == 1 and not is_mended
+        early, late = (second, first) if is_swapped else (first, second)
+        dist.all_reduce(torch.ones(2), group=early)  # one other
+        dist.all_reduce(torch.ones(2), group=late)
+
+
+BUGS: dict[str, Bug] = {
+    each.__name__: each
+    for each in (
+        stages_without_such_layers,
+        both_stages_send_first,
+        reduces_before_it_sends,
+        batches_are_dealt_unevenly,
+        the_last_part_has_fewer_batches,
+        ranks_disagree_about_a_file,
+        a_barrier_meets_a_thread,
+        an_error_skips_the_barrier,
+        an_expert_without_tokens,
+        sentences_have_different_lengths,
+        parity_of_an_odd_ring,
+        some_stop_early,
+        one_side_gathers,
+        frozen_parameters_return_early,
+        parameters_without_a_gradient,
+        samples_too_short_for_a_block,
+        an_empty_shard_has_no_metric,
+        shards_are_dealt_unevenly,
+        types_in_another_order,
+        two_axes_in_two_orders,
+        groups_are_made_by_their_members_only,
+        two_groups_in_opposite_orders,
+    )
+}

@@ -1,0 +1,64 @@
+"""What a small world teaches about a large one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.extensions.simulated.learned import (
+    Learned,
+    Lessons,
+    check_memory,
+    import_safely,
+    learn,
+    write_learned,
+)
+from pytest_multihost.testing import LaunchError
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_world_that_does_not_fit_is_refused_with_the_number_that_does() -> None:
+    """1024 ranks of 20 MB, and 12 GB are free."""
+    with pytest.raises(LaunchError) as refused:
+        check_memory(1024, 20_000_000, 12_000_000_000)
+    assert "1024 ranks would need 20.5 GB, and 12.0 GB are free" in str(refused.value)
+    assert "540 ranks fit" in str(refused.value)
+
+
+def test_a_world_that_fits_is_not_refused() -> None:
+    """512 of them."""
+    check_memory(512, 20_000_000, 12_000_000_000)
+
+
+def test_the_rank_with_the_most_memory_counts(tmp_path: Path) -> None:
+    """The last stage of a pipeline may hold more than the first."""
+    write_learned(tmp_path, 0, Learned((), 5))
+    write_learned(tmp_path, 7, Learned((), 9))
+    lessons = Lessons()
+    lessons.add("test", tmp_path)
+    assert lessons.private_bytes == {"test": 9}
+
+
+def test_a_damaged_file_teaches_nothing(tmp_path: Path) -> None:
+    """A rank may be killed while it writes."""
+    (tmp_path / "service-simulated-learned-0.json").write_text('{"modules": ')
+    lessons = Lessons()
+    lessons.add("test", tmp_path)
+    assert lessons.private_bytes == {}
+
+
+def test_only_modules_of_libraries_are_learned() -> None:
+    """A module of the project may do anything when it is imported."""
+    found = learn(before=0)
+    assert "_pytest.config" not in found.modules
+    assert __name__ not in found.modules
+    assert found.private_bytes > 0
+
+
+def test_a_module_that_is_missing_is_no_error() -> None:
+    """A rank that needs it sees the error itself."""
+    import_safely(["wave", "no_such_module_of_anyone"])
+    assert "wave" in sys.modules

@@ -1,0 +1,163 @@
+"""Programs that hang only by NCCL's rules, each once by each semantics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_multihost.extensions.simulated.exchange import Exchange
+from pytest_multihost.extensions.simulated.launches import Blob, Launch
+
+pytestmark = pytest.mark.worlds
+
+Worlds = Any  # of tests/conftest.py
+
+PROGRAMS = """
+import pytest
+import torch
+import torch.distributed as dist
+
+def world_of(ranks, semantics):
+    return pytest.mark.multihost(ranks=ranks, backend="simulated", semantics=semantics)
+
+def opposite_orders_of_two_peers(world):
+    peer = 1 - world.rank
+    send = dist.isend(torch.ones(1), peer)
+    receive = dist.irecv(torch.zeros(1), peer)
+    send.wait()
+    receive.wait()
+
+def a_first_batch_of_some_members(world):
+    if world.rank < 2:
+        peer = 1 - world.rank
+        works = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, torch.ones(1), peer),
+            dist.P2POp(dist.irecv, torch.zeros(1), peer)])
+        for each in works:
+            each.wait()
+
+def works_of_one_group_in_two_orders(world):
+    # The transfer is launched behind a collective that the other rank launches after it.
+    x = torch.ones(1)
+    if world.rank == 0:
+        work = dist.all_reduce(x, async_op=True)
+        for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1)]):
+            each.wait()
+        work.wait()
+    else:
+        for each in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 0)]):
+            each.wait()
+        dist.all_reduce(x)
+
+def run(program, world):
+    dist.init_process_group("nccl")
+    if program is works_of_one_group_in_two_orders:
+        dist.barrier()  # the communicator exists
+    program(world)
+
+hangs = pytest.mark.multihost_expect(within=10, match=".")
+
+@hangs
+@world_of(2, "nccl")
+def test_opposite_orders_hang(world):
+    run(opposite_orders_of_two_peers, world)
+
+@world_of(2, "gloo")
+def test_opposite_orders_pass(world):
+    run(opposite_orders_of_two_peers, world)
+
+@hangs
+@world_of(3, "nccl")
+def test_a_first_batch_hangs(world):
+    run(a_first_batch_of_some_members, world)
+
+@world_of(3, "gloo")
+def test_a_first_batch_passes(world):
+    run(a_first_batch_of_some_members, world)
+
+@hangs
+@world_of(2, "nccl")
+def test_two_orders_hang(world):
+    run(works_of_one_group_in_two_orders, world)
+
+@world_of(2, "gloo")
+def test_two_orders_pass(world):
+    run(works_of_one_group_in_two_orders, world)
+
+@world_of(3, "nccl")
+def test_innocents_pass_with_nccl(world):
+    dist.init_process_group("nccl")
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    ahead, behind = (world.rank + 1) % 3, (world.rank - 1) % 3
+    for each in dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, x, ahead), dist.P2POp(dist.irecv, torch.zeros(2), behind)]):
+        each.wait()
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(3)]
+    for each in works:
+        each.wait()
+    if world.rank == 0:
+        dist.send(x, 1)
+    elif world.rank == 1:
+        dist.recv(x, 0)
+    objects = [None] * 3
+    dist.all_gather_object(objects, world.rank)
+    pair = dist.new_group([0, 1], backend="gloo")
+    if world.rank < 2:
+        dist.barrier(group=pair)
+    dist.broadcast(x, 2)
+    dist.barrier()
+"""
+
+
+@pytest.mark.program(PROGRAMS)
+def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None:
+    """And programs that keep the rules pass."""
+    worlds.run.assert_outcomes(passed=7)
+
+
+@pytest.mark.program(
+    """
+    import pytest
+    import torch.distributed as dist
+    from pytest_multihost.extensions.simulated import group
+
+    @pytest.mark.multihost(ranks=2)
+    def test_it(world):
+        assert group.semantics == ["nccl"]
+        dist.barrier()
+    """,
+    "--multihost-semantics=nccl",
+    "--multihost-backend=simulated",
+)
+def test_the_semantics_of_a_run_are_an_option(worlds: Worlds) -> None:
+    """A marker can say otherwise."""
+    worlds.run.assert_outcomes(passed=1)
+
+
+def launch(rank: int, number: int, operation: str, **given: object) -> Launch:
+    """Return a launch of one of two ranks, on the stream of their group."""
+    values = {"group": "g", "member": rank, "size": 2, "stream": "g", **given}
+    return Launch(rank=rank, number=number, operation=operation, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.unit
+def test_an_operation_meets_others_only_when_earlier_ones_of_its_stream_have_ended() -> None:
+    """The send is there, but behind a collective that the receiver launches later."""
+    exchange = Exchange()
+    assert exchange.launch(launch(0, 1, "barrier", sequence=1)) == []
+    assert exchange.launch(launch(0, 2, "send", root=1, blobs=(Blob("uint8", b"x"),))) == []
+    assert exchange.launch(launch(1, 1, "recv", root=0)) == []
+    assert exchange.launch(launch(1, 2, "barrier", sequence=1)) == []
+
+
+@pytest.mark.unit
+def test_an_end_lets_the_next_operations_of_its_streams_start() -> None:
+    """Both ranks launch a barrier and a transfer, in the same order."""
+    exchange = Exchange()
+    exchange.launch(launch(0, 1, "barrier", sequence=1))
+    exchange.launch(launch(0, 2, "send", root=1, blobs=(Blob("uint8", b"x"),)))
+    exchange.launch(launch(1, 2, "recv", root=0, stream=""))
+    ended = exchange.launch(launch(1, 1, "barrier", sequence=1))
+    assert [(each.rank, each.number) for each in ended] == [(0, 1), (1, 1), (0, 2), (1, 2)]
