@@ -223,8 +223,8 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
         return "unknown"  # all wait for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
-    if state.seen.label is None and not own:
-        return None  # it was never observed
+    if (state.seen.label is None or state.seen.is_idle) and not own:
+        return None  # it was never observed, or has nothing to do
     return "stuck"
 
 

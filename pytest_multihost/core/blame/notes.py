@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
 from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults

@@ -82,6 +82,9 @@ class Descriptor:
         pid: Process of a pidfd.
         is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
         endpoints: Both ends of a connection, its own first; empty if it has none.
+        is_accepted: Whether it is the end of a connection that a listener has accepted.
+        holder: A process of the world that holds the other end of a connection, or the listener
+            that has not accepted it yet; 0: none that is known.
     """
 
     fd: int
@@ -97,6 +100,8 @@ class Descriptor:
     pid: int = 0
     is_exempt: bool = False
     endpoints: tuple[Endpoint, ...] = ()
+    is_accepted: bool = False
+    holder: int = 0
 
     @property
     def hosts(self) -> tuple[str, ...]:

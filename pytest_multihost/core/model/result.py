@@ -112,6 +112,8 @@ class RankSnapshot:
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.
         native: Native frames of the main thread, and of a thread in an operation, if read.
+        is_idle: Whether its main thread waits for the next request of any other program, so that
+            neither it nor another waits because of it.
     """
 
     rank: int
@@ -125,6 +127,7 @@ class RankSnapshot:
     recent_runs: tuple[bool, ...] = ()
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
+    is_idle: bool = False
 
     @property
     def details(self) -> str:

@@ -10,9 +10,9 @@ from pytest_multihost.core.model.operation import (
     Operation,
     Operations,
     program_scope,
-    rank_set,
 )
 from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import Activity
 from pytest_multihost.core.proof.threads import activity_of
 

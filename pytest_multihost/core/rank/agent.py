@@ -294,7 +294,7 @@ def run_rank(
         backends: All backends by name.
     """
     start_rank(spec, channel)
-    backend = backends[spec.world.backend]
+    backend = backends[spec.backend]
     start_backend(spec, channel, backend)
     run_test_and_exit(spec, channel, find_item=find_item, backend=backend)
 

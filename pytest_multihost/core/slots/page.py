@@ -51,8 +51,8 @@ from pytest_multihost.core.model.operation import (
     OperationKind,
     Operations,
     Scope,
-    spans,
 )
+from pytest_multihost.core.model.rank_names import spans
 from pytest_multihost.core.model.stack import Frame
 
 RECORDS = 1024

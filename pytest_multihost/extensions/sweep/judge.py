@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.event import FaultChanged, HoldEnded, PointsPassed, RaisedError
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.core.model.verdict import OperationName, Place
 from pytest_multihost.core.outcome import RankFinding, disagreements

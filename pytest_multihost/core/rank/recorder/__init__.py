@@ -69,7 +69,8 @@ def start_recording(spec: RankSpec) -> None:
     if not _prepared:
         prepare_recording()
     recorder = _prepared.pop()
-    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    role = spec.role.ranks if spec.role is not None else None
+    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size, role)
     if spec.world.keeps_operations:
         recorder.page.keep_all()
     _recorders[:] = [recorder]

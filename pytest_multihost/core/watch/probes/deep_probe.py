@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
@@ -39,6 +40,7 @@ def probe_unclear_ranks(
     may_run_jax: bool,
     at_s: float,
     reader: NativeReader | None = None,
+    has_roles: bool = False,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
     """Return the ranks with the results of probes, and a sentence for each failed probe.
 
@@ -50,6 +52,7 @@ def probe_unclear_ranks(
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
+        has_roles: Whether ranks run programs of several roles, which ask each other over sockets.
     """
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
@@ -65,7 +68,8 @@ def probe_unclear_ranks(
         may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
-    at_sockets = waits_at_sockets(kernel)  # waits that no recorder sees
+    # Waits that no recorder sees.
+    at_sockets = {} if has_roles else waits_at_sockets(kernel)
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
@@ -76,7 +80,22 @@ def probe_unclear_ranks(
         if seen.rank in at_sockets and _is_unclear(seen):
             seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
         found.append(seen)
+    if has_roles:
+        found = _with_role_waits(found, kernel)
     return tuple(found), stacks.unobserved
+
+
+def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> list[RankSnapshot]:
+    """Return the ranks of a world with roles, with their waits for answers of each other."""
+    waiting = {each.rank for each in ranks if not _is_unclear(each)}
+    waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
+    for each in ranks:
+        wait = waits.get(each.rank, RoleWait())
+        asks = wait.operation(processes[each.rank], kernel.at_s) if wait.asked else None
+        added = (asks,) if asks is not None and each.rank not in waiting else ()
+        operations = (*each.operations, *added)
+        found.append(replace(each, operations=operations, is_idle=wait.is_idle))
+    return found
 
 
 def needs_native_frames(ranks: Sequence[RankSnapshot], *, may_run_jax: bool) -> bool:

@@ -140,7 +140,7 @@ class PeerWorld:
     _end: Callable[[], Answer[WorldEnded]] | None = field(default=None, init=False)
 
     def begin_fork(
-        self, spec: WorldSpec, ports: tuple[int, int], scratch: Path
+        self, spec: WorldSpec, ports: tuple[int, ...], scratch: Path
     ) -> Callable[[], object]:
         """Make the peer start the ranks; return a function that waits until they have started."""
         is_local = self.peer.is_local
