@@ -49,6 +49,26 @@ def wrap_poll(queue: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 -
         queue._poll = wrap(poll)
 
 
+def wrap_server_polls(socketserver: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 - a module
+    """Replace the function by which servers of `socketserver` wait for requests with a timeout.
+
+    After the timeout a server only checks whether it is to shut down, and then calls its
+    `service_actions`, which does nothing unless a subclass replaces it.
+    """
+    make_selector, serve = socketserver._ServerSelector, socketserver.BaseServer.serve_forever
+    plain = socketserver.BaseServer.service_actions
+
+    def selector(*args: object) -> object:
+        found = make_selector(*args)
+        caller = sys._getframe(1)
+        server = caller.f_locals.get("self") if caller.f_code is serve.__code__ else None
+        if server is not None and type(server).service_actions is plain:
+            found.select = wrap(found.select)
+        return found
+
+    socketserver._ServerSelector = selector
+
+
 def lock_of_condition(condition: threading.Condition) -> object:
     """Return the lock of a condition."""
     return getattr(condition, "_lock", None)

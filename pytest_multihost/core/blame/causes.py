@@ -91,7 +91,20 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     causes = _causes_of(waits, by_rank)
     if any(cause.waiting for cause in causes):
         return causes
+    if asking := _asking(by_rank):
+        # One that does nothing, and that nobody asks, explains it as well as a lost answer.
+        return (UNKNOWN,) if causes else _causes_of((*waits, *asking), by_rank)
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
+
+
+def _asking(states: States) -> tuple[Wait, ...]:
+    """Return the waits of ranks for answers of idle ranks."""
+    asks = {rank: each.seen.asks for rank, each in states.items() if each.condition == "alive"}
+    return tuple(
+        Wait(rank, operation, frozenset(operation.group) - {rank}, is_sure=False)
+        for rank, operation in asks.items()
+        if operation is not None
+    )
 
 
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
@@ -223,7 +236,8 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
         return "unknown"  # all wait for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
-    if (state.seen.label is None or state.seen.is_idle) and not own:
+    is_idle = state.seen.is_idle or state.seen.asks is not None
+    if (state.seen.label is None or is_idle) and not own:
         return None  # it was never observed, or has nothing to do
     return "stuck"
 

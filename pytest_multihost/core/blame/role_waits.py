@@ -41,6 +41,8 @@ class RoleWait:
         is_sure: Whether its main thread waits for one answer and for nothing else.
         is_idle: Whether its main thread waits for the next request.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
+        is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
+            none is owed: a worker may have connected to get work.
         call: The system call in which a thread waits.
         target: What that refers to, for the reader.
     """
@@ -49,6 +51,7 @@ class RoleWait:
     is_sure: bool = False
     is_idle: bool = False
     is_at_rest: bool = False
+    is_doubtful: bool = False
     call: str = ""
     target: str = ""
 
@@ -99,12 +102,18 @@ def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mappi
     """
     world = _Ends.of(snapshot)
     found = {rank: world.wait_of(process) for rank, process in snapshot.ranks.items()}
-    # A thread may only keep a connection to a server that has nothing to do.
     at_rest = {rank for rank, each in found.items() if each.is_at_rest and rank not in waiting}
-    return {
-        rank: each if each.is_sure else replace(each, asked=each.asked - at_rest)
-        for rank, each in found.items()
-    }
+    return {rank: _without_those_at_rest(each, at_rest) for rank, each in found.items()}
+
+
+def _without_those_at_rest(wait: RoleWait, at_rest: Collection[int]) -> RoleWait:
+    """Return a wait without ranks that have nothing to do; if it asks one of these, with a doubt.
+
+    A thread may only keep a connection to such a rank.
+    """
+    if wait.is_sure:
+        return replace(wait, is_doubtful=not wait.asked.isdisjoint(at_rest))
+    return replace(wait, asked=wait.asked.difference(at_rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ IN_TURNS = "waits in turns"
 Each turn has a timeout, after which it checks only whether the processes at the other end are
 alive, and waits again. A rank or its child sets it; see `recorder/torch_data.py`."""
 
+SERVES_IN_TURNS = "serves in turns"
+"""The name of a thread while it waits in turns for requests to a server of Python's.
+
+After each turn it only checks whether another thread wants the server to shut down, and waits
+again. A rank or its child sets it; see `recorder/servers.py`."""
+
 Kind = Literal[
     "file",
     "pipe",

@@ -112,8 +112,8 @@ class RankSnapshot:
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.
         native: Native frames of the main thread, and of a thread in an operation, if read.
-        is_idle: Whether its main thread waits for the next request of any other program, so that
-            neither it nor another waits because of it.
+        is_idle: Whether its main thread waits for the next request of any other program.
+        asks: Its wait for an answer of a rank that is idle; perhaps none is owed.
     """
 
     rank: int
@@ -128,6 +128,7 @@ class RankSnapshot:
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
     is_idle: bool = False
+    asks: Operation | None = None
 
     @property
     def details(self) -> str:

@@ -8,7 +8,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `jax`: wraps jax.
-* `torch_data`: marks waits of torch's data loaders.
+* `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
 * `exception_paths`: the handlers that an exception meets, and whether it certainly fails the test.
@@ -28,6 +28,7 @@ from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
+from pytest_multihost.core.rank.recorder.servers import mark_servers
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
 from pytest_multihost.core.slots import SlotPage, slots_path
 
@@ -60,6 +61,7 @@ def prepare_recording() -> None:
     torch.install(recorder)
     record_file_locks(recorder)
     mark_data_loaders()
+    mark_servers()
     report_native_files()
     _prepared.append(recorder)
 

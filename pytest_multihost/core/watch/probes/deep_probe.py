@@ -92,9 +92,11 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
         asks = wait.operation(processes[each.rank], kernel.at_s) if wait.asked else None
-        added = (asks,) if asks is not None and each.rank not in waiting else ()
-        operations = (*each.operations, *added)
-        found.append(replace(each, operations=operations, is_idle=wait.is_idle))
+        asks = None if each.rank in waiting else asks
+        seen = replace(each, is_idle=wait.is_idle, asks=asks if wait.is_doubtful else None)
+        if asks is not None and not wait.is_doubtful:
+            seen = replace(seen, operations=(*seen.operations, asks))
+        found.append(seen)
     return found
 
 
