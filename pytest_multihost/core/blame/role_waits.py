@@ -40,6 +40,7 @@ class RoleWait:
         asked: The ranks for whose answer it waits; empty if it waits for no rank.
         is_sure: Whether its main thread waits for one answer and for nothing else.
         is_idle: Whether its main thread waits for the next request.
+        is_for_child: Whether its main thread waits for a child, in whose place it asks.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
         is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
             none is owed: a worker may have connected to get work.
@@ -50,6 +51,7 @@ class RoleWait:
     asked: frozenset[int] = frozenset()
     is_sure: bool = False
     is_idle: bool = False
+    is_for_child: bool = False
     is_at_rest: bool = False
     is_doubtful: bool = False
     call: str = ""
@@ -150,15 +152,19 @@ class _Ends:
                 break
             process = self.processes[min(seen.children)]
             seen = self._main(process)
+        is_for_child = process is not rank
         if seen is None:
-            return RoleWait()
+            return RoleWait(is_for_child=is_for_child)
         thread = seen.thread
         if seen.asked and not seen.is_idle:
             is_sure = len(seen.asked) == 1 and not seen.has_more
             asked = frozenset(seen.asked)
-            return RoleWait(asked, is_sure=is_sure, call=thread.call, target=thread.target)
+            call, target = thread.call, thread.target
+            return RoleWait(
+                asked, is_sure=is_sure, is_for_child=is_for_child, call=call, target=target
+            )
         if not (seen.is_idle or seen.waits_for_threads):
-            return RoleWait()
+            return RoleWait(is_for_child=is_for_child)
         others = list(self._others(process))
         is_at_rest = all(e and not e.asked and (e.is_idle or e.waits_for_threads) for e in others)
         asking = [each for each in others if each and each.asked]
@@ -166,6 +172,7 @@ class _Ends:
         return RoleWait(
             frozenset(seen.asked).union(*(each.asked for each in asking)),
             is_idle=seen.is_idle,
+            is_for_child=is_for_child,
             is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
             call=thread.call,
             target=thread.target,

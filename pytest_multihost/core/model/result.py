@@ -113,6 +113,7 @@ class RankSnapshot:
         holds_gil: Whether native code on its main thread holds the GIL.
         native: Native frames of the main thread, and of a thread in an operation, if read.
         is_idle: Whether its main thread waits for the next request of any other program.
+        is_for_child: Whether its main thread waits for a process that it has started.
         asks: Its wait for an answer of a rank that is idle; perhaps none is owed.
     """
 
@@ -128,6 +129,7 @@ class RankSnapshot:
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
     is_idle: bool = False
+    is_for_child: bool = False
     asks: Operation | None = None
 
     @property

@@ -159,7 +159,7 @@ class Interval:
             is_converted = operation.source == "flight-recorder"
             return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
 
-        if not self.process.is_rank:
+        if self.process.rank is None:
             return ()
         found = self.now.awaited_operations(self.process.rank, thread.tid)
         before = self.before.awaited_operations(self.process.rank, thread.tid)

@@ -187,6 +187,7 @@ class GroupCreationRecorder:
         store: Argument = None,
         **_: object,
     ) -> Described:
+        self.recorder.claim()
         size = _declared(world_size, "WORLD_SIZE")
         rank_in_group = _declared(rank, "RANK")
         recorder = self.recorder
@@ -231,6 +232,7 @@ class GroupCreationRecorder:
         That is a default group of other processes than the world's ranks, or a group that a program
         makes without one. Its members agree on a name for it.
         """
+        self.recorder.claim()
         recorder, is_default = self.recorder, self.calls.are_nested
         has_ranks = recorder.is_numbered(group_rank, group_size)
         if global_ranks_in_group or group_size <= 0 or (is_default and has_ranks):

@@ -93,7 +93,12 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
         wait = waits.get(each.rank, RoleWait())
         asks = wait.operation(processes[each.rank], kernel.at_s) if wait.asked else None
         asks = None if each.rank in waiting else asks
-        seen = replace(each, is_idle=wait.is_idle, asks=asks if wait.is_doubtful else None)
+        seen = replace(
+            each,
+            is_idle=wait.is_idle,
+            is_for_child=wait.is_for_child,
+            asks=asks if wait.is_doubtful else None,
+        )
         if asks is not None and not wait.is_doubtful:
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
