@@ -92,18 +92,31 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     if any(cause.waiting for cause in causes):
         return causes
     if asking := _asking(by_rank):
+        found = _causes_of((*waits, *asking), by_rank)
+        blamed = {rank for each in found for rank in each.culprits}
+        idle = {rank for rank in blamed if by_rank[rank].seen.is_idle}
         # One that does nothing, and that nobody asks, explains it as well as a lost answer.
-        return (UNKNOWN,) if causes else _causes_of((*waits, *asking), by_rank)
+        return (UNKNOWN,) if idle and causes else found
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
 
 
 def _asking(states: States) -> tuple[Wait, ...]:
-    """Return the waits of ranks for answers of idle ranks."""
+    """Return the waits of ranks for answers of idle ranks, and of these for requests.
+
+    A server that waits for requests of its own client closes a circle, and waits for nobody.
+    """
     asks = {rank: each.seen.asks for rank, each in states.items() if each.condition == "alive"}
-    return tuple(
+    found = [
         Wait(rank, operation, frozenset(operation.group) - {rank}, is_sure=False)
         for rank, operation in asks.items()
         if operation is not None
+    ]
+    graph = graph_of(found, states)
+    return tuple(
+        each
+        for each in found
+        if not states[each.rank].seen.is_idle
+        or not any(each.rank in graph.reached_from(other) for other in each.missing)
     )
 
 

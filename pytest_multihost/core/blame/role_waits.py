@@ -28,6 +28,7 @@ from pytest_multihost.core.proof.runtime_threads import is_runtime_thread
 from pytest_multihost.core.proof.threads import DEAD
 
 _SENDING = frozenset({"sendto", "sendmsg", "write", "writev", "sendfile"})
+_RECEIVING = frozenset({"recvfrom", "recvmsg", "read", "readv"})
 _MAX_DEPTH = 8
 _CONNECTED = frozenset({"tcp", "unix"})
 
@@ -41,6 +42,8 @@ class RoleWait:
         is_sure: Whether its main thread waits for one answer and for nothing else.
         is_idle: Whether its main thread waits for the next request.
         is_for_child: Whether its main thread waits for a child, in whose place it asks.
+        awaited: The ranks one of which is to send its next request, if its main thread waits at
+            the one connection with it.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
         is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
             none is owed: a worker may have connected to get work.
@@ -52,19 +55,26 @@ class RoleWait:
     is_sure: bool = False
     is_idle: bool = False
     is_for_child: bool = False
+    awaited: frozenset[int] = frozenset()
     is_at_rest: bool = False
     is_doubtful: bool = False
     call: str = ""
     target: str = ""
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it waits for ranks, and no doubt is left whether these owe it anything."""
+        return bool(self.asked) and not self.is_doubtful
+
     def operation(self, rank: Process, at_s: float) -> Operation | None:
         """Return the wait as an operation; None if it waits for no rank."""
-        if not self.asked or rank.rank is None:
+        others = self.asked or self.awaited
+        if not others or rank.rank is None:
             return None
         return Operation(
             name=self.call,
             kind="transfer",
-            group=tuple(sorted({rank.rank, *self.asked})),
+            group=tuple(sorted({rank.rank, *others})),
             sequence=0,
             peer=min(self.asked) if self.is_sure else None,
             detail=self.target,
@@ -82,6 +92,7 @@ class _Seen:
     Attributes:
         asked: The ranks whose answer it waits for.
         children: The processes of its own rank that it waits for.
+        awaited: The ranks from which it waits for requests.
         is_idle: Whether it waits for requests, perhaps among other things.
         waits_for_threads: Whether it waits for a lock of its process.
         has_more: Whether something else can end its wait as well.
@@ -90,6 +101,7 @@ class _Seen:
     thread: Thread
     asked: set[int] = field(default_factory=set)
     children: set[int] = field(default_factory=set)
+    awaited: set[int] = field(default_factory=set)
     is_idle: bool = False
     waits_for_threads: bool = False
     has_more: bool = False
@@ -173,6 +185,7 @@ class _Ends:
             frozenset(seen.asked).union(*(each.asked for each in asking)),
             is_idle=seen.is_idle,
             is_for_child=is_for_child,
+            awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
             is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
             call=thread.call,
             target=thread.target,
@@ -218,6 +231,7 @@ class _Ends:
                 found.children |= self._own(process, holders)
             elif awaited.is_accepted and found.thread.call not in _SENDING:
                 found.is_idle = True
+                found.awaited |= {rank for rank in ranks if rank is not None}
             else:
                 found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
         elif awaited.kind not in ("eventfd", "unix"):

@@ -114,7 +114,8 @@ class RankSnapshot:
         native: Native frames of the main thread, and of a thread in an operation, if read.
         is_idle: Whether its main thread waits for the next request of any other program.
         is_for_child: Whether its main thread waits for a process that it has started.
-        asks: Its wait for an answer of a rank that is idle; perhaps none is owed.
+        asks: Its wait for an answer of a rank that is idle; perhaps none is owed. If it is idle
+            itself, its wait for the next request of another one.
     """
 
     rank: int

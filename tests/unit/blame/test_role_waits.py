@@ -131,13 +131,21 @@ def test_a_rank_that_waits_for_its_child_waits_for_what_that_asks() -> None:
         threads=(replace(waits(300, (5,)), tid=300),),
         descriptors={7: pipe, 5: end(5, CLIENT, SERVER)},
     )
-    assert found_in(WORKS, parent, child)[1] == SURE
+    assert found_in(WORKS, parent, child)[1] == replace(SURE, is_for_child=True)
 
 
 def test_a_connection_that_leads_outside_asks_no_rank() -> None:
     """Somebody else answers."""
     client = role(1, end(5, CLIENT, SERVER, where="outside"), main=waits(1, (5,)))
     assert found_in(WORKS, client)[1].asked == frozenset()
+
+
+def test_a_server_that_reads_from_one_client_awaits_its_request() -> None:
+    """It may be that the client was to send something by itself."""
+    server = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,)))
+    busy = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
+    expected = RoleWait(is_idle=True, awaited=frozenset({1}), is_at_rest=True)
+    assert found_in(server, busy)[0] == expected
 
 
 ANSWER = operation("recvfrom", kind="transfer", group=(0, 1), peer=0, sequence=0, waited_s=1.0)
@@ -172,3 +180,22 @@ def test_an_idle_rank_is_not_accused_beside_a_collective_that_lacks_a_member() -
     reduces = operation(group=(2, 3), waited_s=1.0)
     found = find_causes([server, client, stands(2, reduces), stands(3, label="SLEEPING")])
     assert [(each.kind, each.culprits) for each in found] == [("straggler", (3,))]
+
+
+REQUEST = operation("recvfrom", kind="transfer", group=(0, 2), peer=2, sequence=0, waited_s=1.0)
+
+
+def test_who_was_to_send_a_request_is_the_cause() -> None:
+    """A client waits for the server, and the server for one that sleeps."""
+    server = stands(0, is_idle=True, asks=REQUEST, label="IO")
+    client = stands(1, asks=ANSWER, label="IO")
+    [found] = find_causes([server, client, stands(2, label="SLEEPING")])
+    assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))
+
+
+def test_a_server_does_not_wait_for_a_client_that_waits_for_it() -> None:
+    """That would be a circle."""
+    own = operation("recvfrom", kind="transfer", group=(0, 1), peer=1, sequence=0, waited_s=1.0)
+    server = stands(0, is_idle=True, asks=own, label="IO")
+    [found] = find_causes([server, stands(1, asks=ANSWER, label="IO")])
+    assert (found.kind, found.culprits) == ("straggler", (0,))

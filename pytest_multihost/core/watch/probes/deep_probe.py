@@ -91,15 +91,15 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
     waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
-        asks = wait.operation(processes[each.rank], kernel.at_s) if wait.asked else None
+        asks = wait.operation(processes[each.rank], kernel.at_s)
         asks = None if each.rank in waiting else asks
         seen = replace(
             each,
             is_idle=wait.is_idle,
             is_for_child=wait.is_for_child,
-            asks=asks if wait.is_doubtful else None,
+            asks=None if wait.is_certain else asks,
         )
-        if asks is not None and not wait.is_doubtful:
+        if asks is not None and wait.is_certain:
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
     return found
