@@ -11,6 +11,7 @@ from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.memberships import Memberships, find_memberships
+from pytest_multihost.core.model.message_sockets import Endpoints, find_endpoints
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import WorldSpec
@@ -98,9 +99,17 @@ class WorldObserver:
         }
         pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
         pages += self._children()
-        groups = find_memberships([operations for operations, _ in pages])
-        found = [(groups.operations(operations), last_s) for operations, last_s in pages]
+        known = [operations for operations, _ in pages]
+        groups, ends = find_memberships(known), self._endpoints(known)
+        found = [
+            (ends.operations(groups.operations(operations)), last_s) for operations, last_s in pages
+        ]
         return found if len(found) == self.size else _with_children(found, self.size)
+
+    def _endpoints(self, pages: Sequence[Operations]) -> Endpoints:
+        """Return the endpoints of message sockets, which only worlds with roles record."""
+        has_roles = self.spec is not None and bool(self.spec.roles)
+        return find_endpoints(pages) if has_roles else Endpoints()
 
     def _children(self) -> list[tuple[Operations, float]]:
         """Return what living children of ranks have recorded, in a world with roles."""
@@ -133,7 +142,8 @@ class WorldObserver:
                 for rank, path in paths.items()
                 for _, child in children_of(path)
             ]
-        resolved = [(each, 0.0) for each in map(find_memberships(found).operations, found)]
+        groups, ends = find_memberships(found), self._endpoints(found)
+        resolved = [(ends.operations(groups.operations(each)), 0.0) for each in found]
         return tuple(each for each, _ in _with_children(resolved, self.size))
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:

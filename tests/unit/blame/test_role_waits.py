@@ -199,3 +199,11 @@ def test_a_server_does_not_wait_for_a_client_that_waits_for_it() -> None:
     server = stands(0, is_idle=True, asks=own, label="IO")
     [found] = find_causes([server, stands(1, asks=ANSWER, label="IO")])
     assert (found.kind, found.culprits) == ("straggler", (0,))
+
+
+def test_a_rank_that_others_need_waits_for_what_it_may_be_owed() -> None:
+    """Else a rank that only passes a request on would be accused."""
+    certain = operation("recvfrom", kind="transfer", group=(0, 1), peer=0, sequence=0, waited_s=1.0)
+    client, between = stands(1, certain), stands(0, asks=REQUEST, label="IO")
+    [found] = find_causes([between, client, stands(2, label="SLEEPING")])
+    assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))

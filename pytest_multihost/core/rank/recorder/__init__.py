@@ -7,7 +7,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 
 * `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
-* `jax`: wraps jax.
+* `jax`: wraps jax. `zmq`: wraps the message sockets of zmq.
 * `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
@@ -30,6 +30,7 @@ from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.servers import mark_servers
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
+from pytest_multihost.core.rank.recorder.zmq import record_zmq
 from pytest_multihost.core.slots import SlotPage, slots_path
 
 __all__ = [
@@ -60,6 +61,7 @@ def prepare_recording() -> None:
     jax.install(recorder)
     torch.install(recorder)
     record_file_locks(recorder)
+    record_zmq(recorder)
     mark_data_loaders()
     mark_servers()
     report_native_files()

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operations
+from pytest_multihost.core.model.message_sockets import is_for_answer, waits_for_request
+from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
@@ -89,8 +90,17 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
     """Return the ranks of a world with roles, with their waits for answers of each other."""
     waiting = {each.rank for each in ranks if not _is_unclear(each)}
     waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
+    serving = {each.rank for each in ranks if any(map(_is_idle_wait, each.operations))} - waiting
+    at_rest = serving | {rank for rank, wait in waits.items() if wait.is_at_rest} - waiting
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
+        owed = [one for one in each.operations if is_for_answer(one) and one.is_open]
+        if each.rank in serving:
+            wait = RoleWait(is_idle=True)
+        elif owed and {*owed[0].group} - {each.rank} <= at_rest:
+            operations = tuple(one for one in each.operations if one not in owed)
+            found.append(replace(each, operations=operations, asks=owed[0]))
+            continue
         asks = wait.operation(processes[each.rank], kernel.at_s)
         asks = None if each.rank in waiting else asks
         seen = replace(
@@ -103,6 +113,10 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
     return found
+
+
+def _is_idle_wait(operation: Operation) -> bool:
+    return operation.is_open and waits_for_request(operation)
 
 
 def needs_native_frames(ranks: Sequence[RankSnapshot], *, may_run_jax: bool) -> bool:
