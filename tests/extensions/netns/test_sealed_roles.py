@@ -135,3 +135,85 @@ def test_without_the_rights_roles_run_unsealed_and_the_summary_says_so(
     found.run.assert_outcomes(passed=1)
     assert "roles run with hosts='one'" in found.stdout
     assert "no hosts here. It is forbidden. Ask for them." in found.stdout
+
+
+ASKING = """
+import multiprocessing, os, socket, time
+import pytest
+import torch
+import torch.distributed as dist
+import zmq
+
+ROLES = {"engine": 2, "driver": 1}
+
+def core(number, parent):
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    if number == 1:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
+    parent.send("done")
+
+@pytest.mark.multihost(roles=ROLES, timeout=25)
+def test_children(world):
+    if world.role == "driver":
+        time.sleep(600 * 2)
+    mine, its = multiprocessing.get_context("fork").Pipe()
+    multiprocessing.get_context("fork").Process(target=core, args=(world.role_rank, its)).start()
+    mine.recv()
+
+def bound(world, kind, number=0):
+    found = zmq.Context.instance().socket(kind)
+    found.bind(f"tcp://127.0.0.1:{world.port('engine', number)}")
+    return found
+
+def connected(world, kind, number=0):
+    found = zmq.Context.instance().socket(kind)
+    found.connect(f"tcp://127.0.0.1:{world.port('engine', number)}")
+    return found
+
+@pytest.mark.multihost(roles=ROLES, timeout=25)
+def test_messages(world):
+    if world.role == "driver":
+        asked = connected(world, zmq.REQ)
+        asked.send(b"x")
+        asked.recv()
+    elif world.role_rank == 0:
+        driver, other = bound(world, zmq.REP), connected(world, zmq.DEALER, 1)
+        driver.recv()
+        other.send(b"x")
+        other.recv()
+    else:
+        engine = bound(world, zmq.ROUTER, 1)
+        engine.recv_multipart()
+        time.sleep(600)
+
+@pytest.mark.multihost(roles=ROLES, timeout=25)
+def test_poller(world):
+    if world.role == "driver":
+        poller, both = zmq.Poller(), [connected(world, zmq.DEALER, number) for number in range(2)]
+        for each in both:
+            each.send(b"x")
+            poller.register(each, zmq.POLLIN)
+        while True:
+            for each, _ in poller.poll():
+                each.recv()
+    engine = bound(world, zmq.ROUTER, world.role_rank)
+    message = engine.recv_multipart()
+    if world.role_rank == 1:
+        time.sleep(600)
+    engine.send_multipart(message)
+    engine.recv_multipart()
+"""
+
+
+@pytest.mark.usefixtures("netns_hosts")
+@pytest.mark.program(ASKING)
+@pytest.mark.parametrize(
+    ("name", "waiting"), [("test_children", [0]), ("test_messages", [0, 2]), ("test_poller", [2])]
+)
+def test_the_engine_that_sleeps_is_named(worlds, name: str, waiting: list[int]) -> None:
+    """Its child has a group, or messages of zmq lead to it."""
+    pytest.importorskip("zmq", reason="the roles ask each other by zmq")
+    assert told(worlds, name) == ("straggler", [1], "proof")
+    assert worlds.verdicts[name]["diagnosis"]["waiting"] == waiting
