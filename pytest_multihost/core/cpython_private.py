@@ -157,6 +157,17 @@ def unfinished_tasks() -> list[Task]:
     keeps them in lists of its threads, which cannot be read. If no list can be read, the tasks come
     from the garbage collector.
     """
+    return [each for each in _known_tasks() if not each.done()]
+
+
+def failed_tasks() -> list[tuple[Task, BaseException]]:
+    """Return the tasks that have ended with an exception that nobody has fetched."""
+    ended = [each for each in _known_tasks() if getattr(each, "_log_traceback", False)]
+    found = [(each, getattr(each, "_exception", None)) for each in ended]
+    return [(each, error) for each, error in found if isinstance(error, BaseException)]
+
+
+def _known_tasks() -> list[Task]:
     tasks: Any = sys.modules.get("asyncio.tasks")
     if tasks is None:
         return []
@@ -164,7 +175,7 @@ def unfinished_tasks() -> list[Task]:
     known: Iterable[Task] = next(filter(None, lists), ())
     if sys.version_info >= (3, 14) or not any(each is not None for each in lists):
         known = {*known, *(each for each in gc.get_objects() if issubclass(type(each), tasks.Task))}
-    return [each for each in list(known) if not each.done()]
+    return list(known)
 
 
 # An exception table lists which instructions a `try` or a `with` covers, and where its handler

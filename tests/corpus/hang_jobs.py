@@ -374,6 +374,7 @@ def _core(parent: object, number: int) -> None:
     culprits=["engine:0"],
     also=[{"kind": "straggler", "culprits": ["engine:0"]}],
     why="the driver is in a connection that the engine's loop serves",
+    where="await arrived.wait()",
 )
 def test_output_task_has_died(world) -> None:
     """A task that nobody awaits raised, and the handler waits for its event.
