@@ -106,7 +106,7 @@ def test_addresses_outside_cannot_be_reached(worlds) -> None:
 
 REFUSED = """
 from pytest_multihost.core.host_kind import HostKind
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.testing import LaunchError
 
 def probe(folder):
     raise LaunchError("no hosts here", seen="It is forbidden.", remedy="Ask for them.")
