@@ -72,7 +72,8 @@ class WorldObserver:
         operations = tuple(each for each, _ in pages)
         if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
             operations = tuple(map(_without_failures, operations))
-        snapshot = Snapshot(kernel, operations)
+        recorded = frozenset(self._children())
+        snapshot = Snapshot(kernel, operations, recorded=recorded)
         events = [event for each in facts for event in each.active_faults]
         changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
         if self.spec is not None and any(each.service for each in changes):
@@ -98,7 +99,7 @@ class WorldObserver:
             for rank in range(self.size)
         }
         pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
-        pages += self._children()
+        pages += self._children().values()
         known = [operations for operations, _ in pages]
         groups, ends = find_memberships(known), self._endpoints(known)
         found = [
@@ -111,21 +112,21 @@ class WorldObserver:
         has_roles = self.spec is not None and bool(self.spec.roles)
         return find_endpoints(pages) if has_roles else Endpoints()
 
-    def _children(self) -> list[tuple[Operations, float]]:
-        """Return what living children of ranks have recorded, in a world with roles."""
+    def _children(self) -> Mapping[int, tuple[Operations, float]]:
+        """Return what living children of ranks have recorded, by process id, if there are roles."""
         if self.spec is None or not self.spec.roles:
-            return []
-        return [
-            read_open_operations(path, rank=rank)[1:]
+            return {}
+        return {
+            pid: read_open_operations(path, rank=rank)[1:]
             for rank in range(self.size)
             for pid, path in children_of(slots_path(self.scratch, rank))
             if (stat := read_stat(f"/proc/{pid}")) is not None and stat.state not in DEAD
-        ]
+        }
 
     def memberships(self) -> Memberships:
         """Return the members of groups with numbers of their own, as far as they are known."""
         own = [operations for _, operations, _ in self._read.values()]
-        return find_memberships([*own, *(operations for operations, _ in self._children())])
+        return find_memberships([*own, *(each for each, _ in self._children().values())])
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""
