@@ -163,3 +163,59 @@ def test_a_role_with_a_backend_has_a_process_group_of_its_own(worlds) -> None:
     assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [3], [1, 2])
     summary = "engine 2 never reached all_reduce #2 (group engine 0-2)"
     assert found["summary"].startswith(summary)
+
+
+SERVED = """
+import http.client, sys, time
+import pytest
+from pytest_multihost import Role
+
+@pytest.mark.multihost(
+    roles={
+        "server": Role(1, run="-m http.server {port} --bind 127.0.0.1 --directory ."),
+        "client": 1,
+    },
+    timeout=25,
+)
+def test_hangs(world):
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", world.port("server"))
+        try:
+            connection.request("GET", "/")
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    assert connection.getresponse().status == 200
+    time.sleep(600)
+
+@pytest.mark.multihost(
+    roles={"some": Role(2, run="-c"), "other": 1}, timeout=25, hosts="one"
+)
+def test_without(world):
+    pass
+
+@pytest.mark.multihost(
+    roles={"some": Role(2, run="-m json.tool --help {rank} {ports[other]}"), "other": 1},
+    timeout=25,
+    hosts="one",
+)
+def test_ends(world):
+    assert world.role == "other"
+"""
+
+
+@pytest.mark.program(SERVED)
+def test_a_role_can_run_a_program_in_place_of_the_test(worlds) -> None:
+    """An idle server of Python's library is not blamed for a client that sleeps."""
+    found = worlds.verdicts["test_hangs"]["diagnosis"]
+    assert (found["kind"], found["culprits"]) == ("stuck", [1])
+    assert "Serving HTTP on 127.0.0.1" in worlds.stdout
+    assert worlds.verdicts["test_ends"]["status"] == "passed"
+
+
+@pytest.mark.program(SERVED)
+def test_a_program_that_does_not_exist_fails_the_role(worlds) -> None:
+    """The other role has run the test."""
+    found = worlds.verdicts["test_without"]
+    assert found["status"] == "failed"
+    assert "there is no program '-c'" in found["rank_results"][0]["error"]["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +29,16 @@ class Role:
         backend: Its backend, which makes a process group of these ranks alone; None: the test's.
         env: Variables for the environment of its ranks. They are set when a rank starts, after its
             modules have been imported.
+        run: The program that its ranks run in place of the test's function: "-m package.module", a
+            file, or a Python program on PATH, with arguments. ``{port}`` is a port of the rank's
+            own, ``{rank}`` and ``{size}`` are those in the role, and ``{ports[driver]}`` is the
+            first port of another role. None: they run the test's function.
     """
 
     ranks: int
     backend: str | None = field(default=None, kw_only=True)
     env: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+    run: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,7 @@ class RoleSpec:
         ranks: Its ranks in the world; consecutive.
         backend: Name of its backend.
         env: Variables for the environment of its ranks.
+        run: The program that they run; empty: the test's function, or a script.
         primary_leaves_last: Whether its first rank hosts a service of its runtime, whose end would
             end the others.
     """
@@ -51,6 +58,7 @@ class RoleSpec:
     ranks: range
     backend: str
     primary_leaves_last: bool = False
+    run: str = ""
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -94,6 +102,19 @@ def _problems(roles: Mapping[object, object]) -> Iterator[str]:
             isinstance(each, str) for each in (*found.env, *found.env.values())
         ):
             yield f"{name!r}: env must map names to strings, not {shown(found.env)}"
+        if found.run is not None and (problem := _program_problem(found.run, roles)):
+            yield f"{name!r}: run {problem}"
+
+
+def _program_problem(run: object, roles: Mapping[object, object]) -> str:
+    """Return what is wrong with the program of a role; empty if it can be run as far as known."""
+    if not isinstance(run, str):
+        return f"must be a command line, not {shown(run)}"
+    try:
+        words = shlex.split(run.format(port=1, rank=0, size=1, ports=dict.fromkeys(roles, 1)))
+    except (ValueError, LookupError, AttributeError) as error:
+        return f"cannot be read: {type(error).__name__}: {error}"
+    return "" if words[1:] or (words and words != ["-m"]) else "names no program"
 
 
 def read_roles(value: Mapping[str, int | Role]) -> Mapping[str, Role]:
@@ -121,7 +142,13 @@ def place_roles(roles: Mapping[str, Role], backend: str) -> tuple[RoleSpec, ...]
     for name, role in roles.items():
         ranks = range(first, first + role.ranks)
         found.append(
-            RoleSpec(name=name, ranks=ranks, backend=role.backend or backend, env=dict(role.env))
+            RoleSpec(
+                name=name,
+                ranks=ranks,
+                backend=role.backend or backend,
+                env=dict(role.env),
+                run=role.run or "",
+            )
         )
         first = ranks.stop
     return tuple(found)

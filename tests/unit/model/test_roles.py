@@ -140,6 +140,11 @@ def test_another_name_is_refused(text: str, why: str) -> None:
         {"engine": Role(2, backend="")},
         {"engine": Role(2, env={"A": 1})},  # type: ignore[dict-item]
         {f"r{each}": 1 for each in range(65)},
+        {"engine": Role(2, run="")},
+        {"engine": Role(2, run="-m")},
+        {"engine": Role(2, run="a.py {prot}")},
+        {"engine": Role(2, run="a.py {ports[driver]}")},
+        {"engine": Role(2, run="a.py 'b")},
     ],
 )
 def test_a_wrong_value_is_a_problem(value: object) -> None:
