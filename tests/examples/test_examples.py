@@ -35,6 +35,7 @@ ASKED_FOR = {
     "quickstart",
     "torch_dcp_checkpoint",
     "torch_ddp",
+    "trainer_and_engine",
     "unittest_style",
     "xdist",
 }
