@@ -380,7 +380,8 @@ def read_expectation(
     if mark is None:
         return None, []
     given = {**({"kind": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems = list(check_values(given, _EXPECT_CHECKS))
+    checks = {**_EXPECT_CHECKS, **(_CHECKS_WITH_ROLES if roles else {})}
+    problems = list(check_values(given, checks))
     if len(mark.args) > 1:
         problems.append(f"takes one positional argument, kind, not {len(mark.args)}")
     if not given:
@@ -399,14 +400,12 @@ def read_expectation(
 
 
 def _are_ranks(value: object) -> bool:
-    """Return whether a value is a rank or a list of ranks; an empty list expects no ranks.
+    """Return whether a value is a rank or a list of ranks; an empty list expects no ranks."""
+    return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in as_tuple(value))
 
-    A text may name a role.
-    """
-    return all(
-        isinstance(v, str) or (isinstance(v, int) and not isinstance(v, bool) and v >= 0)
-        for v in as_tuple(value)
-    )
+
+def _are_ranks_or_roles(value: object) -> bool:
+    return _are_ranks([v for v in as_tuple(value) if not isinstance(v, str)])
 
 
 def _ranks(value: object, roles: tuple[RoleSpec, ...]) -> tuple[int, ...]:
@@ -430,11 +429,16 @@ def _check_match(value: object) -> str | None:
 _KINDS = get_args(Kind)
 _EXPECT_CHECKS: Mapping[str, Check] = {
     "kind": must_be(_KINDS.__contains__, f"one of {', '.join(_KINDS)}"),
-    "culprits": must_be(_are_ranks, "a rank, a role, or a list of them"),
-    "waiting": must_be(_are_ranks, "a rank, a role, or a list of them"),
+    "culprits": must_be(_are_ranks, "a rank or a list of ranks"),
+    "waiting": must_be(_are_ranks, "a rank or a list of ranks"),
     "match": _check_match,
     "within": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
 }
+
+
+_CHECKS_WITH_ROLES: Mapping[str, Check] = dict.fromkeys(
+    ("culprits", "waiting"), must_be(_are_ranks_or_roles, "a rank, a role, or a list of them")
+)
 
 
 def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
