@@ -148,7 +148,8 @@ def main() -> int:
     print(HEADING)
     with _load(options.load), ThreadPoolExecutor(options.jobs) as jobs:
         keep = Path(options.keep).resolve() if options.keep else None
-        how = ["--multihost-hosts", options.hosts, "--multihost-clock", options.clock]
+        how = ["--multihost-clock", options.clock]
+        how += [] if options.hosts == "one" else ["--multihost-hosts", options.hosts]
         run = functools.partial(_run, how=how, keep=keep)
         for number in range(1, options.rounds + 1):
             began_s = time.monotonic()

@@ -14,6 +14,7 @@ from pytest_multihost.core.model.errors import NoWorldError as NoWorldError
 from pytest_multihost.core.model.errors import WorldBrokenError as WorldBrokenError
 
 if TYPE_CHECKING:
+    from pytest_multihost.core.model.role import Role as Role
     from pytest_multihost.core.rank import World as World
     from pytest_multihost.core.rank import current_world as current_world
     from pytest_multihost.core.rank import operation as operation
@@ -22,6 +23,7 @@ __all__ = [
     "MultihostError",
     "MultihostHazardWarning",
     "NoWorldError",
+    "Role",
     "World",
     "WorldBrokenError",
     "current_world",
@@ -30,7 +32,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import names for ranks lazily, because every run of pytest imports this package."""
+    """Import names for ranks and roles lazily, because every run imports this package."""
+    if name == "Role":
+        from pytest_multihost.core.model.role import Role
+
+        return Role
     if name in ("World", "current_world", "operation"):
         from pytest_multihost.core import rank
 

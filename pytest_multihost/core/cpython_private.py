@@ -49,6 +49,26 @@ def wrap_poll(queue: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 -
         queue._poll = wrap(poll)
 
 
+def wrap_server_polls(socketserver: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 - a module
+    """Replace the function by which servers of `socketserver` wait for requests with a timeout.
+
+    After the timeout a server only checks whether it is to shut down, and then calls its
+    `service_actions`, which does nothing unless a subclass replaces it.
+    """
+    make_selector, serve = socketserver._ServerSelector, socketserver.BaseServer.serve_forever
+    plain = socketserver.BaseServer.service_actions
+
+    def selector(*args: object) -> object:
+        found = make_selector(*args)
+        caller = sys._getframe(1)
+        server = caller.f_locals.get("self") if caller.f_code is serve.__code__ else None
+        if server is not None and type(server).service_actions is plain:
+            found.select = wrap(found.select)
+        return found
+
+    socketserver._ServerSelector = selector
+
+
 def lock_of_condition(condition: threading.Condition) -> object:
     """Return the lock of a condition."""
     return getattr(condition, "_lock", None)
@@ -137,6 +157,17 @@ def unfinished_tasks() -> list[Task]:
     keeps them in lists of its threads, which cannot be read. If no list can be read, the tasks come
     from the garbage collector.
     """
+    return [each for each in _known_tasks() if not each.done()]
+
+
+def failed_tasks() -> list[tuple[Task, BaseException]]:
+    """Return the tasks that have ended with an exception that nobody has fetched."""
+    ended = [each for each in _known_tasks() if getattr(each, "_log_traceback", False)]
+    found = [(each, getattr(each, "_exception", None)) for each in ended]
+    return [(each, error) for each, error in found if isinstance(error, BaseException)]
+
+
+def _known_tasks() -> list[Task]:
     tasks: Any = sys.modules.get("asyncio.tasks")
     if tasks is None:
         return []
@@ -144,7 +175,7 @@ def unfinished_tasks() -> list[Task]:
     known: Iterable[Task] = next(filter(None, lists), ())
     if sys.version_info >= (3, 14) or not any(each is not None for each in lists):
         known = {*known, *(each for each in gc.get_objects() if issubclass(type(each), tasks.Task))}
-    return [each for each in list(known) if not each.done()]
+    return list(known)
 
 
 # An exception table lists which instructions a `try` or a `with` covers, and where its handler

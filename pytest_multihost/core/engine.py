@@ -56,7 +56,7 @@ from pytest_multihost.core.model.messages import (
     ToRank,
 )
 from pytest_multihost.core.model.messages import Release as OpenGate
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set, ranks_named
 from pytest_multihost.core.model.result import Ending, RankSnapshot, WorldResult, utc_text
 from pytest_multihost.core.model.spec import Subject, WorldSpec, phase_name
 from pytest_multihost.core.model.stack import Dump
@@ -143,7 +143,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = utc_text()
     try:
-        with collection_put_off():
+        with collection_put_off(), ranks_named(spec.role_names):
             ending, reason = world_run.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
@@ -435,10 +435,16 @@ class _WorldRun:
             if all(each.may_end() for each in self.surroundings.services):
                 self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
-            others = [each for each in self.facts if each.rank != 0]
+            last = self._leave_last()
+            others = [each for each in self.facts if each.rank not in last]
             self._open("exit", world, others, now)
-            if not self.surroundings.primary_leaves_last or all(each.is_gone for each in others):
-                self._open("exit", world, self.facts[:1], now)
+            if all(each.is_gone for each in others):
+                self._open("exit", world, self.facts, now)
+
+    def _leave_last(self) -> frozenset[int]:
+        """Return the ranks that may exit only after the others."""
+        first = {0} if self.surroundings.primary_leaves_last else set()
+        return self.spec.role_hosts | first
 
     def _open(
         self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float

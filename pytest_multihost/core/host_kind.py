@@ -33,6 +33,8 @@ class HostKind:
         name: As in ``hosts="name"``.
         hosts: Returns the hosts of a world, given its number of ranks and the ranks per host.
         services: Returns the services that make the hosts, by name: see `WorldSpec.services`.
+        is_sealed: Whether the network of these hosts connects only hosts of the same world. Worlds
+            with roles get one such host by default.
         probe: Import path, "package.module:function", of a function that checks in a server
             whether such hosts can be made there. It takes a directory that does not exist, and
             raises LaunchError or OSError if they cannot.
@@ -41,6 +43,7 @@ class HostKind:
     name: str
     hosts: Callable[[int, int], tuple[Host, ...]]
     services: Callable[[], Mapping[str, ServicePart]] = _no_services
+    is_sealed: bool = False
     probe: str = ""
 
 
@@ -79,6 +82,19 @@ class Hosts:
             return cls(known[found[1]], int(found[2] or 1))
         choices = [ONE, *(f"{name}, {name}:N (N ranks on each host)" for name in known)]
         raise SettingError(f"must be one of {', '.join(choices)}, not {shown(text)}")
+
+    @classmethod
+    def sealed(cls, kinds: Collection[HostKind], size: int) -> Hosts:
+        """Return one host that nothing outside can reach, for all ranks of a world.
+
+        It is this machine if no kind of hosts is sealed.
+
+        Args:
+            kinds: The kinds that exist. Of several that are sealed the first counts.
+            size: Number of ranks.
+        """
+        kind = next((each for each in kinds if each.is_sealed), None)
+        return cls(kind, size) if kind is not None else cls()
 
     def of(self, size: int) -> tuple[Host, ...]:
         """Return the hosts of a world of `size` ranks; empty if they are all on this machine."""

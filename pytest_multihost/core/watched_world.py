@@ -73,6 +73,9 @@ class WatchedWorld:
         """
         make_shared_directories(scratch)
         harness = harness_processes(directory, scratch, others)
+        if spec.is_sealed:
+            private = (str(scratch),)
+            harness = replace(harness, is_sealed=True, private=private)
         watchdog = Watchdog(
             WorldObserver(scratch, spec.size, harness, spec),
             may_run_jax=spec.backend_facts.may_run_jax,

@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
+from pytest_multihost.core.model.role import Role, place_roles, ranks_of
+
 Test = TypeVar("Test", bound=Callable[..., object])
 
 Kind = Literal[
@@ -31,6 +33,8 @@ Kind = Literal[
 ]
 By = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
 
+NO_ROLES: Mapping[str, int] = {}
+
 HANG_TIMEOUT_S = 25.0
 """Long enough to tell a proof from the deadline, shorter than gloo's 30 s under jax."""
 
@@ -48,10 +52,11 @@ _OUTCOMES: Mapping[str, str] = {"died": "crashed", "raised": "failed"}
 def hang(
     kind: Kind,
     *,
-    ranks: int,
     backend: str,
-    culprits: Sequence[int] = (),
-    waiting: Sequence[int] | None = None,
+    ranks: int = 0,
+    roles: Mapping[str, int] = NO_ROLES,
+    culprits: Sequence[int | str] = (),
+    waiting: Sequence[int | str] | None = None,
     by: Sequence[By] = ("proof",),
     outcome: Sequence[str] = (),
     where: str | None = None,
@@ -66,8 +71,10 @@ def hang(
 
     Args:
         kind: The diagnosis.
-        ranks: Size of the world.
         backend: How it is formed.
+        ranks: Size of the world, if it has no roles.
+        roles: The numbers of ranks of its roles; the others arguments may name these, as in
+            "engine" and "engine:1".
         culprits: Who is to be named.
         waiting: Who waits for them, directly or through others; None where the contract leaves
             open who is counted, as in a cycle.
@@ -89,10 +96,16 @@ def hang(
     usual = HANG_TIMEOUT_S if by[0] != "deadline" else DEADLINE_TIMEOUT_S
     seconds = float(os.environ.get(SHORT) or timeout or usual)
     answers = [{"kind": kind, "culprits": list(culprits)}, *also]
+    ranks = sum(roles.values()) or ranks
+    if roles:
+        multihost = {**multihost, "roles": roles}
     expected = {
         "is_hang": True,
-        "answers": [{"kind": each["kind"], "culprits": list(each["culprits"])} for each in answers],
-        "waiting": None if waiting is None else list(waiting),
+        "answers": [
+            {"kind": each["kind"], "culprits": _numbers(each["culprits"], roles)}
+            for each in answers
+        ],
+        "waiting": None if waiting is None else _numbers(waiting, roles),
         "by": list(by),
         "outcomes": list(outcome) or [_OUTCOMES.get(kind, "hung")],
         "statuses": ["failed", "error"],
@@ -106,10 +119,18 @@ def hang(
     return _marked(expected, ranks=ranks, backend=backend, timeout=seconds, **multihost)
 
 
+def _numbers(named: Sequence[int | str], roles: Mapping[str, int]) -> list[int]:
+    """Return ranks with numbers in place of names of roles."""
+    places = place_roles({name: Role(size) for name, size in roles.items()}, "")
+    each_of = [ranks_of(e, places) if isinstance(e, str) else (e,) for e in named]
+    return sorted(rank for each in each_of for rank in each)
+
+
 def innocent(
     *,
-    ranks: int,
     backend: str,
+    ranks: int = 0,
+    roles: Mapping[str, int] = NO_ROLES,
     status: str = "passed",
     outcome: str | None = None,
     timeout: float = INNOCENT_TIMEOUT_S,
@@ -118,13 +139,17 @@ def innocent(
     """Mark a program that looks like a hang and is none: nobody may be accused.
 
     Args:
-        ranks: Size of the world.
         backend: How it is formed.
+        ranks: Size of the world, if it has no roles.
+        roles: The numbers of ranks of its roles.
         status: What pytest reports.
         outcome: Of the world; by default the status.
         timeout: Seconds until the world's deadline.
         multihost: Further keys of the multihost marker.
     """
+    ranks = sum(roles.values()) or ranks
+    if roles:
+        multihost = {**multihost, "roles": roles}
     expected = {
         "is_hang": False,
         "answers": [],
@@ -143,6 +168,9 @@ def innocent(
 
 
 def _marked(expected: Mapping[str, Any], **multihost: Any) -> Callable[[Test], Test]:  # noqa: ANN401
+    if "roles" in multihost:
+        del multihost["ranks"]
+
     def mark(test: Test) -> Test:
         marked = pytest.mark.corpus(**expected)(test)
         return pytest.mark.multihost(**multihost)(marked)

@@ -34,7 +34,11 @@ def join_group(number: int, size: int, name: str, *, port: int = 0) -> Any:  # n
         number: This process's number in it.
         port: Which of the ports beside the test's own one.
     """
-    store, number, size = next(rendezvous(_at(port), number, size, timeout=_TIMEOUT))
+    return _join(_at(port), number, size, name)
+
+
+def _join(at: str, number: int, size: int, name: str) -> Any:  # noqa: ANN401 - a process group
+    store, number, size = next(rendezvous(at, number, size, timeout=_TIMEOUT))
     store.set_timeout(_TIMEOUT)
     store = PrefixStore(name, store)
     group, _ = _new_process_group_helper(
@@ -42,6 +46,16 @@ def join_group(number: int, size: int, name: str, *, port: int = 0) -> Any:  # n
     )
     _world.pg_group_ranks[group] = {each: each for each in range(size)}
     return group
+
+
+def join_role() -> None:
+    """Make the default group of this rank's role from its environment."""
+    dist.init_process_group("gloo")
+
+
+def join_group_at(port: int, number: int, size: int, name: str) -> Any:  # noqa: ANN401 - a process group
+    """Make a group between roles, whose members meet at a port."""
+    return _join(f"tcp://127.0.0.1:{port}", number, size, name)
 
 
 def _at(port: int) -> str:

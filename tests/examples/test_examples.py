@@ -36,6 +36,7 @@ ASKED_FOR = {
     "thousand_ranks",
     "torch_dcp_checkpoint",
     "torch_ddp",
+    "trainer_and_engine",
     "unittest_style",
     "xdist",
 }

@@ -167,6 +167,36 @@ def test_tasks_of_asyncio_are_told_with_what_they_await(worlds) -> None:
 
 @pytest.mark.program(
     """
+    import asyncio, pytest
+
+    async def outputs():
+        raise IndexError("no such request")
+
+    async def handle(arrived):
+        await arrived.wait()  # here
+
+    async def main():
+        output = asyncio.create_task(outputs(), name="outputs")
+        handler = asyncio.create_task(handle(asyncio.Event()), name="handler")
+        await asyncio.wait([handler])
+
+    @pytest.mark.multihost(ranks=2, timeout=60)
+    def test_it(world):
+        if world.rank == 0:
+            asyncio.run(main())
+        world.barrier()
+    """
+)
+def test_the_line_of_the_task_that_waits_is_shown_and_a_task_that_failed(worlds) -> None:
+    """Not the line that runs the event loop; nobody has fetched the exception."""
+    found = worlds.verdicts["test_it"]["diagnosis"]
+    assert found["where"]["source"] == "await arrived.wait()  # here"
+    failed = "task outputs ended with IndexError: no such request, which no code has fetched"
+    assert f"rank 0: {failed}" in found["notes"]
+
+
+@pytest.mark.program(
+    """
     import os, pytest, threading
 
     @pytest.mark.multihost(ranks=3, timeout=60)

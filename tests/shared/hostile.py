@@ -144,7 +144,7 @@ class ListenerTarget:
             self._turn_until(lambda: 2 in self.listener.peers)
         self._forget_peers()
         assert len(self.listener._admission._selector.get_map()) == 1
-        assert len(self.listener._refused) <= 3
+        assert len(self.listener._admission.refused) <= 3
 
     def _connected(self) -> socket.socket:
         before = self.listener._admission._pending[-1:]

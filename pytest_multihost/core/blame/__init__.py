@@ -8,10 +8,11 @@
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
 
-Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`) and
-from stacks (`program_members`). `rpc_functions` are functions that ranks run for others.
-`partition_blame` adds network partitions, and `lock_cycles` deadlocks between threads.
-`running_world`: the blocking ranks of a world that still runs.
+Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`)
+and from stacks (`program_members`); those of ranks with roles for each other by `role_waits`.
+`rpc_functions` are functions that ranks run for others. `partition_blame` adds network partitions,
+and `lock_cycles` deadlocks between threads. `running_world`: the blocking ranks of a world that
+still runs.
 """
 
 from pytest_multihost.core.blame.causes import Cause, find_causes

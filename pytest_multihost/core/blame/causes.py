@@ -26,6 +26,7 @@ from pytest_multihost.core.blame.wait_graph import (
 )
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.event import Effect
+from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
     K,
     Operation,
@@ -87,11 +88,66 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     without waiting for it is not blocked.
     """
     by_rank = {each.rank: each for each in states}
-    waits = find_waits(by_rank)
+    asking = _asking(by_rank)
+    waits = _with_needed(find_waits(by_rank), asking, by_rank)
     causes = _causes_of(waits, by_rank)
     if any(cause.waiting for cause in causes):
         return causes
+    if asking:
+        found = _causes_of((*waits, *asking), by_rank)
+        blamed = {rank for each in found for rank in each.culprits}
+        idle = {rank for rank in blamed if by_rank[rank].seen.is_idle}
+        # One that does nothing, and that nobody asks, explains it as well as a lost answer.
+        return (UNKNOWN,) if idle and causes else found
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
+
+
+def _with_needed(
+    waits: tuple[Wait, ...], asking: tuple[Wait, ...], states: States
+) -> tuple[Wait, ...]:
+    """Add the doubtful waits of ranks for which others wait.
+
+    Such a rank is not the cause by itself, if what it waits for may be owed.
+    """
+    while asking:
+        graph, needed = graph_of(waits, states), {rank for each in waits for rank in each.missing}
+        more = [
+            each
+            for each in asking
+            if each not in waits
+            and each.rank in needed
+            and not any(each.rank in graph.reached_from(other) for other in each.missing)
+        ]
+        if not more:
+            break
+        waits = (*waits, more[0])
+    return waits
+
+
+def _asking(states: States) -> tuple[Wait, ...]:
+    """Return the waits of ranks for answers of idle ranks, and of these for requests.
+
+    A server that waits for requests of its own client closes a circle, and waits for nobody.
+    """
+    asks = {rank: each.seen.asks for rank, each in states.items() if each.condition == "alive"}
+    found = [
+        Wait(rank, operation, frozenset(operation.group) - {rank}, is_sure=False)
+        for rank, operation in asks.items()
+        if operation is not None
+    ]
+    found += [
+        Wait(rank, operation, frozenset(operation.group) - {rank}, is_sure=False)
+        for rank, each in states.items()
+        for operation in each.known
+        if each.condition == "alive" and operation.is_open and may_be_for_answer(operation)
+    ]
+    graph = graph_of(found, states)
+    return tuple(
+        each
+        for each in found
+        if not states[each.rank].seen.is_idle
+        or not any(each.rank in graph.reached_from(other) for other in each.missing)
+    )
 
 
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
@@ -223,8 +279,12 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
         return "unknown"  # all wait for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
-    if state.seen.label is None and not own:
-        return None  # it was never observed
+    asks = state.seen.asks is not None or any(
+        each.is_open and may_be_for_answer(each) for each in state.known
+    )
+    is_idle = state.seen.is_idle or asks
+    if (state.seen.label is None or is_idle) and not own:
+        return None  # it was never observed, or has nothing to do
     return "stuck"
 
 

@@ -10,7 +10,8 @@ from pytest_multihost.core.blame.partings import differing_lines
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import Operation, group_name, nth, rank_set
+from pytest_multihost.core.model.operation import Operation, group_name, nth
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import Frame, SourceContext, inside_the_test, is_ours

@@ -10,7 +10,8 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import phase_name
 from pytest_multihost.core.model.verdict import Kind, RankPlace, Sentence, Span, sentence
@@ -123,7 +124,7 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         waiters = rank_set(w.rank for w in into)
         return sentence(who, f" never did their part in transfers of {waiters}")
     if operation.kind == "transfer":
-        return sentence(who, " never did its part in ", words, f" of rank {waiter}")
+        return sentence(who, " never did its part in ", words, f" of {rank_name(waiter)}")
     waiting = f"{rank_set(cause.waiting)} {_wait(cause)} in "
     return sentence(waiting, words, " for something that ", who, " did not provide")
 
@@ -139,7 +140,7 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     for wait in sides:
         if wait.operation is not None:
             root, frame = wait.operation.root, wait.operation.frame
-            from_root = f" from rank {root}" if root is not None else ""
+            from_root = f" from {rank_name(root)}" if root is not None else ""
             at = ""
             if frame is not None and wait.operation.source == "native-frames":
                 at = f" at {PurePath(frame.file).name}:{frame.line}"
@@ -215,11 +216,11 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         operation = wait.operation if wait is not None else None
         words = _words(operation, result.spec.size, otherwise="the lock of a file")
         between = "" if rank == cause.cycle[0] else ", "
-        for_whom = f" for rank {ahead}"
+        for_whom = f" for {rank_name(ahead)}"
         if wait is not None and operation is not None and not operation.has_members:
             is_one = len(wait.missing) == 1 or operation.kind != "collective"
             for_whom = for_whom if is_one else f" for some of {rank_set(sorted(wait.missing))}"
-        found = sentence(found, f"{between}rank {rank} waits in ", words, for_whom)
+        found = sentence(found, f"{between}{rank_name(rank)} waits in ", words, for_whom)
     return found
 
 
@@ -254,14 +255,15 @@ def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
     *names, last = [each.thread for each in waits]
     locks = sorted({each.lock for each in waits if each.lock})
     which = f" (lock{'s' * (len(locks) > 1)} {', '.join(locks)})"
-    who = (Span(f"rank {rank}", "culprit"),)
+    who = (Span(rank_name(rank), "culprit"),)
     threads = f"threads {', '.join(names)} and {last} of "
     found = sentence(threads, who, f" wait for each other{which}")
     others = replace(cause, waiting=tuple(each for each in cause.waiting if each != rank))
     if not others.waiting:
         return found
     where = sentence(" in ", _words(cause.operation, result.spec.size)) if cause.operation else ()
-    return sentence(found, f"; {rank_set(others.waiting)} {_wait(others)} for rank {rank}", where)
+    waiters = f"; {rank_set(others.waiting)} {_wait(others)}"
+    return sentence(found, f"{waiters} for {rank_name(rank)}", where)
 
 
 def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:

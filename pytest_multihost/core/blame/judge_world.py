@@ -30,6 +30,7 @@ from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_
 from pytest_multihost.core.blame.size_complaint import as_doubtful
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import GroupKey, Operation
+from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
@@ -95,10 +96,11 @@ def judge_world(
             one of them if it waits for no other rank.
         unrecorded: By rank, what `RankState.unrecorded` says.
     """
-    finding = finding if finding is not None else judge_masked(result, symptoms)
-    diagnosis = diagnose(
-        result, finding, context, unseen=unseen, silent=silent, unrecorded=unrecorded
-    )
+    with ranks_named(result.spec.role_names):
+        finding = finding if finding is not None else judge_masked(result, symptoms)
+        diagnosis = diagnose(
+            result, finding, context, unseen=unseen, silent=silent, unrecorded=unrecorded
+        )
     if diagnosis is not None and finding.outcome == "hung":
         says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
         finding = replace(finding, reason=diagnosis.summary) if says_more else finding

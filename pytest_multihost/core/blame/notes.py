@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
 from pytest_multihost.core.outcome.fault_progress import fault_notes, unfired_faults
@@ -32,6 +32,8 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
     for cause in causes[1:]:
         words = "".join(span.text for span in headline(cause, finding, result))
         yield f"also {cause.kind}: {words}"
+    for dump in result.dumps:
+        yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
     yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.last_snapshot

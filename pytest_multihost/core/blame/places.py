@@ -67,6 +67,8 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
     called = called_in_threads(dump) if dump is not None else ()
     if len(called) == 1:
         return called[0]
+    if dump is not None and len(dump.awaiting) == 1:
+        return dump.awaiting[0]  # on the stack there is only the event loop
     pending = (each.frame for each in state.pending if each.frame is not None)
     return innermost_user_frame(frames) or next(pending, None)
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.wait_graph import States
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value
+from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.outcome import Finding
 
 _COMPLAINT = "op.preamble.length <= op.nbytes"
@@ -36,7 +37,7 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""
         yield (
-            f"gloo ended rank {rank} because the data that it received has another size:"
+            f"gloo ended {rank_name(rank)} because the data that it received has another size:"
             f" another rank's tensor differs{where}{': ' if entered else ''}{'; '.join(entered)}"
         )
 

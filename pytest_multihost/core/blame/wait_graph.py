@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
 from pytest_multihost.core.model.collectives import family
+from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     SOCKET_SCOPE,
@@ -170,6 +171,7 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
         for each in alive
         for operation in each.known
         if operation.is_open and operation.waited_s is None and operation.kind != "wait"
+        if not may_be_for_answer(operation)
     ]
     retried = [
         _wait(each.rank, each.retries, world)

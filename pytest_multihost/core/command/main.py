@@ -117,6 +117,14 @@ def _add_run(
         help="number of ranks; default: the processes that torchrun, srun or mpirun started",
     )
     run.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        metavar="NAME=N:PROGRAM",
+        help="run PROGRAM, such as train.py or '-m my.engine', on N ranks that are a role of the"
+        " job; may be repeated, in place of the script",
+    )
+    run.add_argument(
         "--backend",
         default=DEFAULT_BACKEND,
         help="initialise this runtime before the script; default: none, the script does it",
@@ -132,7 +140,11 @@ def _add_run(
     forms = [ONE, *(form for kind in hosts for form in (kind.name, f"{kind.name}:N"))]
     *most, last = forms
     named = f"{', '.join(most)} or {last}" if most else last
-    run.add_argument("--hosts", default=ONE, help=f"{named}; default: {ONE}")
+    run.add_argument(
+        "--hosts",
+        default="",
+        help=f"{named}; default: {ONE}, and for roles one host that nothing outside can reach",
+    )
     for option in offered:
         run.add_argument(
             f"--{option.name}",
@@ -175,7 +187,7 @@ def _add_run(
     )
     run.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
     add_torchrun_options(run)
-    run.add_argument("script")
+    run.add_argument("script", nargs="?", default="")
     run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
     run.set_defaults(act=_run)
 
@@ -266,10 +278,13 @@ def _run_command() -> int:
 
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
+    from pytest_multihost.core.command.role_programs import parse_role
     from pytest_multihost.core.command.run import NOT_RUN, RunOptions, run_script
 
     try:
         hints, program = list(torchrun_hints(options)), _program(options)
+        # torchrun's --role names the role of all ranks.
+        roles = [parse_role(each) for each in options.role if "=" in each]
     except SettingError as error:
         sys.stderr.write(f"multihost run: {error}\n")
         return NOT_RUN
@@ -291,6 +306,7 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
             artifacts=artifacts_folder(),
             is_kept=options.keep,
             plugins=options.plugins,
+            roles=roles,
         ),
         hook,
     )
@@ -302,6 +318,8 @@ def _program(options: argparse.Namespace) -> Program:
     Raises:
         SettingError: It is not a Python program, or is said to be a module and a command.
     """
+    if not options.script and not any("=" in each for each in options.role):
+        raise SettingError("there is no script", remedy="multihost run --ranks N train.py")
     if not options.no_python:
         return Program(options.script, options.args, is_module=options.module)
     if options.module:

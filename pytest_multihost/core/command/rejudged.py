@@ -12,9 +12,16 @@ from pathlib import Path
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.source import SourceFiles, files_below
 from pytest_multihost.core.model.verdict import PlaceGroup
-from pytest_multihost.core.report.artifacts import RunFolder, read_artifact, rejudge, unusable
+from pytest_multihost.core.report.artifacts import (
+    Rejudged,
+    RunFolder,
+    read_artifact,
+    rejudge,
+    unusable,
+)
 from pytest_multihost.core.report.html import PAGE_NAME, PageModel, write_index, write_page
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import page_sections
@@ -35,7 +42,9 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     again = rejudge(directory, sources)
     finding = again.judged.finding
     lines = [f"{finding.outcome.upper()}  {printable(finding.reason)}"]
-    for part in page_sections(again.judged, files=str(directory)):
+    with ranks_named(again.judged.result.spec.role_names):
+        sections = list(page_sections(again.judged, files=str(directory)))
+    for part in sections:
         lines += [f"--- {printable(part.title)}", part.text]
     derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
@@ -162,6 +171,11 @@ class _WithPlaces:
 def _again(directory: Path, renderers: Sequence[Renderer], sources: SourceFiles) -> Path:
     """Write the pages of an attempt again, with the source lines of its verdict."""
     again = rejudge(directory, sources)
+    with ranks_named(again.judged.result.spec.role_names):
+        return _write_again(directory, again, renderers)
+
+
+def _write_again(directory: Path, again: Rejudged, renderers: Sequence[Renderer]) -> Path:
     judged, context = again.judged, again.judged.context
     for each in renderers:
         if each.write is not None:

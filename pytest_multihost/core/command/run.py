@@ -20,6 +20,8 @@ import pluggy
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
+from pytest_multihost.core.command.program import Program
+from pytest_multihost.core.command.role_programs import RoleProgram, roles_of
 from pytest_multihost.core.command.screen import Screen
 from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
@@ -28,6 +30,7 @@ from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SCRIPT_SERVER_CODE,
     SPAWN_SERVER_CODE,
+    RoleScript,
     ScriptRun,
     ServerJob,
 )
@@ -35,9 +38,15 @@ from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, e
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_name, ranks_named
 from pytest_multihost.core.model.replay import checksum
 from pytest_multihost.core.model.result import WorldResult
-from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, NO_TIMEOUT_S
+from pytest_multihost.core.model.setting_values import (
+    DEFAULT_BACKEND,
+    MAX_RANKS,
+    NO_TIMEOUT_S,
+    ONE,
+)
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
@@ -80,6 +89,7 @@ class RunOptions:
         script: The script's file, or the name of a module.
         is_module: Whether `script` is a module, as for ``python -m``.
         ranks: Number of ranks; None for one per process that a launcher has started.
+        hosts: The kind of the hosts; empty: this machine, or for roles a host that is sealed off.
         settings: The values of options that plugins offer for this command, by name.
         timeout_s: The world is ended this long after its start; None for never.
         horizon_s: The world hangs if nothing in it can move within this time.
@@ -89,6 +99,7 @@ class RunOptions:
         artifacts: The folder for runs that failed.
         is_kept: Whether a run that ended well is kept as well.
         plugins: Names of plugins, as for pytest's ``-p``.
+        roles: The roles with their programs, in place of `script`; empty: there are none.
     """
 
     script: str
@@ -106,11 +117,30 @@ class RunOptions:
     artifacts: Path
     is_kept: bool
     plugins: Sequence[str] = ()
+    roles: Sequence[RoleProgram] = ()
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        """The programs of the ranks."""
+        own = Program(self.script, self.script_args, is_module=self.is_module)
+        return [each.program for each in self.roles] or [own]
+
+    @property
+    def size(self) -> int | None:
+        """Number of ranks; None for one per process that a launcher has started."""
+        return sum(each.ranks for each in self.roles) if self.roles else self.ranks
+
+    @property
+    def title(self) -> str:
+        """Its name in reports."""
+        named = [f"-m {e.script}" if e.is_module else e.script for e in self.programs]
+        return " + ".join(named)
 
     @property
     def plugin_source(self) -> PluginSource:
-        """Where to find other plugins: as pytest does, here and in the script's folder."""
-        folders = [Path.cwd()] if self.is_module else [Path.cwd(), Path(self.script).parent]
+        """Where to find other plugins: as pytest does, here and in the scripts' folders."""
+        scripts = [Path(each.script).parent for each in self.programs if not each.is_module]
+        folders = [Path.cwd(), *scripts]
         paths = dict.fromkeys(str(each.absolute()) for each in folders if each.is_dir())
         return PluginSource(folders=tuple(paths), named=tuple(self.plugins))
 
@@ -121,15 +151,19 @@ class RunOptions:
 
     def command(self, size: int) -> list[str]:
         """Return the command line that repeats the world of `size` ranks."""
-        args = ["multihost", "run", "--ranks", str(size)]
+        args = ["multihost", "run", *([] if self.roles else ["--ranks", str(size)])]
+        args += [part for each in self.roles for part in ("--role", each.text)]
         args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
-        args += ["--hosts", self.hosts] if self.hosts != "one" else []
+        is_default = not self.hosts or (self.hosts == ONE and not self.roles)
+        args += [] if is_default else ["--hosts", self.hosts]
         args += [part for name, value in self.settings.items() for part in (f"--{name}", value)]
         args += [part for each in self.faults for part in ("--fault", each)]
         args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
         args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
         args += [] if self.patience_s is None else ["--patience", f"{self.patience_s:g}"]
+        if self.roles:
+            return args
         args += ["-m"] if self.is_module else []
         return [*args, self.script, *self.script_args]
 
@@ -143,10 +177,10 @@ def run_script(options: RunOptions, hook: pluggy.HookRelay) -> int:
     try:
         with scratch_folder() as scratch:
             command = _Command(options, scratch, hook)
-            if options.ranks is None:
+            if options.size is None:
                 return command.run_joined()
             interrupt_on_signals()
-            return command.run(command.plan(options.ranks), OtherProcesses())
+            return command.run(command.plan(options.size), OtherProcesses())
     except (SettingError, LaunchError) as error:
         sys.stderr.write(f"multihost run: {printable(str(error), keeps_lines=True)}\n")
         return NOT_RUN
@@ -218,6 +252,8 @@ class _Command:
             files.directory.mkdir()
         backend = _backend(spec, self.hook)
         launcher = self._launcher(spec, directory=files.directory)
+        if spec.roles and not options.hosts:
+            spec = self._as_possible(spec, launcher)
         world = WatchedWorld.make(
             spec,
             directory=files.directory,
@@ -228,7 +264,9 @@ class _Command:
         )
         progress = WorldProgress(world.watchdog.blocking_ranks, spec.subject)
         hides = options.log_folder is not None
-        screen = Screen.make(progress, files.directory, spec.size, hides=hides)
+        with ranks_named(spec.role_names):
+            names = [rank_name(rank) for rank in range(spec.size)]
+        screen = Screen.make(progress, files.directory, names, hides=hides)
 
         def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
             others.check()
@@ -237,7 +275,7 @@ class _Command:
         try:
             result = world.run(
                 others.launcher(launcher),
-                primary_leaves_last=backend.primary_leaves_last,
+                primary_leaves_last=backend.primary_leaves_last and not spec.roles,
                 on_tick=on_tick,
                 tick_s=LiveOutput.tick_s,
             )
@@ -247,7 +285,26 @@ class _Command:
             log = files.directory / _SERVER_LOG
             if log.exists() and not log.stat().st_size:
                 log.unlink()
-        return _show_end(_judged(result, backend), files, options)
+        with ranks_named(spec.role_names):
+            return _show_end(_judged(result, backend), files, options)
+
+    def _as_possible(self, spec: WorldSpec, launcher: ServerLauncher) -> WorldSpec:
+        """Return a world with roles without its host if this machine cannot make that."""
+        hosts = Hosts.sealed(offered_host_kinds(self.hook), spec.size)
+        if hosts.kind is None or not hosts.kind.probe:
+            return spec
+        error = launcher.why_no_hosts(hosts.kind.probe, self.scratch / "trial-of-hosts")
+        if error is None:
+            return spec
+        why = " ".join(each if each.endswith(".") else f"{each}." for each in error.parts)
+        sys.stderr.write(
+            "multihost run: other processes can connect to the roles, so no hang can be proven"
+            f" while one listens. {printable(why)}\n"
+        )
+        services = {
+            name: part for name, part in spec.services.items() if name not in hosts.services
+        }
+        return replace(spec, hosts=(), services=services)
 
     def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
         """Return a launcher whose server starts a new interpreter for each rank, or forks it.
@@ -268,6 +325,14 @@ class _Command:
             is_module=self.options.is_module,
             script_args=tuple(self.options.script_args),
             plugins=source if self.has_others and not _is_own(spec, self.hook) else None,
+            of_roles={
+                each.name: RoleScript(
+                    script=each.program.script,
+                    is_module=each.program.is_module,
+                    script_args=tuple(each.program.args),
+                )
+                for each in self.options.roles
+            },
         )
         backend = _backend(spec, self.hook)
         job = ServerJob(
@@ -365,8 +430,13 @@ def _require_script(options: RunOptions, size: int) -> None:
     """
     if not 1 <= size <= MAX_RANKS:
         raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {size}")
-    if not options.is_module and not Path(options.script).is_file():
-        raise SettingError(f"there is no script {options.script}")
+    if options.roles and options.ranks is not None:
+        raise SettingError("--ranks and --role: the roles say how many ranks there are")
+    if options.roles and options.script:
+        raise SettingError(f"{options.script}: with --role, each role names its own program")
+    for each in options.programs:
+        if not each.is_module and not Path(each.script).is_file():
+            raise SettingError(f"there is no script {each.script}")
 
 
 def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
@@ -375,19 +445,23 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
     """
-    hosts = Hosts.parse(options.hosts, offered_host_kinds(hook))
-    if hosts.kind is not None and options.ranks is None:
+    kinds_of_hosts = offered_host_kinds(hook)
+    if options.roles and not options.hosts:
+        hosts = Hosts.sealed(kinds_of_hosts, size)
+    else:
+        hosts = Hosts.parse(options.hosts or ONE, kinds_of_hosts)
+    if hosts.kind is not None and options.size is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     services = asked_for(hook.pytest_multihost_services(), options.settings)
     for each in services:
         if each.preload is not None:
             each.preload.require()
-    name = f"-m {options.script}" if options.is_module else options.script
+    name, roles = options.title, roles_of(options.roles, options.backend)
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
     backend = find_backend(options.backend, offered_backends(hook))
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(
-        asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds
+        asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds, roles=roles
     )
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
     if problems:
@@ -414,6 +488,9 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         patience_s=options.patience_s,
         command=shlex.join(options.command(size)),
         subject="script",
+        roles=tuple(
+            replace(each, primary_leaves_last=backend.primary_leaves_last) for each in roles
+        ),
     )
 
 

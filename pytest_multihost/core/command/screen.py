@@ -45,17 +45,19 @@ class Screen:
     )
 
     @classmethod
-    def make(cls, progress: WorldProgress, directory: Path, size: int, *, hides: bool) -> Screen:
+    def make(
+        cls, progress: WorldProgress, directory: Path, names: Sequence[str], *, hides: bool
+    ) -> Screen:
         """Return the screen of a world.
 
         Args:
             directory: The folder of the ranks' logs.
-            size: Number of ranks.
+            names: The names of the ranks, for the beginnings of their lines.
             hides: Whether to hide the ranks' output.
         """
         screen = cls(progress)
         if not hides:
-            screen.output = LiveOutput(directory, size, screen.write, _prefix(size))
+            screen.output = LiveOutput(directory, len(names), screen.write, _prefix(names))
         return screen
 
     def write(self, text: str) -> None:
@@ -88,12 +90,13 @@ class Screen:
         sys.stdout.flush()
 
 
-def _prefix(size: int) -> Callable[[int], str]:
+def _prefix(names: Sequence[str]) -> Callable[[int], str]:
     """Return a function that returns the prefix of a rank's lines, in colour on a terminal."""
-    width, is_coloured = len(str(size - 1)), has_colours()
+    width, is_coloured = max(map(len, names)), has_colours()
 
     def prefix(rank: int) -> str:
-        text = f"[rank {rank:>{width}}]"
+        role, number = names[rank].split()
+        text = f"[{role} {number:>{width - len(role) - 1}}]"
         colour = _COLOURS[rank % len(_COLOURS)]
         return f"\x1b[{colour}m{text}\x1b[0m " if is_coloured else f"{text} "
 

@@ -35,7 +35,6 @@ _IGNORED: Mapping[str, str] = {
     "--event-log-handler": _OWN,
     "--signals-to-handle": _OWN,
     "--shutdown-timeout": _OWN,
-    "--role": "all ranks run one script",
     "--redirects": _OUTPUT,
     "--tee": _OUTPUT,
     "--local-ranks-filter": _OUTPUT,
@@ -53,6 +52,9 @@ _REFUSED: Mapping[str, str] = {
 
 _SHORT = {"--redirects": "-r", "--tee": "-t"}
 _FLAGS = frozenset({"--virtual-local-rank"})
+
+
+_ONE_ROLE = "all ranks run one script. For several: --role NAME=N:PROGRAM"
 
 
 def add_torchrun_options(run: argparse.ArgumentParser) -> None:
@@ -102,6 +104,8 @@ def torchrun_hints(options: argparse.Namespace) -> Iterator[str]:
             f"{_RESTARTS} is ignored: a rank that fails or hangs ends the run, which says why."
             " To start it again: until multihost run ...; do :; done"
         )
+    if any("=" not in each for each in options.role):
+        yield f"--role is ignored: {_ONE_ROLE}"
     for name, why in _IGNORED.items():
         if _given(options, name) is not None:
             yield f"{name} is ignored: {why}"

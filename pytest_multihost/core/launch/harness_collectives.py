@@ -22,6 +22,7 @@ from pytest_multihost.core.model.messages import (
     CollectiveKey,
     ToRank,
 )
+from pytest_multihost.core.model.rank_names import rank_name
 
 Answers = dict[int, Frame[ToRank]]
 """The frame to send to each rank."""
@@ -94,7 +95,8 @@ class HarnessCollectives:
         waiting = {rank: key for key, ranks in self._inside.items() for rank in ranks}
         if len(waiting) < self.size or not all(self._alone[rank] for rank in waiting):
             return {}
-        why = "; ".join(f"rank {rank} is in {_name(key)}" for rank, key in sorted(waiting.items()))
+        places = sorted(waiting.items())
+        why = "; ".join(f"{rank_name(rank)} is in {_name(key)}" for rank, key in places)
         answers: Answers = {}
         for key in list(self._inside):
             answers |= self._break(key, f"all ranks wait, each for something else: {why}")
@@ -117,4 +119,4 @@ def _complete(key: CollectiveKey, entries: Entries) -> Answers:
 
 
 def _why_lost(lost: Mapping[int, str]) -> str:
-    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))
+    return "; ".join(f"{rank_name(rank)} {why}" for rank, why in sorted(lost.items()))

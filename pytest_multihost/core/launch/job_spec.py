@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.core.launch.libc import die_with_parent
@@ -56,6 +57,15 @@ class PytestRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoleScript:
+    """The script of a role; see `ScriptRun`."""
+
+    script: str
+    is_module: bool
+    script_args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
     """A script that ranks run.
 
@@ -64,12 +74,24 @@ class ScriptRun:
         is_module: Whether it is a module, as for ``python -m``.
         plugins: Where to find the plugin that offers its backend or its kinds of faults; None if
             this package offers them all.
+        of_roles: The scripts of the world's roles, by the roles' names, in place of this one.
     """
 
     script: str
     is_module: bool
     script_args: tuple[str, ...]
     plugins: PluginSource | None = None
+    of_roles: Mapping[str, RoleScript] = field(default_factory=dict)
+
+    def of_role(self, role: str) -> ScriptRun:
+        """Return the script of a role."""
+        found = self.of_roles[role]
+        return replace(
+            self,
+            script=found.script,
+            is_module=found.is_module,
+            script_args=found.script_args,
+        )
 
 
 @message

@@ -100,7 +100,8 @@ class Memberships:
         """Return a group's key with ranks in place of numbers, and whether all are known."""
         numbers, ordinal, scope = key
         ranks = self.members[scope.name]
-        known = tuple(sorted(ranks[each] for each in numbers if each in ranks)) or (rank,)
+        # Two children of one rank may be members.
+        known = tuple(sorted({ranks[each] for each in numbers if each in ranks})) or (rank,)
         ordinal = self.ordinals.get((numbers, ordinal, scope.name), ordinal)
         named = scope if scope.kind == "new_group" else Scope(scope.kind)
         return (known, ordinal, named), len(known) == len(numbers)
@@ -170,7 +171,7 @@ def _ordinals(
             named.add((scope.name, ordinal, ranks))
     found = {}
     for name, ordinal, numbers in sorted(named):
-        ranks = tuple(sorted(members[name][each] for each in numbers if each in members[name]))
+        ranks = tuple(sorted({members[name][each] for each in numbers if each in members[name]}))
         found[numbers, ordinal, name] = taken[ranks]
         taken[ranks] += 1
     return found

@@ -102,7 +102,7 @@ class Fork:
     directory: str | None
     scratch: str | None
     ranks: tuple[int, ...]
-    ports: tuple[int, int] | None = None
+    ports: tuple[int, ...] | None = None
 
 
 @message
@@ -264,7 +264,7 @@ class WorldForked:
     """
 
     pids: tuple[int, ...]
-    ports: tuple[int, int]
+    ports: tuple[int, ...]
     at_s: float
     companions: tuple[int, ...] = ()
     exchanges: tuple[int, ...] = ()

@@ -1,7 +1,4 @@
-"""Operations that involve other ranks: collectives, transfers, barriers, waits for a store.
-
-Also the text form of groups of ranks.
-"""
+"""Operations that involve other ranks: collectives, transfers, barriers, waits for a store."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from typing import Literal, TypeVar
 
+from pytest_multihost.core.model.rank_names import in_roles, rank_numbers
 from pytest_multihost.core.model.stack import Frame
 
 K = TypeVar("K", bound=Hashable)
@@ -89,7 +86,7 @@ def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     if ordinal == 0 and is_world:
         return WORLD_GROUP
     which = f"{nth(ordinal + 1)} " if ordinal else ""
-    return f"{which}group {','.join(map(str, group))}"
+    return f"{which}group {in_roles(group) or ','.join(map(str, group))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +207,7 @@ class Operation:
         if self.group_size is not None:
             return f"group of {self.group_size}"
         if self.group_title:
-            return f"{self.group_title} {rank_numbers(self.group)}"
+            return f"{self.group_title} {in_roles(self.group) or rank_numbers(self.group)}"
         return group_name(self.group, world_size, self.ordinal)
 
     def describe(self, world_size: int, *, names_world: bool = True) -> str:
@@ -303,50 +300,6 @@ def tensor_size(detail: str) -> tuple[str, int] | None:
     if found is None:
         return None
     return found[1], math.prod(int(each) for each in found[2].split(",") if each)
-
-
-def rank_set(ranks: Iterable[int]) -> str:
-    """Return the text for ranks: "rank 3", "ranks 0-2,5"."""
-    numbers = sorted(set(ranks))
-    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
-
-
-_MAX_PARTS = 12
-"""How many numbers and spans a text for ranks has at most."""
-
-
-def rank_numbers(ranks: Iterable[int]) -> str:
-    """Return the numbers alone: "3", "0-2,5".
-
-    Many of them are shortened: "0,8,…,1016" if they are evenly spaced, else "0,3,4,7 and 90 more".
-    """
-    found = spans(sorted(set(ranks)))
-    parts: list[str] = []
-    for first, last in found:
-        parts += [_span(first, last)] if last > first + 1 else map(str, range(first, last + 1))
-    if len(parts) <= _MAX_PARTS:
-        return ",".join(parts)
-    steps = {after[0] - before[0] for before, after in pairwise(found)}
-    if len(steps) == 1 and len({last - first for first, last in found}) == 1:
-        return ",".join((_span(*found[0]), _span(*found[1]), "…", _span(*found[-1])))
-    shown = found[: _MAX_PARTS // 2]
-    more = sum(last - first + 1 for first, last in found[len(shown) :])
-    return f"{','.join(_span(*each) for each in shown)} and {more} more"
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def spans(ranks: Iterable[int]) -> list[list[int]]:
-    """Return ascending ranks as spans of first and last rank."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and found[-1][1] == rank - 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return found
 
 
 def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

@@ -16,6 +16,12 @@ IN_TURNS = "waits in turns"
 Each turn has a timeout, after which it checks only whether the processes at the other end are
 alive, and waits again. A rank or its child sets it; see `recorder/torch_data.py`."""
 
+SERVES_IN_TURNS = "serves in turns"
+"""The name of a thread while it waits in turns for requests to a server of Python's.
+
+After each turn it only checks whether another thread wants the server to shut down, and waits
+again. A rank or its child sets it; see `recorder/servers.py`."""
+
 Kind = Literal[
     "file",
     "pipe",
@@ -82,6 +88,9 @@ class Descriptor:
         pid: Process of a pidfd.
         is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
         endpoints: Both ends of a connection, its own first; empty if it has none.
+        is_accepted: Whether it is the end of a connection that a listener has accepted.
+        holder: A process of the world that holds the other end of a connection, or the listener
+            that has not accepted it yet; 0: none that is known.
     """
 
     fd: int
@@ -97,6 +106,8 @@ class Descriptor:
     pid: int = 0
     is_exempt: bool = False
     endpoints: tuple[Endpoint, ...] = ()
+    is_accepted: bool = False
+    holder: int = 0
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -112,6 +112,10 @@ class RankSnapshot:
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.
         native: Native frames of the main thread, and of a thread in an operation, if read.
+        is_idle: Whether its main thread waits for the next request of any other program.
+        is_for_child: Whether its main thread waits for a process that it has started.
+        asks: Its wait for an answer of a rank that is idle; perhaps none is owed. If it is idle
+            itself, its wait for the next request of another one.
     """
 
     rank: int
@@ -125,6 +129,9 @@ class RankSnapshot:
     recent_runs: tuple[bool, ...] = ()
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
+    is_idle: bool = False
+    is_for_child: bool = False
+    asks: Operation | None = None
 
     @property
     def details(self) -> str:

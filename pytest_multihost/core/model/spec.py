@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from pytest_multihost.core.model.fault import Fault, FaultFacts
 from pytest_multihost.core.model.json_values import JsonObject
+from pytest_multihost.core.model.rank_names import RoleNames
+from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.setting_values import ONE
 
 
@@ -22,6 +24,7 @@ class Host:
         interface: The network interface with that address.
         kind: The name of its `HostKind`, if it is emulated; `ONE` for this machine, `MACHINE` for
             a machine of its own, which may share no files with the others.
+        is_sealed: Whether its network connects only hosts of the same world.
     """
 
     index: int
@@ -30,6 +33,7 @@ class Host:
     interface: str
     ranks: range
     kind: str = ONE
+    is_sealed: bool = False
 
 
 MACHINE = "machine"
@@ -66,6 +70,20 @@ class BackendFacts:
     hints: Mapping[str, str] = field(default_factory=dict, hash=False)
     noise: tuple[str, ...] = ()
     tells_classes: bool = False
+
+
+def common_facts(facts: Sequence[BackendFacts]) -> BackendFacts:
+    """Return the facts about a world whose ranks have several backends."""
+    if len(set(facts)) == 1:
+        return facts[0]
+    errors = [each.operation_error for each in facts if each.operation_error]
+    return BackendFacts(
+        may_run_jax=any(each.may_run_jax for each in facts),
+        connects_by_proxies=any(each.connects_by_proxies for each in facts),
+        operation_error=errors[0] if errors else "",
+        hints={pattern: text for each in facts for pattern, text in each.hints.items()},
+        noise=tuple(dict.fromkeys(pattern for each in facts for pattern in each.noise)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +159,7 @@ class WorldSpec:
             started.
         options: Texts of the options that decided what world it is, for a replay, by name.
         debugger: How a rank stops in the debugger; None: it cannot.
+        roles: Its roles in order, which have each rank once; empty: all ranks run one program.
     """
 
     nodeid: str
@@ -168,6 +187,7 @@ class WorldSpec:
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     subject: Subject = "test"
     debugger: Debugger | None = None
+    roles: tuple[RoleSpec, ...] = ()
 
     @property
     def keeps_proxies(self) -> bool:
@@ -212,6 +232,46 @@ class WorldSpec:
         """Return the host of a rank."""
         return next(host for host in self.all_hosts if rank in host.ranks)
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its network connects only its own processes."""
+        return bool(self.hosts) and all(each.is_sealed for each in self.hosts)
+
+    @property
+    def role_names(self) -> RoleNames:
+        """The names of its roles with their ranks, for texts."""
+        return tuple((each.name, each.ranks) for each in self.roles)
+
+    @property
+    def role_hosts(self) -> frozenset[int]:
+        """The ranks that host a service of their role's runtime, so that they exit last."""
+        return frozenset(each.ranks.start for each in self.roles if each.primary_leaves_last)
+
+    def role_of(self, rank: int) -> RoleSpec | None:
+        """Return the role of a rank; None if the world has no roles."""
+        return next((role for role in self.roles if rank in role.ranks), None)
+
+    def of_role(self, role: RoleSpec) -> WorldSpec:
+        """Return the world that the runtime of a role sees: its ranks alone, from 0."""
+        hosts = [
+            replace(host, ranks=ranks)
+            for host in self.hosts
+            if (ranks := _numbers_in(role, host.ranks))
+        ]
+        return replace(
+            self,
+            size=len(role.ranks),
+            backend=role.backend,
+            hosts=tuple(replace(host, index=index) for index, host in enumerate(hosts)),
+            roles=(),
+        )
+
+
+def _numbers_in(role: RoleSpec, ranks: range) -> range:
+    """Return the numbers that a role's ranks among some ranks have in the role."""
+    first, stop = max(role.ranks.start, ranks.start), min(role.ranks.stop, ranks.stop)
+    return range(first - role.ranks.start, stop - role.ranks.start)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
@@ -224,6 +284,7 @@ class RankSpec:
             temporary directories of the tests.
         ports: Two TCP ports of the primary's host, reserved for this world: one for MASTER_PORT,
             one for the backend's own service.
+        role_ports: For each role in order, such a pair, and the ports of its program.
     """
 
     world: WorldSpec
@@ -231,6 +292,7 @@ class RankSpec:
     directory: str
     scratch: str
     ports: tuple[int, int]
+    role_ports: tuple[int, ...] = ()
 
     @property
     def is_primary(self) -> bool:
@@ -241,3 +303,44 @@ class RankSpec:
     def host(self) -> Host:
         """The host it is on."""
         return self.world.host_of(self.rank)
+
+    @property
+    def role(self) -> RoleSpec | None:
+        """Its role; None if the world has no roles."""
+        return self.world.role_of(self.rank)
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that it starts."""
+        role = self.role
+        return self.world.backend if role is None else role.backend
+
+    def ports_of(self, role: RoleSpec) -> tuple[int, ...]:
+        """Return the ports of a role: two for its rendezvous, then its program's own."""
+        before = self.world.roles[: self.world.roles.index(role)]
+        first = sum(each.port_count for each in before)
+        return self.role_ports[first : first + role.port_count]
+
+    @property
+    def in_role(self) -> RankSpec:
+        """The spec that the runtime of its role sees; this one if the world has no roles.
+
+        The role is its world there: the rank counts from 0 in it, and it has ports and a private
+        directory of its own.
+        """
+        role = self.role
+        if role is None:
+            return self
+        return replace(
+            self,
+            world=self.world.of_role(role),
+            rank=self.rank - role.ranks.start,
+            ports=(self.ports_of(role)[0], self.ports_of(role)[1]),
+            role_ports=(),
+            scratch=f"{self.scratch}/{role.name}.role",
+        )
+
+
+def port_count(world: WorldSpec) -> int:
+    """Return how many ports the roles of a world need, beside the world's own two."""
+    return sum(each.port_count for each in world.roles)

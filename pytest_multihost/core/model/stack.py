@@ -117,6 +117,31 @@ class ChildStack:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskState:
+    """A task of asyncio that has not ended, or whose exception nobody has fetched.
+
+    Attributes:
+        awaits: What it awaits, outermost first: a text for each coroutine.
+        frame: The user's innermost line; None if it only serves or only waits for other tasks.
+        is_first: Whether the event loop was started for it.
+        error: The exception with which it has ended, in one line; empty if it has not ended.
+    """
+
+    name: str
+    awaits: tuple[str, ...] = ()
+    frame: Frame | None = None
+    is_first: bool = False
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its text for the reader."""
+        if self.error:
+            return f"{self.name} ended with {self.error}, which no code has fetched"
+        return f"{self.name}: {' → '.join(self.awaits)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All stacks of one rank at one instant.
 
@@ -126,6 +151,8 @@ class Dump:
         lacks_main: Whether the dumper omitted threads: the oldest first, so also the main thread.
         has_moved: Whether the main thread was elsewhere at the first of two requests.
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
+        awaiting: The user's lines at which tasks wait, except for requests or other tasks.
+        failed_tasks: Tasks that have ended with an exception that nobody has fetched, as texts.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
         locks: The waits of its threads for locks and for each other, as far as it reported them.
         children: Its child processes, as far as they were forked from it and answered.
@@ -137,6 +164,8 @@ class Dump:
     lacks_main: bool = False
     has_moved: bool = False
     tasks: tuple[str, ...] = ()
+    awaiting: tuple[Frame, ...] = ()
+    failed_tasks: tuple[str, ...] = ()
     is_deaf: bool = False
     locks: tuple[LockWait, ...] = ()
     children: tuple[ChildStack, ...] = ()

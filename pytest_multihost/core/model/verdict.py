@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
 
@@ -61,6 +61,7 @@ class RankError:
 class RankResult:
     """The result of one rank; see docs/verdict.md for the fields."""
 
+    omits_defaults: ClassVar = True
     rank: int
     host: str
     pid: int | None
@@ -75,6 +76,8 @@ class RankResult:
     operations: tuple[JsonObject, ...]
     log: str
     error: RankError | None
+    role: str | None = None
+    role_rank: int | None = None
 
 
 Kind = Literal[

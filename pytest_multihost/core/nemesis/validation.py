@@ -6,10 +6,19 @@ All problems are reported at once. Nothing that a fault names is imported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from pytest_multihost.core.model.errors import known_names, shown
-from pytest_multihost.core.model.fault import Fault, Point, resolve, size_problems
+from pytest_multihost.core.model.fault import (
+    RANK_WORDS,
+    Fault,
+    Point,
+    resolve,
+    size_problems,
+)
+from pytest_multihost.core.model.rank_names import rank_name
+from pytest_multihost.core.model.role import RoleSpec, ranks_of
 from pytest_multihost.core.model.spec import Host
 from pytest_multihost.core.nemesis.kind import FaultKind
 from pytest_multihost.core.nemesis.targets import target_problem
@@ -22,17 +31,39 @@ def resolve_faults(
     seed: int,
     hosts: Sequence[Host],
     kinds: Mapping[str, FaultKind],
+    roles: tuple[RoleSpec, ...] = (),
 ) -> tuple[tuple[Fault, ...], list[str]]:
     """Return the faults of a test with numbers for ranks, and all problems with them.
 
     Args:
         seed: Decides which rank is "one".
         hosts: Its hosts; empty: its ranks are on this machine.
+        roles: Its roles, which faults may name in place of ranks: "engine", "engine:1".
     """
+    if roles:
+        try:
+            faults = [_without_roles(each, roles) for each in faults]
+        except ValueError as error:
+            return (), [str(error)]
     if problems := fault_problems(faults, size=size, kinds=kinds):
         return (), problems
     resolved = resolve(faults, size=size, seed=seed)
     return resolved, resolved_problems(resolved, hosts=hosts, size=size, kinds=kinds)
+
+
+def _without_roles(fault: Fault, roles: tuple[RoleSpec, ...]) -> Fault:
+    """Return a fault with numbers in place of the names of roles.
+
+    Raises:
+        ValueError: There is no such role.
+    """
+    given: object = fault.ranks
+    if isinstance(given, str):
+        return fault if given in RANK_WORDS else replace(fault, ranks=ranks_of(given, roles))
+    if not isinstance(given, tuple) or not any(isinstance(each, str) for each in given):
+        return fault
+    found = [ranks_of(each, roles) if isinstance(each, str) else (each,) for each in given]
+    return replace(fault, ranks=tuple(rank for each in found for rank in each))
 
 
 def fault_problems(
@@ -94,7 +125,7 @@ def resolved_problems(
         shared = [rank for rank in first.ranks if rank in second.ranks]
         if shared and (why := _exclusion(first, second, kinds)):
             both = f"{shown(first)} and {shown(second)}"
-            found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
+            found.append(f"{both} exclude each other on {rank_name(int(shared[0]))}: {why}")
     checks = [kinds[each.kind].conflicts for each in faults]
     for check in dict.fromkeys(each for each in checks if each is not None):
         found += check(faults, hosts, size)

@@ -13,7 +13,7 @@ from pytest_multihost.core.model.event import (
     ReleaseReason,
 )
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.outcome.finding import Finding
 
@@ -82,7 +82,7 @@ def unfired_faults(result: WorldResult) -> list[str]:
             why += f" ({note})" if note else ""
         else:
             passed = _passed_points(result.history, missed[0], fault)
-            why = f"rank {missed[0]} passed {passed or 'no such point'}"
+            why = f"{rank_name(missed[0])} passed {passed or 'no such point'}"
         found.append(f"{fault!r} never fired on {rank_set(missed)}: {why}")
     return found
 

@@ -24,7 +24,7 @@ from pytest_multihost.core.model.event import (
     ReportMade,
     SerializedReport,
 )
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.verdict import Outcome, RankError, RankOutcome, Status

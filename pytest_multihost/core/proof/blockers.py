@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.process import Descriptor, Process
+from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.proof.descriptor_blockers import (
     SOCKETS,
     descriptor_blockers,
@@ -125,7 +125,7 @@ def _own_traffic(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 def process_name(process: Process) -> str:
     """Return how sentences begin that are about a process."""
-    whose = f"rank {process.rank}:" if process.rank is not None else "orphan:"
+    whose = f"{rank_name(process.rank)}:" if process.rank is not None else "orphan:"
     return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"
 
 

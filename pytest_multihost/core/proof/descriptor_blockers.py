@@ -114,7 +114,7 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
     """
     if found is None:
         return "a descriptor that cannot be read"
-    is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "uring"}
+    is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "udp", "uring"}
     if is_inside or found.kind == "epoll" or found.where == "nobody":
         return ""  # only the world's own threads can, which are judged themselves
     if is_runtimes and (found.kind in _OF_RUNTIMES or interval.is_severed(found)):

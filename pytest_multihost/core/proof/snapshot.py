@@ -10,9 +10,9 @@ from pytest_multihost.core.model.operation import (
     Operation,
     Operations,
     program_scope,
-    rank_set,
 )
 from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import Activity
 from pytest_multihost.core.proof.threads import activity_of
 
@@ -31,12 +31,14 @@ class Snapshot:
             heals the cut.
         is_disturbed: Whether network faults are or were active. Then unacknowledged data may be
             lost, and retransmitted after any time.
+        recorded: The children of ranks that record their operations, by process id.
     """
 
     kernel: KernelSnapshot
     operations: tuple[Operations, ...] = ()
     severed: frozenset[tuple[str, ...]] = frozenset()
     is_disturbed: bool = False
+    recorded: frozenset[int] = frozenset()
 
     def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the open operations whose end a thread of a rank waits for."""
@@ -132,6 +134,11 @@ class Interval:
     deadline_s: float
     earlier: Mapping[int, Thread]
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the process records the operations of its runtimes: a rank, or a child of one."""
+        return self.process.is_rank or self.process.pid in self.now.recorded
+
     def has_not_moved(self, thread: Thread) -> bool:
         """Whether a thread is in the same wait as before, and has not left it in between.
 
@@ -159,7 +166,7 @@ class Interval:
             is_converted = operation.source == "flight-recorder"
             return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
 
-        if not self.process.is_rank:
+        if not self.is_recorded:
             return ()
         found = self.now.awaited_operations(self.process.rank, thread.tid)
         before = self.before.awaited_operations(self.process.rank, thread.tid)

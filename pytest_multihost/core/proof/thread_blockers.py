@@ -50,7 +50,7 @@ def thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
         interval.process.rank, thread.tid
     ):
         return  # the timeout fails the test, and nothing else ends before the deadline
-    elif interval.process.is_rank and is_runtimes:
+    elif is_runtimes and interval.is_recorded:
         yield from _runtime_thread(interval, thread)
     elif last and last.waits_for_gil and thread.waits_for_gil and not interval.is_busy(thread):
         return  # another thread of the process releases the GIL, and all threads are judged

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.launch import Launcher, hold_permits
+from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.outcome import RankFacts
@@ -115,7 +116,7 @@ def run_attempt(
     with places if is_worker else contextlib.nullcontext(), display as live:
         result = world.run(
             launcher,
-            primary_leaves_last=plan.backend.primary_leaves_last,
+            primary_leaves_last=plan.primary_leaves_last,
             on_tick=live.show,
             tick_s=live.tick_s,
             on_hang=partial(_keep_alive, config) if is_kept else None,
@@ -196,7 +197,7 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
 def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
     """Print how to attach to the ranks of a hanging world; wait an hour, or until Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
-    lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
+    lines = [f"  {rank_name(each.rank)}  py-spy dump --pid {each.pid}" for each in alive]
     head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
     write_through(config, "\n".join(["", head, *lines, ""]))
     with contextlib.suppress(KeyboardInterrupt):

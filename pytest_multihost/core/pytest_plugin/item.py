@@ -27,8 +27,9 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_multihost.core.model.event import SerializedReport, SubtestEnded, WarningRecorded
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.outcome import RankFinding
 from pytest_multihost.core.pytest_plugin.analysis import Analysis
 from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt

@@ -7,7 +7,7 @@ All problems of all tests are reported together, before any test runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,15 +20,17 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     is_environment,
     must_be,
 )
-from pytest_multihost.core.pytest_plugin.options import BACKENDS, MODE, RANKS, TIMEOUT
+from pytest_multihost.core.pytest_plugin.options import BACKENDS, HOSTS, MODE, RANKS, TIMEOUT
 
 if TYPE_CHECKING:
     from pytest_multihost.core.model.fault import Fault
+    from pytest_multihost.core.model.role import Role
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
-    " hosts=None, local_devices=1, env=None, clock=None): run this test on several ranks."
-    " `ranks` and `backend` take lists, which parametrize."
+    " hosts=None, local_devices=1, env=None, clock=None, roles=None): run this test on several"
+    " ranks. `ranks` and `backend` take lists, which parametrize. `roles` maps names of roles to"
+    " numbers of ranks, or to Role(...)."
 )
 NO_SIGNATURE = "no_multihost: never run this test on several ranks, not even in mode auto."
 EXPECT_SIGNATURE = (
@@ -65,12 +67,16 @@ class MarkerSettings:
     Attributes:
         has_own_timeout: Whether a marker gives the timeout.
         env: Variables for the environment of the ranks.
+        roles: The test's roles, by name; empty: it has none.
+        has_own_hosts: Whether a marker, an option or a setting gives the kind of hosts.
     """
 
     settings: Settings
     has_own_timeout: bool = False
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    has_own_hosts: bool = False
 
     def get(self, option: Option[T]) -> T:
         """Return the value of an option."""
@@ -79,7 +85,10 @@ class MarkerSettings:
     @property
     def ranks(self) -> tuple[int, ...]:
         """World sizes."""
-        return self.get(RANKS) or (2,)
+        if self.roles:
+            return (sum(each.ranks for each in self.roles.values()),)
+        given = self.get(RANKS)
+        return given if isinstance(given, tuple) and given else (2,)
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -112,6 +121,8 @@ def read_markers(
             problems.append(f"takes one positional argument, ranks, not {len(mark.args)}")
         if mark.args and "ranks" in mark.kwargs:
             problems.append("has ranks twice")
+        if mark.kwargs.get("roles") and (mark.args or mark.kwargs.get("ranks")):
+            problems.append("has ranks and roles: the roles say how many ranks there are")
         values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
     keys = {each.name: each.key for each in settings.options if each.key is not None}
     problems += check_values(values, {**{name: keys[name].check for name in keys}, **_CHECKS})
@@ -125,12 +136,31 @@ def read_markers(
         has_own_timeout=TIMEOUT.name in own,
         env=dict(values.get("env") or {}),
         faults=as_tuple(values.get("faults")),
+        roles=_roles(values.get("roles"), settings),
+        has_own_hosts=HOSTS.name in own or HOSTS.name in settings.values,
     ), problems
+
+
+def _roles(value: Mapping[str, int | Role] | None, settings: Settings) -> Mapping[str, Role]:
+    """Return the roles of a marker, with the sizes that --ranks gives them."""
+    if not value:
+        return {}
+    from pytest_multihost.core.model.role import read_roles, sized_roles
+
+    sizes = settings.get(RANKS)
+    return sized_roles(read_roles(value), sizes if isinstance(sizes, Mapping) else {})
+
+
+def _check_roles(value: object) -> str | None:
+    from pytest_multihost.core.model.role import role_problems
+
+    return role_problems(value)
 
 
 _CHECKS: Mapping[str, Check] = {
     "faults": must_be(are_faults, "a list of pytest_multihost.faults"),
     "env": must_be(is_environment, "a mapping of variable names to strings"),
+    "roles": _check_roles,
 }
 """The keys of the marker that are not options."""
 
@@ -161,7 +191,7 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> Axes | None:
     return Axes(
         marked.ranks,
         marked.backends,
-        is_of_any_size=marked.get(RANKS) == settings.get(RANKS),
+        is_of_any_size=not marked.roles and marked.get(RANKS) == settings.get(RANKS),
         is_of_any_backend=marked.backends == settings.get(BACKENDS),
     )
 

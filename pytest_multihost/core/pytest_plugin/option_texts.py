@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pytest_multihost.core.model.errors import SettingError, shown
@@ -37,16 +37,24 @@ def parse_rank(text: str) -> int:
     return int(text)
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Read "4" or "1,2,4".
+def parse_ranks(text: str) -> tuple[int, ...] | Mapping[str, int]:
+    """Read "4", "1,2,4", or the sizes of roles: "trainer=4,engine=2".
 
     Raises:
         SettingError: A part is not a whole number from 1 to `MAX_RANKS`.
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
+    if all("=" in part for part in parts):
+        given = [[each.strip() for each in part.split("=", 1)] for part in parts]
+        if all(name and _is_size(size) for name, size in given):
+            return {name: int(size) for name, size in given}
+    if not all(map(_is_size, parts)):
         raise SettingError(f"sizes must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _is_size(text: str) -> bool:
+    return bool(_RANKS.fullmatch(text)) and 1 <= int(text) <= MAX_RANKS
 
 
 def parse_seed(text: str) -> int:

@@ -39,10 +39,11 @@ T = TypeVar("T")
 
 _SECONDS = must_be(is_seconds, "a positive number of seconds, at most 1e9")
 
-RANKS: Option[tuple[int, ...] | None] = Option(
+RANKS: Option[tuple[int, ...] | Mapping[str, int] | None] = Option(
     name="ranks",
     metavar="N[,N...]",
-    help="Number of ranks of each multihost test whose marker gives none",
+    help="Number of ranks of each multihost test whose marker gives none; ROLE=N[,ROLE=N...]: of"
+    " roles",
     parse=parse_ranks,
     default=None,
     flags=("--ranks",),
@@ -52,7 +53,7 @@ RANKS: Option[tuple[int, ...] | None] = Option(
     ),
     is_replayed=True,
 )
-"""World sizes; several parametrize a test."""
+"""World sizes, several of which parametrize a test; or sizes of roles, by their names."""
 
 BACKENDS: Option[tuple[str, ...]] = Option(
     name="backend",

@@ -14,12 +14,14 @@ from typing import get_args
 import pytest
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
-from pytest_multihost.core.host_kind import Hosts
+from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.replay import Replay, checksum, read_token
-from pytest_multihost.core.model.spec import WorldSpec
+from pytest_multihost.core.model.role import RoleSpec, place_roles, ranks_of
+from pytest_multihost.core.model.spec import Host, WorldSpec, common_facts
 from pytest_multihost.core.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.option import Check, Settings
@@ -42,6 +44,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     HOSTS,
     LAUNCH,
     LOCAL_DEVICES,
+    RANKS,
     STARTUP_TIMEOUT,
     TIMEOUT,
 )
@@ -62,6 +65,8 @@ class Plan:
         has_own_timeout: Whether the timeout comes from the test's marker.
         expected: How the world must hang; None for an ordinary test.
         settings: The run's settings with the test's marker applied.
+        role_backends: The backend of each role, in order; empty if the test has no roles.
+        is_sealed: Whether its host is the default of a test with roles, and may be replaced.
     """
 
     world: WorldSpec
@@ -71,11 +76,50 @@ class Plan:
     requirements: LaunchRequirements
     expected: Expectation | None
     settings: Settings = field(default_factory=Settings)
+    role_backends: tuple[Backend, ...] = ()
+    is_sealed: bool = False
+
+    def unsealed(self) -> Plan:
+        """Return the plan of a test whose default host cannot be made: on this machine."""
+        services = {
+            name: part
+            for name, part in self.world.services.items()
+            if name not in self.hosts.services
+        }
+        world = replace(self.world, hosts=(), services=services)
+        return replace(self, world=world, hosts=Hosts(), is_sealed=False)
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """The backends that ranks of the test start, each once."""
+        return tuple({each.name: each for each in self.role_backends or (self.backend,)}.values())
+
+    @property
+    def primary_leaves_last(self) -> bool:
+        """Whether rank 0 hosts a service of its runtime, whose end would end the other ranks."""
+        return not self.role_backends and self.backend.primary_leaves_last
 
     @property
     def symptoms(self) -> Symptoms:
         """Patterns of failures that follow from another rank's failure."""
-        return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
+        found = self.backends
+        return Symptoms(
+            tuple(text for each in found for text in each.symptoms),
+            tuple(text for each in found for text in each.fatal_symptoms),
+        )
+
+    @property
+    def lacking(self) -> str | None:
+        """Why this machine cannot run the ranks of the test, or None."""
+        world = self.world
+        if not self.role_backends:
+            here = world.size if world.shares_files else len(world.host_of(0).ranks)
+            return self.backend.lacking(here)
+        reasons = (
+            each.lacking(sum(len(r.ranks) for r in world.roles if r.backend == each.name))
+            for each in self.backends
+        )
+        return next((reason for reason in reasons if reason), None)
 
 
 def plan_items(
@@ -96,6 +140,7 @@ def plan_items(
         problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in found]
         if plan is not None:
             plans[item.nodeid] = plan
+    problems += _unknown_roles(settings, plans.values())
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
     replay = fault_options.replay
@@ -106,6 +151,17 @@ def plan_items(
             "Copy the test's whole id as well from the line that begins with 'replay'."
         )
     return plans
+
+
+def _unknown_roles(settings: Settings, plans: Iterable[Plan]) -> Iterator[str]:
+    """Yield each role to which --ranks gives a size and which no test has."""
+    sizes = settings.get(RANKS)
+    if isinstance(sizes, Mapping):
+        known = dict.fromkeys(role.name for plan in plans for role in plan.world.roles)
+        for name in sizes.keys() - known.keys():
+            there_are = known_names(known, name) if known else "no test has roles."
+            source = settings.sources.get(RANKS.name, "--ranks")
+            yield f"{source}: no test has a role {shown(name)}; there are: {there_are}"
 
 
 def _check_backends(settings: Settings, offered: Sequence[Backend]) -> None:
@@ -125,8 +181,6 @@ def _plan_item(
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
     size, name, found = world_axes(item, marked)
     problems += found
-    expected, found = read_expectation(item)
-    problems += [f"(multihost_expect) {each}" for each in found]
     for others in item.config.hook.pytest_multihost_plan(item=item, settings=marked.settings):
         problems += others
     if len(item.nodeid) > MAX_NODEID:
@@ -134,16 +188,28 @@ def _plan_item(
             f"cannot run a test whose id has {len(item.nodeid)} characters: at most {MAX_NODEID}"
             " can be sent to the ranks. Give the parameter a shorter id."
         )
+    roles = place_roles(marked.roles, name)
+    expected, found = read_expectation(item, roles)
+    problems += [f"(multihost_expect) {each}" for each in found]
     try:
         backend = find_backend(name, offered)
+        of_roles = tuple(find_backend(each.backend, offered) for each in roles)
     except SettingError as error:
         why = ". ".join(each.rstrip(".") for each in error.parts)
         return None, [*problems, f"cannot run: {why}"]
     nodeid = plain_nodeid(item)
-    seed, faults, found = fault_options.resolve(nodeid, size, marked)
+    roles = tuple(
+        replace(role, primary_leaves_last=own.primary_leaves_last)
+        for role, own in zip(roles, of_roles, strict=True)
+    )
+    hosts = marked.get(HOSTS)
+    is_sealed = bool(roles) and not marked.has_own_hosts
+    if is_sealed:
+        hosts = Hosts.sealed(offered_host_kinds(item.config.hook), size)
+    seed, faults, found = fault_options.resolve(nodeid, marked, hosts.of(size), roles, size=size)
     services = fault_options.services(nodeid, marked)
     preloads = tuple(each.preload for each in services if each.preload is not None)
-    launch, hosts = settings.get(LAUNCH), marked.get(HOSTS)
+    launch = settings.get(LAUNCH)
     facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
     problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
     problems += [why for each in preloads for why in each.problems(launch)]
@@ -152,7 +218,7 @@ def _plan_item(
         attempt=0,
         size=size,
         backend=backend.name,
-        backend_facts=backend.facts,
+        backend_facts=common_facts([each.facts for each in of_roles or (backend,)]),
         local_devices=marked.get(LOCAL_DEVICES),
         timeout_s=marked.get(TIMEOUT),
         timeout_from="its marker"
@@ -170,6 +236,7 @@ def _plan_item(
         },
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),
+        roles=roles,
     )
     return Plan(
         world=world,
@@ -179,6 +246,8 @@ def _plan_item(
         requirements=launch_requirements(marked.env, facts, launch, preloads=preloads),
         expected=expected,
         settings=marked.settings,
+        role_backends=of_roles,
+        is_sealed=is_sealed,
     ), problems
 
 
@@ -219,7 +288,13 @@ class FaultOptions:
     service_kinds: Sequence[Sequence[ServiceKind]] = ()
 
     def resolve(
-        self, nodeid: str, size: int, marked: MarkerSettings
+        self,
+        nodeid: str,
+        marked: MarkerSettings,
+        hosts: Sequence[Host],
+        roles: tuple[RoleSpec, ...],
+        *,
+        size: int,
     ) -> tuple[int, tuple[Fault, ...], list[str]]:
         """Return a test's seed, its faults with resolved rank numbers, and every problem with them.
 
@@ -235,7 +310,12 @@ class FaultOptions:
             seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
             faults = (*marked.faults, *self.everywhere)
         resolved, problems = resolve_faults(
-            faults, size=size, seed=seed, hosts=marked.get(HOSTS).of(size), kinds=self.kinds
+            faults,
+            size=size,
+            seed=seed,
+            hosts=hosts,
+            kinds=self.kinds,
+            roles=roles,
         )
         return seed, resolved, [f"faults: {each}" for each in problems]
 
@@ -292,30 +372,54 @@ class Expectation:
         )
 
 
-def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
-    """Return the expectation of a test's marker, and every problem with the marker."""
+def read_expectation(
+    item: pytest.Item, roles: tuple[RoleSpec, ...] = ()
+) -> tuple[Expectation | None, list[str]]:
+    """Return the expectation of a test's marker, and every problem with the marker.
+
+    Args:
+        roles: The test's roles, which the marker may name in place of ranks.
+    """
     mark = item.get_closest_marker("multihost_expect")
     if mark is None:
         return None, []
     given = {**({"kind": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems = list(check_values(given, _EXPECT_CHECKS))
+    checks = {**_EXPECT_CHECKS, **(_CHECKS_WITH_ROLES if roles else {})}
+    problems = list(check_values(given, checks))
     if len(mark.args) > 1:
         problems.append(f"takes one positional argument, kind, not {len(mark.args)}")
     if not given:
         problems.append("expects nothing; give it kind=, culprits= or match=")
     if problems:
         return None, problems
-    ranks = {
-        name: tuple(sorted(as_tuple(given[name])))
-        for name in ("culprits", "waiting")
-        if given.get(name) is not None
-    }
+    try:
+        ranks = {
+            name: _ranks(given[name], roles)
+            for name in ("culprits", "waiting")
+            if given.get(name) is not None
+        }
+    except ValueError as error:
+        return None, [str(error)]
     return Expectation(**{**given, **ranks}), []
 
 
 def _are_ranks(value: object) -> bool:
     """Return whether a value is a rank or a list of ranks; an empty list expects no ranks."""
     return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in as_tuple(value))
+
+
+def _are_ranks_or_roles(value: object) -> bool:
+    return _are_ranks([v for v in as_tuple(value) if not isinstance(v, str)])
+
+
+def _ranks(value: object, roles: tuple[RoleSpec, ...]) -> tuple[int, ...]:
+    """Return the ranks of a marker's value.
+
+    Raises:
+        ValueError: There is no such role.
+    """
+    named = [ranks_of(v, roles) if isinstance(v, str) else (v,) for v in as_tuple(value)]
+    return tuple(sorted({rank for each in named for rank in each}))
 
 
 def _check_match(value: object) -> str | None:
@@ -334,6 +438,11 @@ _EXPECT_CHECKS: Mapping[str, Check] = {
     "match": _check_match,
     "within": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
 }
+
+
+_CHECKS_WITH_ROLES: Mapping[str, Check] = dict.fromkeys(
+    ("culprits", "waiting"), must_be(_are_ranks_or_roles, "a rank, a role, or a list of them")
+)
 
 
 def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:

@@ -27,6 +27,7 @@ from pytest_multihost.core.launch.ending_signals import (
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.core.model.event import Interrupted
+from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
@@ -115,7 +116,7 @@ def _open_run(
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
     folder = _open_folder(config, tally, tally.run_id)
-    backends = {plan.backend.name: plan.backend for plan in plans.values()}
+    backends = {each.name: each for plan in plans.values() for each in plan.backends}
     confirming = {each.confirmed_by for each in backends.values()}
     offered = {each.name: each for each in reversed(offered_backends(config.hook))}
     backends |= {name: offered[name] for name in confirming & offered.keys()}
@@ -158,6 +159,13 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
         raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
 
 
+UNSEALED = (
+    "multihost: roles run with hosts='one': while one listens, no hang can be proven, because other"
+    " processes could connect."
+)
+"""The beginning of a note about tests whose roles could not be sealed off."""
+
+
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Run:
     """The state of a run of pytest with worlds, and a plugin of that run.
@@ -191,7 +199,7 @@ class Run:
         plan = self.plans[item.nodeid]
         interrupt_on_signals()  # again, if a test before this one has handled an interruption
         if self.others is None:
-            self._check_machine(plan)
+            plan = self._on_machine(plan)
         self._attempts[item.nodeid] += 1
         spec = self._spec(item, plan)
         if missing := self._lacking(plan, spec):
@@ -244,20 +252,36 @@ class Run:
     def _lacking(self, plan: Plan, spec: WorldSpec) -> str | None:
         """Return what the machines of the ranks lack for a world; None or empty: nothing."""
         if self.others is None:
-            return plan.backend.lacking(_ranks_here(spec))
+            return replace(plan, world=spec).lacking
         try:
             return self.others.lacking(plan, spec)
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
 
-    def _check_machine(self, plan: Plan) -> None:
+    def _on_machine(self, plan: Plan) -> Plan:
+        """Return the plan as this machine can run it; skip the test if it cannot.
+
+        Without the rights for the host that roles have by default, they are on this machine.
+        """
         for fault in plan.world.faults:
             if reason := self.kinds[fault.kind].lacking(fault):
                 skip_item(reason)
-        if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
+        if not (reason := self.launchers.host_problem(plan.hosts, plan.requirements)):
+            return plan
+        if not plan.is_sealed:
             skip_item(reason)
+        note = f"{UNSEALED} {reason}"
+        self.tally.lines += [note] if note not in self.tally.lines else []
+        return plan.unsealed()
 
     # Hooks that only a run with worlds needs
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Name the ranks by the test's roles in all texts about the test."""
+        plan = self.plans.get(item.nodeid)
+        with ranks_named(plan.world.role_names if plan is not None else ()):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -290,8 +314,3 @@ class Run:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         """Return True for a multihost item, which has no timer to cancel."""
         return True if _TIMEOUT in item.stash else None
-
-
-def _ranks_here(spec: WorldSpec) -> int:
-    """Return how many ranks of a world use the devices of this machine."""
-    return spec.size if spec.shares_files else len(spec.host_of(0).ranks)

@@ -256,7 +256,7 @@ class _Rank:
         after the collection.
         """
         offered = {each.name: each for each in offered_backends(early_config.hook)}
-        self._started = offered.get(self.spec.world.backend)
+        self._started = offered.get(self.spec.backend)
         if self._started is not None:
             start_backend(self.spec, self.channel, self._started)
 
@@ -270,7 +270,7 @@ class _Rank:
         """Run the test and exit, after every other plugin has seen the final list of tests."""
         if self._started is None:
             offered = offered_backends(session.config.hook)
-            self._started = find_backend(self.spec.world.backend, offered)
+            self._started = find_backend(self.spec.backend, offered)
             start_backend(self.spec, self.channel, self._started)
         find_item = find_item_in(session.items, self.collecting.problems)
         run_test_and_exit(self.spec, self.channel, find_item=find_item, backend=self._started)

@@ -24,6 +24,7 @@ from typing import Any
 
 from pytest_multihost.core.cpython_private import (
     clear_exit_handlers,
+    failed_tasks,
     keep_sockets_in,
     unfinished_tasks,
 )
@@ -31,7 +32,7 @@ from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.model.stack import short_path
+from pytest_multihost.core.model.stack import Frame, TaskState, is_library, short_path
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.core.slots.stacks import dump_signal
 
@@ -141,7 +142,7 @@ _AWAITABLES = (
 
 
 def dump_tasks_on_signal(number: int, file: str) -> None:
-    """Write a line per unfinished asyncio task to `file` on signal `number`.
+    """Write a line of JSON per asyncio task that waits or has failed to `file` on signal `number`.
 
     The stack of a rank in an event loop shows only `select`. Before Python 3.14, which has
     `python -m asyncio pstree`, only the rank itself can read its tasks.
@@ -151,10 +152,14 @@ def dump_tasks_on_signal(number: int, file: str) -> None:
     """
 
     def lines(_: FrameType | None) -> list[str]:
-        found = unfinished_tasks()[:_MAX_TASKS]
-        return [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
+        failed = [
+            TaskState(task.get_name(), error=f"{type(error).__name__}: {error}".partition("\n")[0])
+            for task, error in failed_tasks()[:_MAX_TASKS]
+        ]
+        waiting = [_task_state(task) for task in unfinished_tasks()[:_MAX_TASKS]]
+        return [json.dumps(to_json(each)) for each in (*failed, *waiting)]
 
-    _write_on_signal(number, file, lines, none="no tasks")
+    _write_on_signal(number, file, lines, none="{}")
 
 
 def dump_locks_on_signal(number: int, file: str) -> None:
@@ -191,7 +196,37 @@ def _write_on_signal(
     signal.signal(number, dump)
 
 
-def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
+def _task_state(task: Any) -> TaskState:  # noqa: ANN401 - of any event loop
+    """Return what a task awaits, and the user's line where it does."""
+    chain = list(_chain(task.get_coro()))
+    own = [frame for _, frame in chain if not is_library(frame.file)]
+    is_for_others = any(_waits_for_others(frame) for _, frame in chain)
+    return TaskState(
+        name=task.get_name(),
+        awaits=tuple(text for text, _ in chain),
+        frame=own[-1] if own and not is_for_others else None,
+        is_first=task.get_name() == "Task-1",
+    )
+
+
+_FOR_OTHERS = frozenset(
+    {
+        ("base_events.py", "serve_forever"),
+        ("base_events.py", "wait_closed"),
+        ("taskgroups.py", "__aexit__"),
+        ("tasks.py", "_wait"),
+        ("tasks.py", "wait"),
+    }
+)
+"""Functions of asyncio, by their file, in which a task waits for requests, or for other tasks."""
+
+
+def _waits_for_others(frame: Frame) -> bool:
+    folder, _, file = frame.file.rpartition("/")
+    return folder.endswith("/asyncio") and (file, frame.function) in _FOR_OTHERS
+
+
+def _chain(awaited: Any) -> Iterator[tuple[str, Frame]]:  # noqa: ANN401 - any awaitable
     for _ in range(_MAX_DEPTH):
         found = (tuple(getattr(awaited, name, None) for name in names) for names in _AWAITABLES)
         code, frame, inner = next((each for each in found if each[0]), (None, None, None))
@@ -199,5 +234,6 @@ def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
             break
         line = frame.f_lineno if frame is not None else code.co_firstlineno
         name = getattr(awaited, "__qualname__", code.co_name)
-        yield f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
+        text = f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
+        yield text, Frame(code.co_filename, line, code.co_name)
         awaited = inner

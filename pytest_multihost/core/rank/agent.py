@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from pathlib import Path
@@ -63,6 +63,7 @@ from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.role_program import program_of, run_program
 from pytest_multihost.core.rank.services import (
     begin_test,
     end_test,
@@ -101,6 +102,7 @@ class RankPlugin:
     _link: ControllerLink
     _points: Points
     _debugger: RankDebugger
+    _program: Sequence[str] = ()
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -108,9 +110,28 @@ class RankPlugin:
         self._has_failed = False
         self._nodeid = ""
 
-    def enter(self, link: ControllerLink, points: Points, debugger: RankDebugger) -> None:
-        """Use the connection, the points and the debugger of this rank from now on."""
+    def enter(
+        self,
+        link: ControllerLink,
+        points: Points,
+        debugger: RankDebugger,
+        program: Sequence[str] = (),
+    ) -> None:
+        """Use the connection, the points and the debugger of this rank from now on.
+
+        Args:
+            program: The program of the rank's role; empty: it runs the test's function.
+        """
         self._link, self._points, self._debugger = link, points, debugger
+        self._program = program
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self) -> bool | None:
+        """Run the program of the rank's role in place of the test's function, if it has one."""
+        if not self._program:
+            return None
+        run_program(self._program)
+        return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -294,7 +315,7 @@ def run_rank(
         backends: All backends by name.
     """
     start_rank(spec, channel)
-    backend = backends[spec.world.backend]
+    backend = backends[spec.backend]
     start_backend(spec, channel, backend)
     run_test_and_exit(spec, channel, find_item=find_item, backend=backend)
 
@@ -333,7 +354,7 @@ def run_test_and_exit(
             spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
         )
         debugger = RankDebugger(spec, channel)
-        plugin.enter(link, points, debugger)
+        plugin.enter(link, points, debugger, program_of(spec))
         if spec.world.debugger is not None and spec.world.debugger.is_tracing:
             register_tracing(item.config)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion

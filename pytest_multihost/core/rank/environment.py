@@ -75,9 +75,13 @@ def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
 def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to add to a rank's environment.
 
+    If the world has roles, those of torchrun are about the rank's role.
+
     Args:
         inherited: The environment so far; the user's thread limits in it are kept.
     """
+    whole, role = spec, spec.role
+    spec = spec.in_role
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
     is_alone = not spec.world.hosts
     only_of_several = {} if is_alone else dict.fromkeys(_INTERFACES, host.interface)
@@ -95,7 +99,7 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "GROUP_WORLD_SIZE": str(len(spec.world.all_hosts)),
             "ROLE_RANK": rank,
             "ROLE_WORLD_SIZE": size,
-            "ROLE_NAME": "default",
+            "ROLE_NAME": "default" if role is None else role.name,
             "MASTER_ADDR": spec.world.host_of(0).address,
             "MASTER_PORT": str(spec.ports[0]),
             "TORCHELASTIC_RESTART_COUNT": "0",
@@ -105,7 +109,8 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             # Without it, gloo uses the interface of the address to which the host name resolves.
             "GLOO_SOCKET_IFNAME": host.interface,
-            "PYTEST_MULTIHOST_RANK": rank,
-            "PYTEST_MULTIHOST_WORLD_SIZE": size,
+            "PYTEST_MULTIHOST_RANK": str(whole.rank),
+            "PYTEST_MULTIHOST_WORLD_SIZE": str(whole.world.size),
         }
+        | ({} if role is None else dict(role.env))
     )

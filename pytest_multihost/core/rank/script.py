@@ -73,12 +73,13 @@ def serve_script() -> NoReturn:
 
 def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     """Run this process as a rank; returns only in a process that the script has forked."""
+    run = run if spec.role is None else run.of_role(spec.role.name)
     start_rank(spec, channel, keeps_input=spec.rank == 0)  # the server's own if there is none
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
         _set_arguments(run)
         hook = _plugins(run).hook
-        backend = find_backend(spec.world.backend, offered_backends(hook))
+        backend = find_backend(spec.backend, offered_backends(hook))
     start_backend(spec, channel, backend)
     # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
     clear_exit_handlers()

@@ -78,7 +78,9 @@ def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
     """Start the backend; if that fails, send the error and leave."""
     with sending_errors(channel):
         delay_start(spec, ControllerLink(channel).send)
-        backend.start(spec)
+        if spec.role is not None:
+            Path(spec.in_role.scratch).mkdir(exist_ok=True)
+        backend.start(spec.in_role)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,13 @@ from typing import TypeVar
 from pytest_multihost.core.backends import Backend
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.launch.wire import Channel
-from pytest_multihost.core.model.errors import NoWorldError, WorldBrokenError
+from pytest_multihost.core.model.errors import (
+    NoWorldError,
+    SettingError,
+    WorldBrokenError,
+    known_names,
+    shown,
+)
 from pytest_multihost.core.model.event import (
     ExchangeEntered,
     SyncPointPassed,
@@ -24,6 +30,7 @@ from pytest_multihost.core.model.event import (
 )
 from pytest_multihost.core.model.messages import CollectiveBroken, CollectiveComplete
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
+from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.debugger import NoTerminalError
 from pytest_multihost.core.rank.digest import digest, short_text
@@ -55,7 +62,8 @@ class World:
 
     def __repr__(self) -> str:
         """Name the rank, as in "<World: rank 0 of 4, gloo>"."""
-        return f"<World: rank {self.rank} of {self.size}, {self.backend}>"
+        role = f", {self.role} {self.role_rank}" if self.role else ""
+        return f"<World: rank {self.rank} of {self.size}{role}, {self.backend}>"
 
     @property
     def rank(self) -> int:
@@ -74,8 +82,60 @@ class World:
 
     @property
     def backend(self) -> str:
-        """Name of the backend that formed the process group."""
-        return self._spec.world.backend
+        """Name of the backend that formed the process group, of this rank's role if it has one."""
+        return self._spec.backend
+
+    @property
+    def role(self) -> str:
+        """Name of this rank's role; empty if the test has no roles."""
+        role = self._spec.role
+        return "" if role is None else role.name
+
+    @property
+    def role_rank(self) -> int:
+        """This rank's index in its role, 0..role_size-1; `rank` if the test has no roles."""
+        role = self._spec.role
+        return self.rank if role is None else self.rank - role.ranks.start
+
+    @property
+    def role_size(self) -> int:
+        """Number of ranks of this rank's role; `size` if the test has no roles."""
+        role = self._spec.role
+        return self.size if role is None else len(role.ranks)
+
+    def ranks_of(self, role: str) -> Sequence[int]:
+        """Return the ranks of a role, as `rank` counts them.
+
+        Raises:
+            SettingError: The test has no such role.
+        """
+        return self._role(role).ranks
+
+    def port(self, role: str, n: int = 0) -> int:
+        """Return a port at which a program of a role may listen; the same on every rank.
+
+        The two ports of the role's own rendezvous, such as its MASTER_PORT, are others.
+
+        Args:
+            role: The role's name.
+            n: Which of its ports. Each role has one for each of its ranks, and seven more.
+
+        Raises:
+            SettingError: The test has no such role, or the role no such port.
+        """
+        found = self._role(role)
+        if not 0 <= n < found.own_ports:
+            raise SettingError(
+                f"role {role} has the ports 0 to {found.own_ports - 1}, not {shown(n)}"
+            )
+        return self._spec.ports_of(found)[2 + n]
+
+    def _role(self, name: str) -> RoleSpec:
+        named = {each.name: each for each in self._spec.world.roles}
+        if name not in named:
+            known = known_names(named, str(name)) if named else "the test has no roles."
+            raise SettingError(f"there is no role {shown(name)}", seen=f"There are: {known}")
+        return named[name]
 
     @property
     def host(self) -> str:

@@ -34,6 +34,7 @@ from pytest_multihost.core.model.json_values import (
     parse_foreign,
     to_json,
 )
+from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.replay import replay_command, token
 from pytest_multihost.core.model.result import WorldResult, implausible
@@ -270,8 +271,11 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     facts = finding.facts
     seen = result.last_seen_of(facts.rank)
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
+    role = result.spec.role_of(facts.rank)
     return RankResult(
         rank=facts.rank,
+        role=None if role is None else role.name,
+        role_rank=None if role is None else facts.rank - role.ranks.start,
         host=result.spec.host_of(facts.rank).name,
         pid=facts.pid,
         phase=facts.phase,
@@ -355,8 +359,9 @@ def rejudge(directory: Path, sources: SourceFiles) -> Rejudged:
         judged = judge_world(facts.result, facts.symptoms, context)
     except re.error as error:
         raise unusable(directory / "facts.json", f"symptoms: {error}") from error
-    judged = replace(judged, finding=require_fired(judged.finding, facts.result))
-    return Rejudged(judged, build_verdict(judged, facts.attempt), written)
+    with ranks_named(facts.result.spec.role_names):
+        judged = replace(judged, finding=require_fired(judged.finding, facts.result))
+        return Rejudged(judged, build_verdict(judged, facts.attempt), written)
 
 
 def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:

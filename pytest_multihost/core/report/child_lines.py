@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.model.stack import innermost_user_frame
 
 _MAX_PLACES = 4
@@ -27,4 +28,4 @@ def child_lines(judged: Judgement) -> Iterator[str]:
             source = f"  » {at.source}" if at.source else ""
             shown = ", ".join(map(str, pids[:_MAX_PIDS])) + (", ..." * (len(pids) > _MAX_PIDS))
             who = f"its child {shown} is" if len(pids) == 1 else f"its children {shown} are"
-            yield f"rank {dump.rank}: {who} in {at.function} at {at.file}:{at.line}{source}"
+            yield f"{rank_name(dump.rank)}: {who} in {at.function} at {at.file}:{at.line}{source}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import DetectedBy, Diagnosis

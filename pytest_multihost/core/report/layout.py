@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.core.model.operation import CALLEE_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.core.model.verdict import Place, RankOutcome

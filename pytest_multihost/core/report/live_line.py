@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from pytest_multihost.core.blame import BlockingRanks
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.spec import Subject, phase_name
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.outcome import RankFacts

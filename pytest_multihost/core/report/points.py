@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.recorded_point import RecordedPoint
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points

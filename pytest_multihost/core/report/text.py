@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.operation import Operation, group_by_value, rank_numbers, rank_set
+from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.rank_names import in_roles, rank_name, rank_numbers, rank_set
 from pytest_multihost.core.model.replay import replay_command
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject
@@ -99,7 +100,9 @@ def page_sections(
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
-    title = f"world of {spec.size} rank{'s' if spec.size > 1 else ''}{hosts}, {spec.backend}"
+    roles = ", ".join(f"{len(each.ranks)} {each.name} ({each.backend})" for each in spec.roles)
+    size = f"{spec.size} rank{'s' if spec.size > 1 else ''}"
+    title = f"world of {size}{hosts}, {roles or spec.backend}"
     page = Section(title, tuple((INDENT, *line) for line in lines))
     native = native_sections(result) if shows_native else ()
     return [page, *native, *_other_failures(judged.finding)]
@@ -161,7 +164,8 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
     for index, fault in enumerate(result.spec.faults):
         held = releases(result, index)
         times = [
-            f"rank {rank} at +{found[0] - result.started_s:.2f} s{_held_for(held.get(rank, ()))}"
+            f"{rank_name(rank)} at +{found[0] - result.started_s:.2f} s"
+            f"{_held_for(held.get(rank, ()))}"
             for rank, found in firings(result, index).items()
         ]
         yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"
@@ -300,7 +304,7 @@ def stack_lines(judged: Judgement) -> Iterator[Line]:
     yield from _branches(dumps, judged.result.spec.size, judged.context)
     for dump in dumps:
         for task in dump.tasks[:_MAX_TASKS]:
-            yield (Span(f"task of rank {dump.rank}: {task}"),)
+            yield (Span(f"task of {rank_name(dump.rank)}: {task}"),)
     moving = [dump.rank for dump in dumps if dump.has_moved]
     if moving:
         yield (Span(f"{rank_set(moving)} moved between two dumps"),)
@@ -317,7 +321,9 @@ def _branches(dumps: Sequence[Dump], size: int, context: SourceContext) -> Itera
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
     shown = drawn[:_MAX_BRANCHES]
     names = [
-        f"all {size}" if len(node.ranks) == size > 1 else f"[{rank_numbers(node.ranks)}]"
+        f"all {size}"
+        if len(node.ranks) == size > 1
+        else f"[{in_roles(node.ranks) or rank_numbers(node.ranks)}]"
         for _, node in shown
     ]
     longest = max(map(len, names), default=0)

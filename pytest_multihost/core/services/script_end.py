@@ -84,7 +84,7 @@ def _open(opening: Opening) -> Service | None:
     if not opening.spec.command:
         return None
     watchdog = opening.watchdog
-    stays = frozenset({0} if opening.primary_leaves_last else ())
+    stays = opening.spec.role_hosts | ({0} if opening.primary_leaves_last else set())
     found = ScriptEnd(watchdog.quiet_s, watchdog.has_operations, stays)
     return Service(name=NAME, due=found.due, after=found.after, is_acting=found.is_acting)
 

@@ -51,8 +51,8 @@ from pytest_multihost.core.model.operation import (
     OperationKind,
     Operations,
     Scope,
-    spans,
 )
+from pytest_multihost.core.model.rank_names import spans
 from pytest_multihost.core.model.stack import Frame
 
 RECORDS = 1024
@@ -145,6 +145,21 @@ def slots_path(scratch: str | Path, rank: int) -> Path:
     return Path(scratch, f"rank-{rank}.slots")
 
 
+def child_slots_path(page: Path, pid: int) -> Path:
+    """Return the path of the slot page of a process that a rank has forked.
+
+    Args:
+        page: The path of the rank's own page.
+    """
+    return page.with_name(f"{page.stem}.child-{pid}.slots")
+
+
+def children_of(page: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the slot pages of the processes that a rank has forked, with their process ids."""
+    for each in sorted(page.parent.glob(f"{page.stem}.child-*.slots")):
+        yield int(each.stem.rpartition("-")[2]), each
+
+
 def history_path(page: Path) -> Path:
     """Return the path of the history beside a slot page."""
     return page.with_suffix(".history")
@@ -198,6 +213,7 @@ class SlotPage:
     _map: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, SIZE))
     _history: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, HISTORY_SIZE))
     _next_history: Path | None = None
+    _of_parent: mmap.mmap | None = None
     _archive: mmap.mmap | None = None
     _archived: Iterator[int] = field(default_factory=count)
     _archive_from: int = _NEVER
@@ -233,9 +249,20 @@ class SlotPage:
 
     def forget(self) -> None:
         """Detach from the files: operations of a forked child are not the rank's."""
+        self._of_parent = self._map
         self._map, self._history = mmap.mmap(-1, SIZE), mmap.mmap(-1, HISTORY_SIZE)
         self._next_history, self._archive_from = None, _NEVER
         self._view()
+
+    def open_in_child(self, pid: int) -> None:
+        """Write to a page of its own from now on, in a process that the rank has forked.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        if self._of_parent is not None:  # its texts and groups have numbers here
+            self._map = self._of_parent
+        self.open(child_slots_path(self.path, pid))
 
     def keep_all(self) -> None:
         """From now on, move records to the archive before new ones overwrite them."""

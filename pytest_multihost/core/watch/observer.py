@@ -11,12 +11,19 @@ from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.memberships import Memberships, find_memberships
+from pytest_multihost.core.model.message_sockets import Endpoints, find_endpoints
 from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import Snapshot
-from pytest_multihost.core.slots import read_open_operations, read_slots, slots_path
+from pytest_multihost.core.proof.threads import DEAD
+from pytest_multihost.core.slots import (
+    children_of,
+    read_open_operations,
+    read_slots,
+    slots_path,
+)
 from pytest_multihost.core.slots.waiting import read_waiting
 from pytest_multihost.core.watch.kernel import (
     MACHINE_TIME,
@@ -26,6 +33,7 @@ from pytest_multihost.core.watch.kernel import (
     Quiescence,
     TimeSource,
 )
+from pytest_multihost.core.watch.kernel.proc_files import read_stat
 from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
 
 _TRIES, _TRY_S = 5, 0.005
@@ -64,7 +72,8 @@ class WorldObserver:
         operations = tuple(each for each, _ in pages)
         if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
             operations = tuple(map(_without_failures, operations))
-        snapshot = Snapshot(kernel, operations)
+        recorded = frozenset(self._children())
+        snapshot = Snapshot(kernel, operations, recorded=recorded)
         events = [event for each in facts for event in each.active_faults]
         changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
         if self.spec is not None and any(each.service for each in changes):
@@ -90,12 +99,34 @@ class WorldObserver:
             for rank in range(self.size)
         }
         pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
-        groups = find_memberships([operations for operations, _ in pages])
-        return [(groups.operations(operations), last_s) for operations, last_s in pages]
+        pages += self._children().values()
+        known = [operations for operations, _ in pages]
+        groups, ends = find_memberships(known), self._endpoints(known)
+        found = [
+            (ends.operations(groups.operations(operations)), last_s) for operations, last_s in pages
+        ]
+        return found if len(found) == self.size else _with_children(found, self.size)
+
+    def _endpoints(self, pages: Sequence[Operations]) -> Endpoints:
+        """Return the endpoints of message sockets, which only worlds with roles record."""
+        has_roles = self.spec is not None and bool(self.spec.roles)
+        return find_endpoints(pages) if has_roles else Endpoints()
+
+    def _children(self) -> Mapping[int, tuple[Operations, float]]:
+        """Return what living children of ranks have recorded, by process id, if there are roles."""
+        if self.spec is None or not self.spec.roles:
+            return {}
+        return {
+            pid: read_open_operations(path, rank=rank)[1:]
+            for rank in range(self.size)
+            for pid, path in children_of(slots_path(self.scratch, rank))
+            if (stat := read_stat(f"/proc/{pid}")) is not None and stat.state not in DEAD
+        }
 
     def memberships(self) -> Memberships:
         """Return the members of groups with numbers of their own, as far as they are known."""
-        return find_memberships([operations for _, operations, _ in self._read.values()])
+        own = [operations for _, operations, _ in self._read.values()]
+        return find_memberships([*own, *(each for each, _ in self._children().values())])
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""
@@ -104,8 +135,17 @@ class WorldObserver:
     def recorded_operations(self) -> tuple[Operations, ...]:
         """Return all operations still recorded in the ranks' slot pages."""
         ranks = range(self.size)
-        found = [read_slots(slots_path(self.scratch, rank), rank=rank) for rank in ranks]
-        return tuple(map(find_memberships(found).operations, found))
+        paths = {rank: slots_path(self.scratch, rank) for rank in ranks}
+        found = [read_slots(path, rank=rank) for rank, path in paths.items()]
+        if self.spec is not None and self.spec.roles:
+            found += [
+                read_slots(child, rank=rank)
+                for rank, path in paths.items()
+                for _, child in children_of(path)
+            ]
+        groups, ends = find_memberships(found), self._endpoints(found)
+        resolved = [(ends.operations(groups.operations(each)), 0.0) for each in found]
+        return tuple(each for each, _ in _with_children(resolved, self.size))
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
         """Return the process ids of the ranks on this machine."""
@@ -145,6 +185,26 @@ class WorldObserver:
             else:
                 self._reader = ProcReader(pids, self.harness, self.time)
         return self._reader
+
+
+def _with_children(
+    pages: Sequence[tuple[Operations, float]], size: int
+) -> list[tuple[Operations, float]]:
+    """Return one page for each rank: its own, with what its children have recorded.
+
+    Args:
+        pages: Those of the ranks in order, then those of their children.
+        size: Number of ranks.
+    """
+    found = list(pages[:size])
+    for operations, last_s in pages[size:]:
+        own, own_last_s = found[operations.rank]
+        entered = {**own.entered}
+        for key, sequence in operations.entered.items():
+            entered[key] = max(sequence, entered.get(key, 0))
+        recent = (*own.recent, *operations.recent)
+        found[own.rank] = replace(own, recent=recent, entered=entered), max(own_last_s, last_s)
+    return found
 
 
 def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.model.operation import Operation, Operations, Scope, rank_numbers
+from pytest_multihost.core.model.operation import Operation, Operations, Scope
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 
 _LOCKS = frozenset({"flock", "lockf"})
@@ -73,8 +74,8 @@ def with_polled_locks(
 
 
 def _stranger(lock: str, ranks: Sequence[int]) -> str:
-    who = f"rank {ranks[0]} tries" if len(ranks) == 1 else f"ranks {rank_numbers(ranks)} try"
-    return f"{who} again and again for {lock}"
+    verb = "tries" if len(ranks) == 1 else "try"
+    return f"{rank_set(ranks)} {verb} again and again for {lock}"
 
 
 def _with_ranks(

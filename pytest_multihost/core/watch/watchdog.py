@@ -444,6 +444,7 @@ class Watchdog:
             may_run_jax=self.may_run_jax,
             at_s=now,
             reader=self._native,
+            has_roles=self.observer.spec is not None and bool(self.observer.spec.roles),
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         if self._search.state.is_proof and self._search.state.last is not None:

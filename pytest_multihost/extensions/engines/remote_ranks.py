@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.model.messages import TakeSnapshot
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.slots import shift_times
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 

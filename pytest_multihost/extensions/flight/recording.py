@@ -24,8 +24,9 @@ from pytest_multihost.core.model.json_values import (
     parse_foreign,
     parse_json,
 )
-from pytest_multihost.core.model.operation import group_by_value, rank_numbers
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.stack import Frame

@@ -25,8 +25,8 @@ from pytest_multihost.core.model.operation import (
     Operations,
     group_by_value,
     payload_text,
-    rank_set,
 )
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import (
     Activity,
     RankSnapshot,

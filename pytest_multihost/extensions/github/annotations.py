@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.printable import visible
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.core.report.artifacts import last_attempts

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.verdict import JsonVerdict
 
 MAX_CLAIMS = 8

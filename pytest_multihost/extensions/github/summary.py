@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.verdict import JsonVerdict
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import group_name, rank_set
+from pytest_multihost.core.model.operation import group_name
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.extensions.hazards.model import Hazard, Launch
 from pytest_multihost.extensions.hazards.records import Records
 

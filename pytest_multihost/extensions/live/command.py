@@ -27,8 +27,8 @@ from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
-from pytest_multihost.core.model.operation import rank_numbers
 from pytest_multihost.core.model.printable import printable
+from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import SourceContext, context_of
 from pytest_multihost.core.model.verdict import Verdict

@@ -22,8 +22,8 @@ from pytest_multihost.core.model.messages import (
     TakeSnapshot,
     ToPeer,
 )
-from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Stacks

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operation, Operations, rank_set
+from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.proof import ProofState, Snapshot

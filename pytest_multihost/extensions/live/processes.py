@@ -18,7 +18,8 @@ from pathlib import Path
 
 from pytest_multihost.core.launch.launcher_env import Membership, read_membership
 from pytest_multihost.core.model.errors import MultihostError, SettingError
-from pytest_multihost.core.model.operation import group_by_value, rank_numbers, rank_set
+from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.rank_names import rank_numbers, rank_set
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.kernel.proc_files import read_status
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.model.operation import group_by_value, rank_set
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult, WorldSnapshot, utc_text
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
 from pytest_multihost.core.model.stack import SourceContext

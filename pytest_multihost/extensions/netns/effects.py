@@ -12,7 +12,7 @@ from itertools import permutations
 
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.spec import WorldSpec
 
 Pair = tuple[int, int]

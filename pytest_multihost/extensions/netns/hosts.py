@@ -23,5 +23,6 @@ def hosts_of(size: int, ranks_each: int) -> tuple[Host, ...]:
         index = len(found)
         ranks = range(first, min(size, first + ranks_each))
         address = str(NETWORK[index + 1])
-        found.append(Host(index, f"host-{index}", address, "eth0", ranks, NAME))
+        host = Host(index, f"host-{index}", address, "eth0", ranks, NAME, is_sealed=True)
+        found.append(host)
     return tuple(found)

@@ -33,5 +33,6 @@ NETNS = HostKind(
     name=NAME,
     hosts=_hosts,
     services=_services,
+    is_sealed=True,
     probe="pytest_multihost.extensions.netns.server_part:probe",
 )

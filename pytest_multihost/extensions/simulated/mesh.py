@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_multihost.core.model.operation import rank_numbers
+from pytest_multihost.core.model.rank_names import rank_numbers
 
 _NAME = "service-simulated-mesh.json"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.verdict import Place
 from pytest_multihost.core.report.annotation import Annotation
 from pytest_multihost.extensions.sweep.references import report_of

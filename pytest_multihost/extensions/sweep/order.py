@@ -22,10 +22,9 @@ from pytest_multihost.core.model.operation import (
     group_by_value,
     group_name,
     nth,
-    rank_numbers,
-    rank_set,
     tensor_size,
 )
+from pytest_multihost.core.model.rank_names import rank_numbers, rank_set
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.slots import read_histories, read_slots, slots_path

@@ -113,7 +113,7 @@ def _run_undisturbed(item: pytest.Item, attempt: CompletedAttempt) -> _Undisturb
             kinds=config.hook.pytest_multihost_services(),
         )
         result = world.run(
-            run.launchers.get(requirements), primary_leaves_last=plan.backend.primary_leaves_last
+            run.launchers.get(requirements), primary_leaves_last=plan.primary_leaves_last
         )
         judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
         return _Undisturbed(judged, read_remains(result, directory, scratch))

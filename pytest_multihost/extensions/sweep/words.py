@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault, Point
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
 from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name

@@ -41,7 +41,8 @@ from pytest_multihost.core.model.event import (
     ReportMade,
     SyncPointPassed,
 )
-from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import relative_to

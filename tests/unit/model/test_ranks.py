@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 
 
 @pytest.mark.parametrize(

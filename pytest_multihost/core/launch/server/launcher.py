@@ -117,7 +117,7 @@ class ServerLauncher:
         directory: Path,
         scratch: Path,
         ranks: Sequence[int] | None = None,
-        ports: tuple[int, int] | None = None,
+        ports: tuple[int, ...] | None = None,
     ) -> ServerWorld:
         """Start ranks of a world, with a new server if the last one is gone.
 

@@ -38,7 +38,7 @@ from pytest_multihost.core.launch.descriptor_limit import (
 from pytest_multihost.core.launch.interface import RunRank
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
-from pytest_multihost.core.launch.ports import reserve_port
+from pytest_multihost.core.launch.ports import free_ports, reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.refusals import refused, remedy_against
 from pytest_multihost.core.launch.server.huge_pages import use_huge_pages
@@ -69,7 +69,7 @@ from pytest_multihost.core.model.messages import (
     WorldEnded,
     WorldForked,
 )
-from pytest_multihost.core.model.spec import RankSpec, WorldSpec
+from pytest_multihost.core.model.spec import RankSpec, WorldSpec, port_count
 from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
@@ -291,18 +291,18 @@ def _start_parts(server: _Server, spec: WorldSpec, scratch: Path) -> None:
             import_path(each.rank)
 
 
-def _hold_ports(server: _Server, spec: WorldSpec) -> tuple[int, int]:
-    """Return the ports that are reserved for the world on its primary's host."""
+def _hold_ports(server: _Server, spec: WorldSpec) -> tuple[int, ...]:
+    """Return the ports that are reserved for the world; see `RankSpec.ports`."""
     held = next((each.ports for each in server.parts.values() if each.ports), ())
     if not held:
         address = spec.host_of(0).address
         held = server.ports = (reserve_port(address), reserve_port(address))
     first, second = (int(port.getsockname()[1]) for port in held)
-    return first, second
+    return first, second, *free_ports(port_count(spec))
 
 
 def _fork_ranks(
-    server: _Server, request: Fork, streams: Sequence[socket.socket], ports: tuple[int, int]
+    server: _Server, request: Fork, streams: Sequence[socket.socket], ports: tuple[int, ...]
 ) -> list[int]:
     """Fork the ranks, one right after the other.
 
@@ -311,7 +311,13 @@ def _fork_ranks(
     """
     directories = {"directory": str(request.directory), "scratch": str(request.scratch)}
     specs = [
-        RankSpec(world=request.spec, rank=rank, ports=ports, **directories)
+        RankSpec(
+            world=request.spec,
+            rank=rank,
+            ports=(ports[0], ports[1]),
+            role_ports=tuple(ports[2:]),
+            **directories,
+        )
         for rank in request.ranks
     ]
     _prepare_forks(server, len(specs))
@@ -368,7 +374,7 @@ def _descriptors(server: _Server) -> list[int]:
     return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 
 
-def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, int]) -> None:
+def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, ...]) -> None:
     """Report the ranks to the controller, with the sockets that read their hosts' socket tables."""
     parts = server.parts.values()
     tables = {name: table for each in parts for name, table in each.take_tables().items()}

@@ -7,8 +7,8 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 
 * `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
-* `jax`: wraps jax.
-* `torch_data`: marks waits of torch's data loaders.
+* `jax`: wraps jax. `zmq`: wraps the message sockets of zmq.
+* `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
 * `exception_paths`: the handlers that an exception meets, and whether it certainly fails the test.
@@ -28,8 +28,10 @@ from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
+from pytest_multihost.core.rank.recorder.servers import mark_servers
 from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
+from pytest_multihost.core.rank.recorder.zmq import record_zmq
 from pytest_multihost.core.slots import SlotPage, slots_path
 
 __all__ = [
@@ -61,7 +63,9 @@ def prepare_recording() -> None:
     jax.install(recorder)
     torch.install(recorder)
     record_file_locks(recorder)
+    record_zmq(recorder)
     mark_data_loaders()
+    mark_servers()
     report_native_files()
     _prepared.append(recorder)
 
@@ -71,7 +75,8 @@ def start_recording(spec: RankSpec) -> None:
     if not _prepared:
         prepare_recording()
     recorder = _prepared.pop()
-    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    role = spec.role.ranks if spec.role is not None else None
+    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size, role)
     if spec.world.keeps_operations:
         recorder.page.keep_all()
     _recorders[:] = [recorder]

@@ -225,7 +225,8 @@ class _JaxRecorder:
         processes = processes_of(program)
         if len(processes) > 1 and self._is_of_this_world(state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
-            page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
+            ranks = self._ranks(processes)
+            page.reach(page.group(ranks, 0, scope), next(self.starts))
             if fails_test(get_frame(1), _directory()):
                 return self._begin_start
         return None
@@ -253,9 +254,9 @@ class _JaxRecorder:
     def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
         name, begin = "jax.distributed.initialize", self.recorder.begin
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
-        if count not in {None, self.recorder.size}:
+        if count not in {None, len(self.recorder.role_ranks)}:
             return None
-        return partial(begin, name, "collective", self.recorder.all_ranks, scope=_JAX_SCOPE)
+        return partial(begin, name, "collective", self.recorder.role_ranks, scope=_JAX_SCOPE)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
@@ -288,24 +289,30 @@ class _JaxRecorder:
             self.recorder.begin,
             name,
             "collective",
-            tuple(sorted({*process_ids})) if process_ids else self.recorder.all_ranks,
+            self._ranks(process_ids) if process_ids else self.recorder.role_ranks,
             scope=scope,
             detail=_shortened(detail),
             timeout_s=timeout_s,
         )
 
     def _is_of_this_world(self, client: object) -> bool:
-        """Return whether the client's processes are this world's ranks, with the same numbers.
+        """Return whether the client's processes are the ranks of the world, or of this rank's role.
 
-        A test may start other jax worlds, of some of the ranks or with separate clients.
+        They have the same numbers there. A test may start other jax worlds, of some of the ranks or
+        with separate clients.
         """
-        here = state()
+        here, ranks = state(), self.recorder.role_ranks
         process = (here.process_id, here.num_processes)
-        own = (self.recorder.rank, self.recorder.size)
+        own = (ranks.index(self.recorder.rank), len(ranks))
         return client is not None and client is here.client and process == own
 
     def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
-        return self._wait(name, self.recorder.all_ranks, key)
+        return self._wait(name, self.recorder.role_ranks, key)
+
+    def _ranks(self, process_ids: Iterable[int]) -> Ranks:
+        """Return the ranks that are processes of jax."""
+        ranks = self.recorder.role_ranks
+        return tuple(sorted({ranks[each] for each in process_ids}))
 
     def _device_wait(self, array: JaxObject, *_: object) -> Begin | None:
         """Describe a wait for an array; None if it is ready, which costs well under a microsecond.

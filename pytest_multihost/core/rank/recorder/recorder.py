@@ -8,6 +8,7 @@ through, and an error in recording is no error of the test.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,10 @@ class Recorder:
         on_begin: Listeners, called with name, kind and the user's line before an operation is
             recorded, so before the rank has entered it. They perform faults.
         has_streams: Whether operations run one at a time, in the order of their launch.
+        role: The ranks of this rank's role, which have the numbers 0, 1, ... in its runtime; None
+            if the world has no roles.
+        pid: The process that writes to the page.
+        is_in_child: Whether that is a child of the rank.
     """
 
     page: SlotPage
@@ -66,21 +71,56 @@ class Recorder:
     on_begin: list[OnBegin] = field(default_factory=list)
     thread: _Thread = field(default_factory=_Thread)
     has_streams: bool = False
+    role: range | None = None
+    pid: int = 0
+    is_in_child: bool = False
     _codes: list[CodeType] = field(default_factory=list)
     _library_files: set[str] = field(default_factory=set)
     _sources: dict[tuple[int, int], SourceRef] = field(default_factory=dict)
     _frames: dict[SourceRef, Frame] = field(default_factory=dict)
 
-    def open(self, path: Path, rank: int, size: int) -> None:
+    def open(self, path: Path, rank: int, size: int, role: range | None = None) -> None:
         """Write to the slot page of this rank at `path`, which must not exist, from now on."""
         self.page.open(path)
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.role, self.pid = rank, size, role, os.getpid()
         self.thread.native_id = threading.get_native_id()  # a fork has changed it
+
+    def claim(self) -> None:
+        """Record in a page of its own, if this process is a child that is about to make a group.
+
+        Engines of a role are often children of its rank. A world without roles has no such pages.
+        """
+        pid = os.getpid()
+        if self.role is None or pid == self.pid:
+            return
+        self.pid, self.is_in_child = pid, True
+        with contextlib.suppress(OSError):  # a full disk: nothing is recorded
+            self.page.open_in_child(pid)
+        self.thread.native_id = threading.get_native_id()
 
     @property
     def all_ranks(self) -> Ranks:
         """All ranks of the world."""
         return tuple(range(self.size))
+
+    @property
+    def role_ranks(self) -> Ranks:
+        """The ranks of this rank's role; all ranks if the world has no roles."""
+        return self.all_ranks if self.role is None else tuple(self.role)
+
+    def are_all(self, size: int | None) -> bool:
+        """Return whether so many processes are all ranks of the world, as far as that is known.
+
+        In a world with roles it is not: as many processes may be others, such as children.
+        """
+        return self.role is None and size == self.size
+
+    def is_numbered(self, rank: int | None, size: int | None) -> bool:
+        """Return whether a process group has the ranks' own numbers; None: not said otherwise.
+
+        In a world with roles it never counts as such: programs number their members themselves.
+        """
+        return self.role is None and rank in (None, self.rank) and size in (None, self.size)
 
     def begin(
         self,

@@ -72,7 +72,7 @@ def record_elastic_agents(calls: Calls) -> None:
         timeout = settings.timeout.join
         if not needs_all:
             timeout = min(timeout, settings.timeout.last_call)
-        is_of_world = settings.max_nodes == calls.recorder.size
+        is_of_world = calls.recorder.are_all(settings.max_nodes)
         scope = Scope("rendezvous", settings.run_id)
         size = None
         if not is_of_world:
@@ -243,6 +243,7 @@ class GroupCreationRecorder:
         store: Argument = None,
         **_: object,
     ) -> Described:
+        self.recorder.claim()
         size = _declared(world_size, "WORLD_SIZE")
         rank_in_group = _declared(rank, "RANK")
         recorder = self.recorder
@@ -251,7 +252,7 @@ class GroupCreationRecorder:
             self.groups.get(self.groups.default)
             self._start_flight_recorder(self.groups.default)
 
-        if size in (None, recorder.size) and rank_in_group in (None, recorder.rank):
+        if recorder.is_numbered(rank_in_group, size):
             return self.calls.begin("init_process_group", CREATION_SCOPE, timeout=timeout), made
         where = _where_meets(init_method) if store is None else where_is(store)
         begin = self.calls.begin(
@@ -292,8 +293,9 @@ class GroupCreationRecorder:
         That is a default group of other processes than the world's ranks, or a group that a program
         makes without one. Its members agree on a name for it.
         """
+        self.recorder.claim()
         recorder, is_default = self.recorder, self.calls.are_nested
-        has_ranks = (group_rank, group_size) == (recorder.rank, recorder.size)
+        has_ranks = recorder.is_numbered(group_rank, group_size)
         if global_ranks_in_group or group_size <= 0 or (is_default and has_ranks):
             return None
         name = self.groups.new_name()
@@ -375,7 +377,7 @@ class GroupCreationRecorder:
         if self.calls.are_nested:
             return None
         scope, size = None, None
-        if wait_for_workers and world_size == self.recorder.size:
+        if wait_for_workers and self.recorder.are_all(world_size):
             scope = Scope("store")
         elif wait_for_workers and world_size is not None:
             where, size = where_is_port(port) if port else "", world_size

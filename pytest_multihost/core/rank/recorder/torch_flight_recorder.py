@@ -55,7 +55,8 @@ class FlightRecorderThread:
 
     def start(self) -> None:
         """Start the thread, once. It costs nothing while there are no requests."""
-        if self._is_started or not has_flight_recorder():
+        is_late = self._is_started or self.recorder.is_in_child
+        if is_late or not has_flight_recorder():
             return
         self._is_started = True
         mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)

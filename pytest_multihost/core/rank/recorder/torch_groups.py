@@ -111,7 +111,7 @@ class Groups:
         recorder, members = self.recorder, tuple(self.module.get_process_group_ranks(pg))
         parent = self.default if parent is None else parent
         if parent is pg or parent is None:
-            has_ranks = (pg.rank(), pg.size()) == (recorder.rank, recorder.size) and parent is pg
+            has_ranks = recorder.is_numbered(pg.rank(), pg.size()) and parent is pg
             torch_world = ""
         else:  # a group that a program has made without another one has numbers of its own
             made_from = self.get(parent)

@@ -127,7 +127,8 @@ class RpcRecorder:
         **_: object,
     ) -> Described:
         recorder = self.calls.recorder
-        self.is_of_world = (rank, world_size) == (recorder.rank, recorder.size)
+        is_said = world_size is not None
+        self.is_of_world = is_said and recorder.is_numbered(rank, world_size)
         self.size = world_size or 0
         return self._everybody("init_rpc", getattr(rpc_backend_options, "rpc_timeout", 0))
 

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_multihost.core.model.operation import rank_set
 from pytest_multihost.core.model.printable import visible
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.report.html.sections import folded
 
 if TYPE_CHECKING:

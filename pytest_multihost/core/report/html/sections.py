@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model import replay
-from pytest_multihost.core.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import RankSnapshot, ServiceRecord, WorldSnapshot
 from pytest_multihost.core.model.spec import phase_name
 from pytest_multihost.core.model.stack import (

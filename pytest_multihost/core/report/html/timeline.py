@@ -16,13 +16,8 @@ from typing import NamedTuple
 
 from pytest_multihost.core.model.event import FaultChanged, HoldEnded, Parked, SyncPointPassed
 from pytest_multihost.core.model.json_values import to_json
-from pytest_multihost.core.model.operation import (
-    HARNESS_SCOPE,
-    Operation,
-    OperationKind,
-    Scope,
-    rank_set,
-)
+from pytest_multihost.core.model.operation import HARNESS_SCOPE, Operation, OperationKind, Scope
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Frame, short_path
 from pytest_multihost.core.outcome import describe_exit

@@ -36,6 +36,8 @@ _RANDOM_LISTENER = re.compile(r"/listener-[a-z0-9_]{8}$")
 _DEAD_LINK = 4
 """Number of retransmissions after which a link counts as dead: 3 s on one machine."""
 _ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _CLOSED = 1, 2, 3, 7  # net/tcp_states.h of Linux
+_EPHEMERAL = 32_768
+"""The first port that Linux gives to a connection by itself (ip(7), ip_local_port_range)."""
 _INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
 _TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
@@ -89,9 +91,9 @@ class Tables:
         self.tcp = {each.inode: each for each in tcp if each.inode}
         self.by_endpoints = {each.endpoints: each for each in tcp}
         self.udp = {each.inode: each for each in self._inet(_UDP, "udp")}
-        for table in (None, *self.harness.socket_tables.values()):
+        for space, table in {"": None, **self.harness.socket_tables}.items():
             try:
-                self.unix |= {each.inode: each for each in unix_sockets(table)}
+                self.unix |= {each.inode: each for each in unix_sockets(table, space)}
             except OSError:
                 self.unread.append("unix sockets")
 
@@ -149,6 +151,7 @@ class Tables:
         if inode in self.udp:
             udp = self.udp[inode]
             where: Where = "outside" if udp.remote.port else "unknown"
+            where = "inside" if self._is_sealed(udp.space) else where
             return replace(found, kind="udp", where=where, peer=str(udp.remote), queues=udp.queues)
         try:  # in no table: the socket is not connected, or of another family
             path = f"/proc/{pid}/fd/{found.fd}"
@@ -163,14 +166,15 @@ class Tables:
         other = self.by_endpoints.get(tcp.endpoints[::-1])
         kind: Kind = "tcp"
         where: Where = "inside"
-        peer = ""
+        peer, of_peer = "", 0
         endpoints: tuple[Endpoint, ...] = ()
         if tcp.state == LISTEN:
-            kind, where, peer = "listen", "unknown", str(tcp.local)
+            where = "inside" if self._is_sealed(tcp.space) else "unknown"
+            kind, peer = "listen", str(tcp.local)
         elif tcp.state == _CLOSED:
             kind = "idle"
         else:
-            where, holder = self._tcp_peer(tcp, other)
+            where, holder, of_peer = self._tcp_peer(tcp, other)
             peer = f"{tcp.remote} ({holder})" if holder else str(tcp.remote)
             endpoints = tcp.endpoints
         return Descriptor(
@@ -183,16 +187,48 @@ class Tables:
             is_resent=0 < tcp.retransmits < _DEAD_LINK and tcp.is_in_flight(other),
             bytes_moved=tcp.bytes_moved,
             endpoints=endpoints,
+            is_accepted=bool(endpoints) and self._is_accepted(tcp),
+            holder=of_peer,
         )
 
-    def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
-        """Return where the peer of a connection is, and its description for reports."""
+    def _is_accepted(self, tcp: Inet) -> bool:
+        """Return whether a listener has accepted a connection, as far as its ports show.
+
+        Its listener has the same port. Once that is closed, the port of the end that has connected
+        is an ephemeral one.
+        """
+        if (tcp.space, tcp.local.port) in self._listening:
+            return True
+        is_other = (tcp.space, tcp.remote.port) in self._listening
+        return not is_other and tcp.local.port < _EPHEMERAL <= tcp.remote.port
+
+    @cached_property
+    def _listening(self) -> frozenset[tuple[str, int]]:
+        """The ports at which processes listen, by network namespace."""
+        return frozenset(
+            (each.space, each.local.port) for each in self.tcp.values() if each.state == LISTEN
+        )
+
+    def _is_sealed(self, space: str) -> bool:
+        """Return whether only the world's processes can connect to sockets of a namespace.
+
+        A namespace that a rank has made by itself is unknown.
+        """
+        names = self.harness.socket_tables.keys() if self.harness.is_sealed else ()
+        return any(space == f"{_machine()} {name}" for name in names)
+
+    def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str, int]:
+        """Return where the peer of a connection is, its description for reports, and its process.
+
+        The process is 0 if it is none of the world, or unknown.
+        """
         if other is None or tcp.state == _SYN_SENT:
-            return "outside", ""
+            return "outside", "", 0
         if other.inode:
-            return self._holder(f"socket:[{other.inode}]")
+            target = f"socket:[{other.inode}]"
+            return *self._holder(target), self._inside.get(target, 0)
         if other.state not in {_ESTABLISHED, _SYN_RECEIVED}:
-            return "nobody", ""  # closed by its process; the kernel finishes the connection
+            return "nobody", "", 0  # closed by its process; the kernel finishes the connection
         # The holder of the listener will get a connection that is not accepted yet.
         listening = [
             each
@@ -200,13 +236,14 @@ class Tables:
             if each.state == LISTEN
             and (each.space, each.local.port) == (other.space, other.local.port)
         ]
-        found = {self._holder(f"socket:[{each.inode}]") for each in listening}
-        return found.pop() if len(found) == 1 else ("unknown", "")
+        targets = [f"socket:[{each.inode}]" for each in listening]
+        found = {(*self._holder(each), self._inside.get(each, 0)) for each in targets}
+        return found.pop() if len(found) == 1 else ("unknown", "", 0)
 
     def _unix(self, found: Descriptor, unix: Unix) -> Descriptor:
         found = replace(found, kind="unix", where="unknown", queues=unix.queues)
         if unix.state == LISTEN:
-            where: Where = "inside" if _RANDOM_LISTENER.search(unix.name) else "unknown"
+            where: Where = "inside" if self._is_hidden(unix) else "unknown"
             return replace(found, kind="listen", where=where, peer=unix.name)
         if unix.peer is None:
             is_closed = unix.state == _CLOSED
@@ -215,7 +252,20 @@ class Tables:
             return found
         where, holder = self._holder(f"socket:[{unix.peer}]")
         ends = tuple(Endpoint("", inode, _machine()) for inode in (unix.inode, unix.peer))
-        return replace(found, where=where, peer=f"({holder})" if holder else "", endpoints=ends)
+        return replace(
+            found,
+            where=where,
+            peer=f"({holder})" if holder else "",
+            endpoints=ends,
+            is_accepted=bool(unix.name),  # that of its listener
+        )
+
+    def _is_hidden(self, unix: Unix) -> bool:
+        """Return whether only the world's processes can connect to a unix socket."""
+        if unix.name.startswith("\0"):
+            return self.harness.is_sealed and unix.space in self.harness.socket_tables
+        is_private = self.harness.is_sealed and self.harness.is_private(unix.name)
+        return is_private or bool(_RANDOM_LISTENER.search(unix.name))
 
     def _holder(self, target: str) -> tuple[Where, str]:
         """Return where the holder of an open socket is, and its description for reports.

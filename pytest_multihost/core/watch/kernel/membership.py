@@ -84,6 +84,8 @@ class HarnessProcesses:
             star stands for part of one name.
         socket_tables: Netlink sockets that read the socket tables of the network namespaces of the
             world's hosts, by the namespace's name.
+        is_sealed: Whether these namespaces connect only processes of the world.
+        private: Directories of the world: nothing outside connects to unix sockets in them.
         companions: Other processes of the harness: children of the reaper that no rank has left
             behind.
         exchanges: Those of them through which ranks wait for each other: a rank that waits for one
@@ -97,10 +99,16 @@ class HarnessProcesses:
     controllers: frozenset[int] = frozenset()
     paths: tuple[str, ...] = ()
     socket_tables: Mapping[str, Table] = field(default_factory=dict)
+    is_sealed: bool = False
+    private: tuple[str, ...] = ()
     companions: frozenset[int] = frozenset()
     exchanges: frozenset[int] = frozenset()
     reaper: int | None = None
     title: str = "the harness"
+
+    def is_private(self, path: str) -> bool:
+        """Return whether a path is in a directory of the world."""
+        return any(path.startswith(f"{each}/") for each in self.private) and "/../" not in path
 
     def is_path(self, path: str) -> bool:
         """Return whether only threads of the harness wait for the file at a path."""

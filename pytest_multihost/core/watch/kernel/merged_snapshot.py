@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process
+from pytest_multihost.core.model.rank_names import rank_name
 
 _FOREIGN = 1 << 32
 """Machine n's process ids are offset by n times this; Linux assigns no larger ids."""
@@ -101,5 +102,5 @@ def _connect(found: Descriptor, other: Process | None) -> Descriptor:
     """
     if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
         return found
-    who = "orphan" if other.rank is None else f"rank {other.rank}"
+    who = "orphan" if other.rank is None else rank_name(other.rank)
     return replace(found, where="inside", peer=f"{found.peer} ({who})")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.watch.collection import collection_put_off
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
@@ -109,7 +110,7 @@ class ProcReader:
                 unread.add(pid)
         names = {pid: stat.name for pid, stat in stats.items()}
         called = {
-            pid: f"process {names.get(pid, '')} {pid}" if rank is None else f"rank {rank}"
+            pid: f"process {names.get(pid, '')} {pid}" if rank is None else rank_name(rank)
             for pid, (rank, _) in family.items()
         }
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}

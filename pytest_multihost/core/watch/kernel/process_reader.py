@@ -10,7 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.core.model.process import IN_TURNS, NEVER, Process, Thread
+from pytest_multihost.core.model.process import (
+    IN_TURNS,
+    NEVER,
+    SERVES_IN_TURNS,
+    Process,
+    Thread,
+)
 from pytest_multihost.core.proof.runtime_threads import read_stack
 from pytest_multihost.core.proof.system_calls import (
     FUTEXES,
@@ -161,7 +167,9 @@ class ProcessReader:
         )
 
     def _waits_in_turns(self, thread: Thread, call: SystemCall) -> bool:
-        """Return whether a main thread waits again when this wait times out."""
+        """Return whether a thread waits again when this wait times out."""
+        if thread.name == SERVES_IN_TURNS:  # it starts no thread meanwhile
+            return call.name in POLLS
         is_main = thread.tid == self.pid  # threads inherit the name of the one that starts them
         return is_main and thread.name == IN_TURNS and call.name in POLLS
 

@@ -120,7 +120,9 @@ class Unix:
 
     Attributes:
         peer: The peer's inode; 0 if the peer has none yet; None if there is no peer.
-        name: Its path; empty if it has none.
+        name: Its path; empty if it has none. An abstract name, which is not in the file system but
+            in a network namespace, begins with a null character.
+        space: Name of its network namespace.
     """
 
     inode: int
@@ -128,6 +130,7 @@ class Unix:
     peer: int | None
     queues: tuple[int, int]
     name: str = ""
+    space: str = ""
 
 
 def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
@@ -201,8 +204,11 @@ def _ends(message: bytes) -> tuple[bytes, bytes]:
     return message[first:24] + message[4:6], message[second:40] + message[6:8]
 
 
-def unix_sockets(table: Table | None = None) -> list[Unix]:
+def unix_sockets(table: Table | None = None, space: str = "") -> list[Unix]:
     """Return all unix sockets of a network namespace; without a table, of this process's.
+
+    Args:
+        space: Name of the namespace.
 
     Raises:
         OSError: The kernel refuses.
@@ -218,7 +224,7 @@ def unix_sockets(table: Table | None = None) -> list[Unix]:
         queues = (0, 0) if state == LISTEN else (receive, send)
         name = attributes.get(_UNIX_NAME, b"").rstrip(b"\0").decode("utf-8", "backslashreplace")
         of_peer = struct.unpack("=I", peer)[0] if peer else None
-        found.append(Unix(inode, state, of_peer, queues, name))
+        found.append(Unix(inode, state, of_peer, queues, name, space))
     return found
 
 

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
-from pytest_multihost.core.model.operation import Operations
+from pytest_multihost.core.model.message_sockets import is_for_answer, waits_for_request
+from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
@@ -39,6 +41,7 @@ def probe_unclear_ranks(
     may_run_jax: bool,
     at_s: float,
     reader: NativeReader | None = None,
+    has_roles: bool = False,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
     """Return the ranks with the results of probes, and a sentence for each failed probe.
 
@@ -50,6 +53,7 @@ def probe_unclear_ranks(
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
+        has_roles: Whether ranks run programs of several roles, which ask each other over sockets.
     """
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
@@ -65,7 +69,8 @@ def probe_unclear_ranks(
         may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
-    at_sockets = waits_at_sockets(kernel)  # waits that no recorder sees
+    # Waits that no recorder sees.
+    at_sockets = {} if has_roles else waits_at_sockets(kernel)
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
@@ -76,7 +81,42 @@ def probe_unclear_ranks(
         if seen.rank in at_sockets and _is_unclear(seen):
             seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
         found.append(seen)
+    if has_roles:
+        found = _with_role_waits(found, kernel)
     return tuple(found), stacks.unobserved
+
+
+def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> list[RankSnapshot]:
+    """Return the ranks of a world with roles, with their waits for answers of each other."""
+    waiting = {each.rank for each in ranks if not _is_unclear(each)}
+    waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
+    serving = {each.rank for each in ranks if any(map(_is_idle_wait, each.operations))} - waiting
+    at_rest = serving | {rank for rank, wait in waits.items() if wait.is_at_rest} - waiting
+    for each in ranks:
+        wait = waits.get(each.rank, RoleWait())
+        owed = [one for one in each.operations if is_for_answer(one) and one.is_open]
+        if each.rank in serving:
+            wait = RoleWait(is_idle=True)
+        elif owed and {*owed[0].group} - {each.rank} <= at_rest:
+            operations = tuple(one for one in each.operations if one not in owed)
+            found.append(replace(each, operations=operations, asks=owed[0]))
+            continue
+        asks = wait.operation(processes[each.rank], kernel.at_s)
+        asks = None if each.rank in waiting else asks
+        seen = replace(
+            each,
+            is_idle=wait.is_idle,
+            is_for_child=wait.is_for_child,
+            asks=None if wait.is_certain else asks,
+        )
+        if asks is not None and wait.is_certain:
+            seen = replace(seen, operations=(*seen.operations, asks))
+        found.append(seen)
+    return found
+
+
+def _is_idle_wait(operation: Operation) -> bool:
+    return operation.is_open and waits_for_request(operation)
 
 
 def needs_native_frames(ranks: Sequence[RankSnapshot], *, may_run_jax: bool) -> bool:

@@ -14,7 +14,12 @@ from pytest_multihost.core.launch import RunningWorld
 from pytest_multihost.core.model.json_values import from_json
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.result import RankSnapshot
-from pytest_multihost.core.model.stack import ChildStack, Dump, LockWait
+from pytest_multihost.core.model.stack import (
+    ChildStack,
+    Dump,
+    LockWait,
+    TaskState,
+)
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
 BUDGET_S = 2.0
@@ -91,7 +96,7 @@ def dump_stacks(
         if any(f.file.endswith(_LOOP) for f in dump.main.frames)
     ]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
-        dumps[rank] = replace(dumps[rank], tasks=tuple(_read(file).splitlines()))
+        dumps[rank] = _with_tasks(dumps[rank], _read_tasks(_read(file)))
     locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
@@ -111,6 +116,30 @@ def dump_stacks(
 def _waits_for_lock(seen: RankSnapshot) -> bool:
     """Return whether a main thread waits for a lock, and not for one of an operation's runtime."""
     return seen.activity is not None and seen.activity.is_lock and not seen.operations
+
+
+def _read_tasks(text: str) -> tuple[TaskState, ...]:
+    """Return the tasks that a rank has written; empty if a line is damaged."""
+    try:
+        found = [json.loads(line) for line in text.splitlines()]
+        return tuple(from_json(TaskState, each) for each in found if each)
+    except ValueError:
+        return ()
+
+
+def _with_tasks(dump: Dump, tasks: Sequence[TaskState]) -> Dump:
+    """Return a dump with the tasks of the rank's event loops.
+
+    The first task of a loop mostly waits for the others.
+    """
+    at = [each for each in tasks if each.frame is not None]
+    others = [each for each in at if not each.is_first]
+    return replace(
+        dump,
+        tasks=tuple(each.text for each in tasks),
+        awaiting=tuple(dict.fromkeys(each.frame for each in others or at if each.frame)),
+        failed_tasks=tuple(each.text for each in tasks if each.error),
+    )
 
 
 def _read_locks(text: str) -> tuple[LockWait, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.blame.inferred import plain_name
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.watch.kernel import read_stat
 

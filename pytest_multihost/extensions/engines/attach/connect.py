@@ -17,7 +17,7 @@ from pytest_multihost.core.launch.launcher_env import Address, Membership
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.engines.attach.admission import Admission
 from pytest_multihost.extensions.engines.attach.peer import (

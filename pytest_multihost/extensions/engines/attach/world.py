@@ -143,7 +143,7 @@ class PeerWorld:
     _end: Callable[[], Answer[WorldEnded]] | None = field(default=None, init=False)
 
     def begin_fork(
-        self, spec: WorldSpec, ports: tuple[int, int] | None, scratch: Path
+        self, spec: WorldSpec, ports: tuple[int, ...] | None, scratch: Path
     ) -> Callable[[], Answer[WorldForked]]:
         """Make the peer start the ranks; return a function that waits until they have started."""
         is_local = self.peer.is_local

@@ -91,21 +91,22 @@ class SlurmFleet:
         """
         if self.allocation is None:
             return self.job, _hosts(os.environ.get("SLURM_JOB_NODELIST", ""))
-        text = _read(self._file("out"))
+        text = _read(self.log("out"))
         if text.endswith("\n"):
             job, _, hosts = text.strip().partition(" ")
             return job, _hosts(hosts)
-        if found := _JOB.search(_read(self._file("err"))):
+        if found := _JOB.search(_read(self.log("err"))):
             self.job = found[1]
         if ended := describe_code(self.allocation.poll()):
             raise LaunchError(
                 f"salloc has ended without an allocation: {ended}",
-                seen=last_lines(self._file("err")),
+                seen=last_lines(self.log("err")),
                 remedy="The text after slurm: is for salloc: see salloc --help, and sinfo.",
             )
         return None
 
-    def _file(self, kind: str) -> Path:
+    def log(self, kind: str) -> Path:
+        """Return the file with what salloc prints: "out" or "err"."""
         return self.request.folder / f"salloc.{kind}"
 
     def _start(self, hosts: Sequence[str]) -> CommandFleet:
@@ -170,7 +171,7 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
     fleet = SlurmFleet(request, name=name)
     cancel = ["sh", "-c", _CANCEL, name]
     nowhere, own = subprocess.DEVNULL, _outside(os.environ)
-    with fleet._file("out").open("wb") as out, fleet._file("err").open("wb") as err:  # noqa: SLF001
+    with fleet.log("out").open("wb") as out, fleet.log("err").open("wb") as err:
         try:
             fleet.allocation = subprocess.Popen(
                 command,

@@ -70,7 +70,7 @@ class Agent:
         home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
         self.process.take_signals()
         plans = {plan.world.nodeid: plan for plan in plan_items(config, chosen, settings).values()}
-        backends = {plan.backend.name: plan.backend for plan in plans.values()}
+        backends = {each.name: each for plan in plans.values() for each in plan.backends}
         launchers = Launchers(config, settings, chosen, backends, home)
         status = _LOST
         try:

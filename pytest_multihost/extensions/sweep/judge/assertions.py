@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pytest_multihost.core.model.event import RaisedError, ReportMade
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.stack import Frame, LinesOf, short_path
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.extensions.sweep.judge.decisions import Meeting

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.outcome import disagreements
 from pytest_multihost.core.outcome.agreement import Disagreement
 from pytest_multihost.extensions.sweep.judge.disturbed_world import DisturbedWorld

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_multihost.core.model.operation import rank_set
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.pytest_plugin.live_display import overwrite
 from pytest_multihost.core.report.live_line import ERASE, overlay
 from pytest_multihost.extensions.sweep.result import Disturbance

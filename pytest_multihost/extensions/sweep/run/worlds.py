@@ -215,7 +215,7 @@ class Worlds:
             patience_s=spec.timeout_s if is_long else patience_s,
             usual_s=usual_s,
             symptoms=plan.symptoms,
-            primary_leaves_last=plan.backend.primary_leaves_last,
+            primary_leaves_last=plan.primary_leaves_last,
             scratch=str(scratch),
             root=attempt.judged.context.root,
             artifacts=str(self.run.folder.base),

@@ -1,0 +1,262 @@
+"""Waits of ranks with roles for each other, inferred from the kernel's tables.
+
+Programs of several roles ask each other over sockets. A rank that has opened a connection and reads
+from it waits for an answer of the other end. A rank that has accepted a connection, or listens,
+only waits for the next request: it is idle, and waits for nobody. So a circle of servers and their
+clients is no deadlock.
+
+What a rank waits for may be a child of its own: then the child's main thread is asked in its place.
+If the main thread is idle, or waits for another thread, the other threads are asked as well; what
+they wait for is likely, not certain, to be what the main thread lacks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.process import (
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
+from pytest_multihost.core.proof.runtime_threads import is_runtime_thread
+from pytest_multihost.core.proof.threads import DEAD
+
+_SENDING = frozenset({"sendto", "sendmsg", "write", "writev", "sendfile"})
+_RECEIVING = frozenset({"recvfrom", "recvmsg", "read", "readv"})
+_MAX_DEPTH = 8
+_CONNECTED = frozenset({"tcp", "unix"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoleWait:
+    """What a rank waits for beside the operations that it has recorded.
+
+    Attributes:
+        asked: The ranks for whose answer it waits; empty if it waits for no rank.
+        is_sure: Whether its main thread waits for one answer and for nothing else.
+        is_idle: Whether its main thread waits for the next request.
+        is_for_child: Whether its main thread waits for a child, in whose place it asks.
+        awaited: The ranks one of which is to send its next request, if its main thread waits at
+            the one connection with it.
+        is_at_rest: Whether its other threads wait for requests as well, or for each other.
+        is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
+            none is owed: a worker may have connected to get work.
+        call: The system call in which a thread waits.
+        target: What that refers to, for the reader.
+    """
+
+    asked: frozenset[int] = frozenset()
+    is_sure: bool = False
+    is_idle: bool = False
+    is_for_child: bool = False
+    awaited: frozenset[int] = frozenset()
+    is_at_rest: bool = False
+    is_doubtful: bool = False
+    call: str = ""
+    target: str = ""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it waits for ranks, and no doubt is left whether these owe it anything."""
+        return bool(self.asked) and not self.is_doubtful
+
+    def operation(self, rank: Process, at_s: float) -> Operation | None:
+        """Return the wait as an operation; None if it waits for no rank."""
+        others = self.asked or self.awaited
+        if not others or rank.rank is None:
+            return None
+        return Operation(
+            name=self.call,
+            kind="transfer",
+            group=tuple(sorted({rank.rank, *others})),
+            sequence=0,
+            peer=min(self.asked) if self.is_sure else None,
+            detail=self.target,
+            since_s=at_s,
+            waited_s=at_s,
+            thread=rank.pid,
+            source="proc",
+        )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one thread was seen to wait for.
+
+    Attributes:
+        asked: The ranks whose answer it waits for.
+        children: The processes of its own rank that it waits for.
+        awaited: The ranks from which it waits for requests.
+        is_idle: Whether it waits for requests, perhaps among other things.
+        waits_for_threads: Whether it waits for a lock of its process.
+        has_more: Whether something else can end its wait as well.
+    """
+
+    thread: Thread
+    asked: set[int] = field(default_factory=set)
+    children: set[int] = field(default_factory=set)
+    awaited: set[int] = field(default_factory=set)
+    is_idle: bool = False
+    waits_for_threads: bool = False
+    has_more: bool = False
+
+
+def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
+    """Return what the ranks of a world with roles wait for.
+
+    Args:
+        snapshot: A deep snapshot of the world.
+        waiting: The ranks that wait in operations that they have recorded.
+    """
+    world = _Ends.of(snapshot)
+    found = {rank: world.wait_of(process) for rank, process in snapshot.ranks.items()}
+    at_rest = {rank for rank, each in found.items() if each.is_at_rest and rank not in waiting}
+    return {rank: _without_those_at_rest(each, at_rest) for rank, each in found.items()}
+
+
+def _without_those_at_rest(wait: RoleWait, at_rest: Collection[int]) -> RoleWait:
+    """Return a wait without ranks that have nothing to do; if it asks one of these, with a doubt.
+
+    A thread may only keep a connection to such a rank.
+    """
+    if wait.is_sure:
+        return replace(wait, is_doubtful=not wait.asked.isdisjoint(at_rest))
+    return replace(wait, asked=wait.asked.difference(at_rest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The processes of a world, and who holds the ends of connections and pipes.
+
+    Attributes:
+        holders: Processes by the end of a connection that they hold.
+        pipes: Processes by a pipe that they hold.
+    """
+
+    snapshot: KernelSnapshot
+    processes: Mapping[int, Process]
+    holders: Mapping[tuple[Endpoint, ...], set[int]]
+    pipes: Mapping[str, set[int]]
+
+    @classmethod
+    def of(cls, snapshot: KernelSnapshot) -> _Ends:
+        holders: defaultdict[tuple[Endpoint, ...], set[int]] = defaultdict(set)
+        pipes: defaultdict[str, set[int]] = defaultdict(set)
+        for process in snapshot.processes:
+            for each in process.descriptors.values():
+                if each.kind in _CONNECTED and each.endpoints:
+                    holders[each.endpoints].add(process.pid)
+                elif each.kind == "pipe":
+                    pipes[each.target].add(process.pid)
+        return cls(snapshot, {each.pid: each for each in snapshot.processes}, holders, pipes)
+
+    def wait_of(self, rank: Process) -> RoleWait:
+        """Return what a rank waits for."""
+        process, seen = rank, self._main(rank)
+        for _ in range(_MAX_DEPTH):
+            if seen is None or seen.asked or not seen.children:
+                break
+            process = self.processes[min(seen.children)]
+            seen = self._main(process)
+        is_for_child = process is not rank
+        if seen is None:
+            return RoleWait(is_for_child=is_for_child)
+        thread = seen.thread
+        if seen.asked and not seen.is_idle:
+            is_sure = len(seen.asked) == 1 and not seen.has_more
+            asked = frozenset(seen.asked)
+            call, target = thread.call, thread.target
+            return RoleWait(
+                asked, is_sure=is_sure, is_for_child=is_for_child, call=call, target=target
+            )
+        if not (seen.is_idle or seen.waits_for_threads):
+            return RoleWait(is_for_child=is_for_child)
+        others = list(self._others(process))
+        is_at_rest = all(e and not e.asked and (e.is_idle or e.waits_for_threads) for e in others)
+        asking = [each for each in others if each and each.asked]
+        thread = asking[0].thread if asking else thread
+        return RoleWait(
+            frozenset(seen.asked).union(*(each.asked for each in asking)),
+            is_idle=seen.is_idle,
+            is_for_child=is_for_child,
+            awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
+            is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
+            call=thread.call,
+            target=thread.target,
+        )
+
+    def _main(self, process: Process) -> _Seen | None:
+        """Return what a process's main thread waits for; None if it works."""
+        main = process.main
+        return self._seen(process, main) if main is not None and main.state == "S" else None
+
+    def _others(self, process: Process) -> Iterator[_Seen | None]:
+        """Yield what the other threads of a process wait for; None for one that works."""
+        for each in process.threads[1:]:
+            if not (each.is_exempt or is_runtime_thread(each) or each.state in DEAD):
+                yield self._seen(process, each) if each.state == "S" else None
+
+    def _seen(self, process: Process, thread: Thread) -> _Seen:
+        found = _Seen(thread, waits_for_threads=thread.call.startswith("futex"))
+        if thread.child:
+            found.children |= set(self._children(process, thread.child))
+        for each in _awaited(process, thread.fds or ()):
+            self._add(found, process, each)
+        return found
+
+    def _children(self, process: Process, child: int) -> Iterator[int]:
+        for each in self.snapshot.processes:
+            is_own = each.rank == process.rank and not each.is_rank and each is not process
+            if is_own and not each.is_dead and child in (-1, each.pid):
+                yield each.pid
+
+    def _add(self, found: _Seen, process: Process, awaited: Descriptor) -> None:
+        """Add what a thread waits for at one descriptor."""
+        if awaited.kind == "listen":
+            found.is_idle = True
+        elif awaited.kind == "pipe":
+            others = self.pipes[awaited.target] - {process.pid}
+            found.children |= self._own(process, others)
+        elif awaited.kind in _CONNECTED and awaited.where == "inside" and awaited.endpoints:
+            holders = self.holders.get(awaited.endpoints[::-1], set()) - {process.pid}
+            holders = holders or ({awaited.holder} & self.processes.keys()) - {process.pid}
+            ranks = {self.processes[pid].rank for pid in holders}
+            if ranks == {process.rank}:
+                found.children |= self._own(process, holders)
+            elif awaited.is_accepted and found.thread.call not in _SENDING:
+                found.is_idle = True
+                found.awaited |= {rank for rank in ranks if rank is not None}
+            else:
+                found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
+        elif awaited.kind not in ("eventfd", "unix"):
+            found.has_more = True
+
+    def _own(self, process: Process, pids: Iterable[int]) -> set[int]:
+        """Return the living children of a process's rank among some processes."""
+        found = (self.processes[pid] for pid in pids)
+        return {
+            each.pid
+            for each in found
+            if each.rank == process.rank and not each.is_rank and not each.is_dead
+        }
+
+
+def _awaited(process: Process, fds: Iterable[int]) -> Iterator[Descriptor]:
+    """Yield the descriptors that can end a wait, each epoll replaced by its members."""
+    todo, seen = list(fds), set[int]()
+    while todo:
+        fd = todo.pop()
+        found = process.descriptors.get(fd)
+        if fd in seen or found is None or found.is_exempt:
+            continue
+        seen.add(fd)
+        if found.kind == "epoll":
+            todo += found.watched or ()
+        else:
+            yield found

@@ -1,0 +1,99 @@
+"""The names of ranks in texts: "rank 3", or "engine 1" in a world with roles.
+
+Nearly every text about a world names ranks, and most functions that write one do not have the
+world's spec. So the code that judges a world or shows it says once which names are in force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from itertools import pairwise
+
+RoleNames = Sequence[tuple[str, range]]
+"""Names of roles with their ranks; the numbers in texts count from 0 within the role."""
+
+_names: ContextVar[RoleNames] = ContextVar("names of ranks", default=())
+
+
+@contextlib.contextmanager
+def ranks_named(names: RoleNames) -> Iterator[None]:
+    """Name ranks by their roles within the block.
+
+    Args:
+        names: The roles in order, which have each rank of the world once; empty: it has none.
+    """
+    before = _names.set(names)
+    try:
+        yield
+    finally:
+        _names.reset(before)
+
+
+def rank_set(ranks: Iterable[int]) -> str:
+    """Return the text for ranks: "rank 3", "ranks 0-2,5", "trainer 0-1, engine 2"."""
+    numbers = sorted(set(ranks))
+    if names := _names.get():
+        return _by_roles(numbers, names)
+    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
+
+
+def in_roles(ranks: Iterable[int]) -> str:
+    """Return the text for ranks by roles: "trainer 0-1, engine 2"; empty if no roles are named."""
+    names = _names.get()
+    return _by_roles(sorted(set(ranks)), names) if names else ""
+
+
+def rank_name(rank: int) -> str:
+    """Return the text for one rank: "rank 3", "engine 2"."""
+    return rank_set((rank,))
+
+
+_MAX_PARTS = 12
+"""How many numbers and spans a text for ranks has at most."""
+
+
+def rank_numbers(ranks: Iterable[int]) -> str:
+    """Return the numbers alone: "3", "0-2,5".
+
+    Many of them are shortened: "0,8,…,1016" if they are evenly spaced, else "0,3,4,7 and 90 more".
+    """
+    found = spans(sorted(set(ranks)))
+    parts: list[str] = []
+    for first, last in found:
+        parts += [_span(first, last)] if last > first + 1 else map(str, range(first, last + 1))
+    if len(parts) <= _MAX_PARTS:
+        return ",".join(parts)
+    steps = {after[0] - before[0] for before, after in pairwise(found)}
+    if len(steps) == 1 and len({last - first for first, last in found}) == 1:
+        return ",".join((_span(*found[0]), _span(*found[1]), "…", _span(*found[-1])))
+    shown = found[: _MAX_PARTS // 2]
+    more = sum(last - first + 1 for first, last in found[len(shown) :])
+    return f"{','.join(_span(*each) for each in shown)} and {more} more"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def spans(ranks: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranks as spans of first and last rank."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def _by_roles(numbers: Sequence[int], names: RoleNames) -> str:
+    """Return the text for ranks; those of no role, which no world has, are named as ranks."""
+    by_role = {
+        role: [rank - ranks.start for rank in numbers if rank in ranks] for role, ranks in names
+    }
+    parts = [f"{role} {rank_numbers(own)}" for role, own in by_role.items() if own]
+    if others := [rank for rank in numbers if not any(rank in ranks for _, ranks in names)]:
+        parts.append(f"rank{'' if len(others) == 1 else 's'} {rank_numbers(others)}")
+    return ", ".join(parts)

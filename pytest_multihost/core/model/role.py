@@ -1,0 +1,175 @@
+"""Roles: parts of a world that run programs of their own, each with its own numbers of ranks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_multihost.core.model.errors import known_names, shown
+from pytest_multihost.core.model.fault import RANK_WORDS
+from pytest_multihost.core.model.setting_values import MAX_RANKS
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,29}", re.ASCII | re.IGNORECASE)
+_RANK_OF_ROLE = re.compile(r"(?P<role>[^:]+)(:(?P<number>[0-9]{1,9}))?", re.ASCII)
+_RESERVED = frozenset({*RANK_WORDS, "rank", "ranks"})
+
+MAX_ROLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A part of a world: some of its ranks, which run a program of their own.
+
+        @pytest.mark.multihost(roles={"trainer": 2, "engine": Role(2, backend="gloo")})
+
+    Args:
+        ranks: How many ranks it has.
+        backend: Its backend, which makes a process group of these ranks alone; None: the test's.
+        env: Variables for the environment of its ranks. They are set when a rank starts, after its
+            modules have been imported.
+        run: The program that its ranks run in place of the test's function: "-m package.module", a
+            file, or a Python program on PATH, with arguments. ``{port}`` is a port of the rank's
+            own, ``{rank}`` and ``{size}`` are those in the role, and ``{ports[driver]}`` is the
+            first port of another role. None: they run the test's function.
+    """
+
+    ranks: int
+    backend: str | None = field(default=None, kw_only=True)
+    env: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+    run: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """A role of a world.
+
+    Attributes:
+        ranks: Its ranks in the world; consecutive.
+        backend: Name of its backend.
+        env: Variables for the environment of its ranks.
+        run: The program that they run; empty: the test's function, or a script.
+        primary_leaves_last: Whether its first rank hosts a service of its runtime, whose end would
+            end the others.
+    """
+
+    name: str
+    ranks: range
+    backend: str
+    primary_leaves_last: bool = False
+    run: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def own_ports(self) -> int:
+        """How many ports are reserved for its program."""
+        return len(self.ranks) + SPARE_PORTS
+
+    @property
+    def port_count(self) -> int:
+        """How many ports are reserved for it: two for its rendezvous, and its program's own."""
+        return 2 + self.own_ports
+
+
+SPARE_PORTS = 7
+"""Ports of a role beside one for each of its ranks."""
+
+
+def role_problems(value: object) -> str | None:
+    """Return what is wrong with the marker's key `roles`; None if it is valid."""
+    if not isinstance(value, Mapping) or not value:
+        return f"must map names of roles to numbers of ranks, or to Role(...), not {shown(value)}"
+    return next(_problems(value), None)
+
+
+def _problems(roles: Mapping[object, object]) -> Iterator[str]:
+    if len(roles) > MAX_ROLES:
+        yield f"must be at most {MAX_ROLES}, not {len(roles)}"
+    for name, role in roles.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED:
+            reserved = ", ".join(sorted(_RESERVED))
+            yield (
+                f"must have names of letters, digits and _, other than {reserved}: {shown(name)}"
+            )
+            continue
+        found = role if isinstance(role, Role) else Role(role)  # type: ignore[arg-type]
+        if type(found.ranks) is not int or not 0 < found.ranks <= MAX_RANKS:
+            yield f"{name!r} must have a number of ranks from 1 to {MAX_RANKS}, not {shown(role)}"
+        if found.backend is not None and (not isinstance(found.backend, str) or not found.backend):
+            yield f"{name!r}: backend must be a name, not {shown(found.backend)}"
+        if not isinstance(found.env, Mapping) or not all(
+            isinstance(each, str) for each in (*found.env, *found.env.values())
+        ):
+            yield f"{name!r}: env must map names to strings, not {shown(found.env)}"
+        if found.run is not None and (problem := _program_problem(found.run, roles)):
+            yield f"{name!r}: run {problem}"
+
+
+def _program_problem(run: object, roles: Mapping[object, object]) -> str:
+    """Return what is wrong with the program of a role; empty if it can be run as far as known."""
+    if not isinstance(run, str):
+        return f"must be a command line, not {shown(run)}"
+    try:
+        words = shlex.split(run.format(port=1, rank=0, size=1, ports=dict.fromkeys(roles, 1)))
+    except (ValueError, LookupError, AttributeError) as error:
+        return f"cannot be read: {type(error).__name__}: {error}"
+    return "" if words[1:] or (words and words != ["-m"]) else "names no program"
+
+
+def read_roles(value: Mapping[str, int | Role]) -> Mapping[str, Role]:
+    """Return the roles of a marker's key without problems."""
+    return {name: role if isinstance(role, Role) else Role(role) for name, role in value.items()}
+
+
+def sized_roles(roles: Mapping[str, Role], sizes: Mapping[str, int]) -> Mapping[str, Role]:
+    """Return roles with other numbers of ranks.
+
+    Args:
+        sizes: The numbers of ranks of some roles, perhaps of other tests.
+    """
+    return {name: replace(role, ranks=sizes.get(name, role.ranks)) for name, role in roles.items()}
+
+
+def place_roles(roles: Mapping[str, Role], backend: str) -> tuple[RoleSpec, ...]:
+    """Return roles with their ranks in the world: those of the first role come first.
+
+    Args:
+        backend: The backend of roles that name none.
+    """
+    found: list[RoleSpec] = []
+    first = 0
+    for name, role in roles.items():
+        ranks = range(first, first + role.ranks)
+        found.append(
+            RoleSpec(
+                name=name,
+                ranks=ranks,
+                backend=role.backend or backend,
+                env=dict(role.env),
+                run=role.run or "",
+            )
+        )
+        first = ranks.stop
+    return tuple(found)
+
+
+def ranks_of(text: str, roles: tuple[RoleSpec, ...]) -> tuple[int, ...]:
+    """Return the ranks that "engine" or "engine:1" names.
+
+    Raises:
+        ValueError: No rank has that name; the text says why.
+    """
+    found = _RANK_OF_ROLE.fullmatch(text)
+    named = {each.name: each for each in roles}
+    if found is None or found["role"] not in named:
+        known = known_names(named, text) if named else "the test has no roles"
+        raise ValueError(f"{shown(text)} is no role; there are: {known}")
+    ranks = named[found["role"]].ranks
+    if found["number"] is None:
+        return tuple(ranks)
+    number = int(found["number"])
+    if number >= len(ranks):
+        last = f"has the ranks 0 to {len(ranks) - 1}" if len(ranks) > 1 else "has only rank 0"
+        raise ValueError(f"{shown(text)} is out of range: role {found['role']} {last}")
+    return (ranks[number],)

@@ -1,0 +1,171 @@
+"""Record waits for messages of zmq, in worlds with roles.
+
+A REQ socket that waits is owed an answer. A DEALER or PAIR that has sent more messages than it has
+received may be owed one, or its first message was a greeting. All others wait for the next message
+of anybody. A call that may not block records nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from pytest_multihost.core.model.message_sockets import (
+    Owed,
+    Side,
+    endpoint_key,
+    message_scope,
+)
+from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.recorder import Recorder
+from pytest_multihost.core.slots import NO_RECORD
+
+Socket = Any  # of pyzmq
+Function = Callable[..., Any]
+
+_BY_TYPE: Mapping[str, Owed] = {"REQ": "answer", "DEALER": "perhaps", "PAIR": "perhaps"}
+_MAX_DETAIL = 100
+
+
+def record_zmq(recorder: Recorder) -> None:
+    """Record such waits from now on, or once pyzmq is imported."""
+    sockets = _Sockets(recorder)
+    after_import("zmq.sugar.socket", sockets.wrap_sockets)
+    after_import("zmq.sugar.poll", sockets.wrap_poller)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A socket's ends, and how many messages it has sent and received."""
+
+    ends: list[tuple[Side, str]] = field(default_factory=list)
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(slots=True)
+class _Sockets:
+    """The sockets of this process."""
+
+    recorder: Recorder
+    known: weakref.WeakKeyDictionary[Socket, _Known] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    constants: Any = None
+
+    def wrap_sockets(self, module: ModuleType) -> None:
+        """Wrap the methods of pyzmq's socket."""
+        socket, self.constants = module.Socket, module.zmq
+        for name, wrap in {
+            "bind": self._declared("bound"),
+            "connect": self._declared("connected"),
+            "send": self._sent,
+            "recv": self._received,
+        }.items():
+            setattr(socket, name, wrap(getattr(socket, name)))
+
+    def wrap_poller(self, module: ModuleType) -> None:
+        """Wrap the wait for several sockets."""
+        module.Poller.poll = self._polled(module.Poller.poll)
+
+    def _of(self, socket: Socket) -> _Known:
+        return self.known.setdefault(socket, _Known())
+
+    def _declared(self, side: Side) -> Callable[[Function], Function]:
+        def wrap(original: Function) -> Function:
+            def called(socket: Socket, address: str) -> object:
+                __tracebackhide__ = True
+                result = original(socket, address)
+                if self.recorder.role is not None:
+                    with contextlib.suppress(Exception):  # another version of pyzmq
+                        bound = socket.getsockopt_string(self.constants.LAST_ENDPOINT)
+                        self._declare(socket, side, bound if side == "bound" else str(address))
+                return result
+
+            return called
+
+        return wrap
+
+    def _declare(self, socket: Socket, side: Side, address: str) -> None:
+        if end := _endpoint(address):
+            self._of(socket).ends.append((side, end))
+            self.recorder.page.group(*endpoint_key(self.recorder.rank, side, end))
+
+    def _sent(self, original: Function) -> Function:
+        def send(socket: Socket, data: object, flags: int = 0, *args: Any, **more: Any) -> object:  # noqa: ANN401
+            __tracebackhide__ = True
+            if self.recorder.role is None:
+                return original(socket, data, flags, *args, **more)
+            with self._recorded("zmq.send", [socket], flags, "answer"):
+                result = original(socket, data, flags, *args, **more)
+            if not flags & self.constants.SNDMORE:
+                self._of(socket).sent += 1
+            return result
+
+        return send
+
+    def _received(self, original: Function) -> Function:
+        def recv(socket: Socket, flags: int = 0, *args: Any, **more: Any) -> object:  # noqa: ANN401
+            __tracebackhide__ = True
+            if self.recorder.role is None:
+                return original(socket, flags, *args, **more)
+            with self._recorded("zmq.recv", [socket], flags, self._owed(socket)):
+                result = original(socket, flags, *args, **more)
+            with contextlib.suppress(Exception):  # it has been closed meanwhile
+                if not socket.getsockopt(self.constants.RCVMORE):
+                    self._of(socket).received += 1
+            return result
+
+        return recv
+
+    def _polled(self, original: Function) -> Function:
+        def poll(poller: Any, timeout: Any = None) -> object:  # noqa: ANN401 - of pyzmq
+            __tracebackhide__ = True
+            if self.recorder.role is None or timeout == 0:
+                return original(poller, timeout)
+            sockets = [each for each, _ in poller.sockets if hasattr(each, "getsockopt_string")]
+            asking = [each for each in sockets if self._owed(each) != "nothing"]
+            # It may want the next message of another one.
+            owed: Owed = "perhaps" if asking else "nothing"
+            if len(sockets) == 1:
+                owed = self._owed(sockets[0])
+            with self._recorded("zmq.poll", asking or sockets, 0, owed):
+                return original(poller, timeout)
+
+        return poll
+
+    def _owed(self, socket: Socket) -> Owed:
+        known = self._of(socket)
+        if known.sent <= known.received:
+            return "nothing"
+        return _BY_TYPE.get(getattr(socket.socket_type, "name", ""), "nothing")
+
+    @contextlib.contextmanager
+    def _recorded(
+        self, name: str, sockets: Iterable[Socket], flags: int, owed: Owed
+    ) -> Iterator[None]:
+        """Record a wait for messages, unless it may not block."""
+        recorder, record = self.recorder, NO_RECORD
+        if not flags & self.constants.NOBLOCK:
+            with contextlib.suppress(Exception):
+                ends = [end for each in sockets for end in self._of(each).ends]
+                scope = message_scope(ends, owed)
+                detail = ", ".join(end for _, end in ends)[:_MAX_DETAIL]
+                record = recorder.begin(name, "wait", (recorder.rank,), scope=scope, detail=detail)
+        with recorder.during(record):
+            yield
+
+
+def _endpoint(address: str) -> str:
+    """Return the name of an endpoint that both sides agree on; empty for one within a process.
+
+    The sides may call the host by different names, so only the port counts.
+    """
+    transport, _, place = address.partition("://")
+    if transport == "tcp":
+        return f"tcp:{place.rpartition(':')[2]}"
+    return f"ipc:{place}".replace(" ", "_") if transport == "ipc" else ""

@@ -1,0 +1,209 @@
+"""Whom ranks with roles wait for over sockets; a server with nothing to do waits for nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import PYTHON, kernel_snapshot, operation, stands
+
+from pytest_multihost.core.blame.causes import find_causes
+from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
+from pytest_multihost.testing import Descriptor, Endpoint, Process, Thread
+
+CLIENT, SERVER, OTHER = (Endpoint("127.0.0.1", port) for port in (40_000, 5_000, 41_000))
+LISTENING = Descriptor(fd=4, target="socket:[4]", kind="listen")
+
+
+def end(fd: int, own: Endpoint, other: Endpoint, **changes: object) -> Descriptor:
+    """Return one end of a connection between roles; the server's is accepted."""
+    given = {
+        "fd": fd,
+        "target": f"socket:[{fd}]",
+        "kind": "tcp",
+        "endpoints": (own, other),
+        "is_accepted": own == SERVER,
+    }
+    return Descriptor(**{**given, **changes})
+
+
+def waits(number: int, fds: tuple[int, ...] = (), call: str = "") -> Thread:
+    """Return a thread of Python that waits for descriptors, or for another thread."""
+    called = call or ("recvfrom" if fds else "futex")
+    return Thread(tid=number, call=called, fds=fds, code=PYTHON)
+
+
+def role(rank: int, *held: Descriptor, main: Thread, beside: tuple[Thread, ...] = ()) -> Process:
+    """Return a rank with a main thread and others."""
+    main = replace(main, tid=100 + rank)
+    found = {each.fd: each for each in held}
+    return Process(pid=100 + rank, rank=rank, threads=(main, *beside), descriptors=found)
+
+
+def found_in(*processes: Process, waiting: tuple[int, ...] = ()) -> dict[int, RoleWait]:
+    """Return the waits of ranks, without the calls in which they wait."""
+    found = role_waits(kernel_snapshot(*processes), waiting)
+    return {rank: replace(each, call="", target="") for rank, each in found.items()}
+
+
+ASKS = role(1, end(5, CLIENT, SERVER), main=waits(1, (5,)))
+WORKS = role(0, end(6, SERVER, CLIENT), main=waits(0, call="clock_nanosleep"))
+RESTS = role(0, end(6, SERVER, CLIENT), LISTENING, main=waits(0, (6, 4), "poll"))
+SURE = RoleWait(frozenset({0}), is_sure=True)
+
+
+def test_a_client_waits_for_an_answer() -> None:
+    """Of the rank that holds the other end, whatever that does."""
+    assert found_in(WORKS, ASKS) == {0: RoleWait(), 1: SURE}
+
+
+def test_a_server_waits_for_requests_and_for_nobody() -> None:
+    """Though its client holds the other end; so no circle arises."""
+    found = found_in(RESTS, ASKS)
+    assert found[0] == RoleWait(is_idle=True, is_at_rest=True)
+    assert found[1] == replace(SURE, is_doubtful=True)
+
+
+def test_a_server_that_waits_in_an_operation_is_not_at_rest() -> None:
+    """In another thread, as its records say."""
+    assert found_in(RESTS, ASKS, waiting=(0,))[1] == SURE
+
+
+def test_a_server_that_cannot_send_waits_for_its_client() -> None:
+    """The client does not read."""
+    sends = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,), "sendto"))
+    idle = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
+    assert found_in(sends, idle)[0] == RoleWait(frozenset({1}), is_sure=True)
+
+
+def test_a_request_that_is_not_accepted_waits_for_the_holder_of_the_listener() -> None:
+    """Nobody holds the other end yet."""
+    client = role(1, end(5, CLIENT, SERVER, holder=100), main=waits(1, (5,)))
+    busy = role(0, LISTENING, main=waits(0, call="clock_nanosleep"))
+    assert found_in(busy, client)[1] == SURE
+
+
+def test_a_handler_in_a_thread_waits_for_its_rank() -> None:
+    """The main thread waits for requests, and another thread for an answer."""
+    handler = waits(9, (7,))
+    server = role(
+        0, end(7, OTHER, SERVER), LISTENING, main=waits(0, (4,), "poll"), beside=(handler,)
+    )
+    busy = role(2, end(8, SERVER, OTHER), main=waits(2, call="clock_nanosleep"))
+    assert found_in(server, busy)[0] == RoleWait(frozenset({2}), is_idle=True)
+
+
+@pytest.mark.parametrize("state", ["S", "R"])
+def test_a_thread_of_a_rank_that_works_asks_for_itself(state: str) -> None:
+    """A main thread that sleeps or computes does not wait for what its other threads wait for."""
+    main = replace(waits(0, call="clock_nanosleep"), state=state)
+    beats = role(0, end(7, OTHER, SERVER), main=main, beside=(waits(9, (7,)),))
+    busy = role(2, end(8, SERVER, OTHER), main=waits(2, call="clock_nanosleep"))
+    assert found_in(beats, busy)[0] == RoleWait()
+
+
+def test_a_thread_that_keeps_a_connection_to_an_idle_server_asks_nothing() -> None:
+    """As a heartbeat does; the main thread waits for a lock."""
+    beats = role(1, end(5, CLIENT, SERVER), main=waits(1), beside=(waits(9, (5,)),))
+    assert found_in(RESTS, beats)[1] == RoleWait()
+
+
+def test_an_epoll_stands_for_what_it_watches() -> None:
+    """An event loop waits for its own wake-up as well."""
+    own = Endpoint("", 1), Endpoint("", 2)
+    pair = [
+        Descriptor(fd=fd, target=f"socket:[{fd}]", kind="unix", endpoints=ends)
+        for fd, ends in ((8, own), (9, own[::-1]))
+    ]
+    loop = Descriptor(fd=3, target="anon_inode:[eventpoll]", kind="epoll", watched=(8, 5))
+    client = role(1, end(5, CLIENT, SERVER), loop, *pair, main=waits(1, (3,), "epoll_wait"))
+    assert found_in(WORKS, client)[1] == SURE
+
+
+def test_a_rank_that_waits_for_its_child_waits_for_what_that_asks() -> None:
+    """The child holds the other end of a pipe."""
+    pipe = Descriptor(fd=7, target="pipe:[7]", kind="pipe")
+    parent = role(1, pipe, main=waits(1, (7,), "read"))
+    child = Process(
+        pid=300,
+        rank=1,
+        is_rank=False,
+        threads=(replace(waits(300, (5,)), tid=300),),
+        descriptors={7: pipe, 5: end(5, CLIENT, SERVER)},
+    )
+    assert found_in(WORKS, parent, child)[1] == replace(SURE, is_for_child=True)
+
+
+def test_a_connection_that_leads_outside_asks_no_rank() -> None:
+    """Somebody else answers."""
+    client = role(1, end(5, CLIENT, SERVER, where="outside"), main=waits(1, (5,)))
+    assert found_in(WORKS, client)[1].asked == frozenset()
+
+
+def test_a_server_that_reads_from_one_client_awaits_its_request() -> None:
+    """It may be that the client was to send something by itself."""
+    server = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,)))
+    busy = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
+    expected = RoleWait(is_idle=True, awaited=frozenset({1}), is_at_rest=True)
+    assert found_in(server, busy)[0] == expected
+
+
+ANSWER = operation("recvfrom", kind="transfer", group=(0, 1), peer=0, sequence=0, waited_s=1.0)
+
+
+def test_an_idle_rank_is_no_cause() -> None:
+    """One that sleeps is, though nobody is known to wait for it."""
+    idle = stands(0, is_idle=True, label="IO")
+    [found] = find_causes([idle, stands(1, label="SLEEPING")])
+    assert (found.kind, found.culprits) == ("stuck", (1,))
+    assert find_causes([idle]) == ()
+
+
+def test_an_idle_rank_that_owes_an_answer_is_the_cause() -> None:
+    """If nothing else explains the hang."""
+    server = stands(0, is_idle=True, label="IO")
+    client = stands(1, asks=ANSWER, label="IO")
+    [found] = find_causes([server, client])
+    assert (found.kind, found.culprits, found.confidence) == ("straggler", (0,), "likely")
+
+
+def test_an_idle_rank_is_not_accused_while_another_may_be_the_cause() -> None:
+    """Its client may wait for work, and the one that sleeps may be who gives it."""
+    server, client = stands(0, is_idle=True, label="IO"), stands(1, asks=ANSWER, label="IO")
+    [found] = find_causes([server, client, stands(2, label="SLEEPING")])
+    assert (found.kind, found.culprits) == ("unknown", ())
+
+
+def test_an_idle_rank_is_not_accused_beside_a_collective_that_lacks_a_member() -> None:
+    """That explains the hang by itself."""
+    server, client = stands(0, is_idle=True, label="IO"), stands(1, asks=ANSWER, label="IO")
+    reduces = operation(group=(2, 3), waited_s=1.0)
+    found = find_causes([server, client, stands(2, reduces), stands(3, label="SLEEPING")])
+    assert [(each.kind, each.culprits) for each in found] == [("straggler", (3,))]
+
+
+REQUEST = operation("recvfrom", kind="transfer", group=(0, 2), peer=2, sequence=0, waited_s=1.0)
+
+
+def test_who_was_to_send_a_request_is_the_cause() -> None:
+    """A client waits for the server, and the server for one that sleeps."""
+    server = stands(0, is_idle=True, asks=REQUEST, label="IO")
+    client = stands(1, asks=ANSWER, label="IO")
+    [found] = find_causes([server, client, stands(2, label="SLEEPING")])
+    assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))
+
+
+def test_a_server_does_not_wait_for_a_client_that_waits_for_it() -> None:
+    """That would be a circle."""
+    own = operation("recvfrom", kind="transfer", group=(0, 1), peer=1, sequence=0, waited_s=1.0)
+    server = stands(0, is_idle=True, asks=own, label="IO")
+    [found] = find_causes([server, stands(1, asks=ANSWER, label="IO")])
+    assert (found.kind, found.culprits) == ("straggler", (0,))
+
+
+def test_a_rank_that_others_need_waits_for_what_it_may_be_owed() -> None:
+    """Else a rank that only passes a request on would be accused."""
+    certain = operation("recvfrom", kind="transfer", group=(0, 1), peer=0, sequence=0, waited_s=1.0)
+    client, between = stands(1, certain), stands(0, asks=REQUEST, label="IO")
+    [found] = find_causes([between, client, stands(2, label="SLEEPING")])
+    assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))
