@@ -105,6 +105,7 @@ def test_sizes_can_be_given_on_the_command_line(worlds) -> None:
         ("3, roles={'a': 2}", "has ranks and roles"),
         ("roles={'a': 2}, faults=[faults.delay(rank='b', seconds=1)]", "is no role"),
         ("roles={'a': Role(2, backend='mpi')}", "mpi"),
+        ("roles={'a': Role(2, backend='simulated')}", "needs the whole world"),
     ],
 )
 def test_a_wrong_role_is_a_usage_error(run_worlds, marker: str, told: str) -> None:

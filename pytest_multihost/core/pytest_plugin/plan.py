@@ -197,6 +197,11 @@ def _plan_item(
     except SettingError as error:
         why = ". ".join(each.rstrip(".") for each in error.parts)
         return None, [*problems, f"cannot run: {why}"]
+    problems += [
+        f"cannot run: the role {role.name} has the backend {own.name}, which needs the whole world"
+        for role, own in zip(roles, of_roles, strict=True)
+        if own.services
+    ]
     nodeid = plain_nodeid(item)
     roles = tuple(
         replace(role, primary_leaves_last=own.primary_leaves_last)
