@@ -65,6 +65,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def is_one_of(*choices: str) -> Callable[[object], bool]:
+    """Return a check for one of some texts."""
+    return lambda value: isinstance(value, str) and value in choices
+
+
 def is_environment(value: object) -> bool:
     """Return whether a value maps strings to strings."""
     return isinstance(value, Mapping) and all(

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.option import MarkerKey, Option
+from pytest_multihost.core.pytest_plugin.marker_values import is_one_of, must_be
+from pytest_multihost.core.pytest_plugin.option_texts import one_of
 
 GLOO, NCCL = "gloo", "nccl"
-
-
-def _parse(text: str) -> str:
-    if text not in (GLOO, NCCL):
-        raise SettingError(f"must be one of {GLOO}, {NCCL}, not {shown(text)}")
-    return text
-
-
-def _check(value: object) -> str | None:
-    is_known = isinstance(value, str) and value in (GLOO, NCCL)
-    return None if is_known else f"must be {GLOO!r} or {NCCL!r}, not {shown(value)}"
-
-
-def _read(value: Any) -> str:  # noqa: ANN401 - `_check` has accepted it
-    return str(value)
 
 
 SEMANTICS: Option[str] = Option(
     name="semantics",
     metavar="gloo|nccl",
     help="Whose rules the NCCL groups of backend simulated follow",
-    parse=_parse,
+    parse=one_of(GLOO, NCCL),
     default=GLOO,
-    key=MarkerKey(_check, _read),
+    key=MarkerKey(must_be(is_one_of(GLOO, NCCL), "'gloo' or 'nccl'"), str),
     is_replayed=True,
 )
