@@ -120,15 +120,13 @@ def pytest_multihost_explore(item: pytest.Item, attempt: CompletedAttempt) -> An
     """Look for the smallest size at which a test hangs."""
     from pytest_multihost.extensions.simulated.service import NAME
 
-    if NAME in attempt.judged.result.spec.services and attempt.judged.finding.outcome == "hung":
-        from pytest_multihost.extensions.simulated.smallest import note_hang
-
-        note_hang(item, attempt.judged.result.spec.size)
-    result, has_hung = attempt.judged.result, attempt.judged.finding.outcome == "hung"
-    is_simulated = NAME in result.spec.services and attempt.plan.expected is None
-    if not (is_simulated and has_hung and result.spec.size > SMALL):
+    spec = attempt.judged.result.spec
+    if NAME not in spec.services or attempt.judged.finding.outcome != "hung":
         return None
     from pytest_multihost.core.pytest_plugin.analysis import Analysis
-    from pytest_multihost.extensions.simulated.smallest import look_for_smallest
+    from pytest_multihost.extensions.simulated.smallest import look_for_smallest, note_hang
 
+    note_hang(item, spec.size)
+    if attempt.plan.expected is not None or spec.size <= SMALL:
+        return None
     return Analysis(name="sizes", lines={"sizes": [look_for_smallest(item, attempt).text]})
