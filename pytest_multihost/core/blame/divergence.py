@@ -101,7 +101,7 @@ def described(
 ) -> Divergence:
     """Return a parting as it is shown to people and written to verdict.json.
 
-    Groups whose ranks parted alike, such as all pairs of a mesh, are told together.
+    Groups whose ranks parted alike, such as all pairs of a mesh, are one divergence.
     """
     parting, alike = _with_those_alike(first, result.partings)
     size, group = result.spec.size, parting.group

@@ -200,7 +200,7 @@ def _sides_of_mismatch(cause: Cause) -> Iterator[Wait]:
 
 
 _LONG_CYCLE = 6
-"""A cycle of more ranks is told by what they wait in, not rank by rank."""
+"""The headline describes a longer cycle by the operations, and not rank by rank."""
 
 _MAX_SIDES = 4
 

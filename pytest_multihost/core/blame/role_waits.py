@@ -5,8 +5,8 @@ from it waits for an answer of the other end. A rank that has accepted a connect
 only waits for the next request: it is idle, and waits for nobody. So a circle of servers and their
 clients is no deadlock.
 
-What a rank waits for may be a child of its own: then the child's main thread is asked in its place.
-If the main thread is idle, or waits for another thread, the other threads are asked as well; what
+A rank may wait for a child of its own. Then the waits of the child's main thread count as the
+rank's. If the main thread is idle, or waits for another thread, the other threads are asked as well; what
 they wait for is likely, not certain, to be what the main thread lacks.
 """
 

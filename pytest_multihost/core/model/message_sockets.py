@@ -22,7 +22,7 @@ _OTHER: Mapping[str, str] = {
     "endpoint-connected": "endpoint-bound",
 }
 Owed = Literal["answer", "perhaps", "nothing"]
-"""What a rank is owed by the other side: `perhaps`, if a greeting counts as a question, too."""
+"""Whether the other side owes a rank a message; `perhaps`: only if a greeting is a question."""
 
 _SCOPES: Mapping[Owed, str] = {
     "answer": "message-answer",

@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 24
 
 @message
 class PeerOrder:
-    """What a peer is to do.
+    """The order to a peer, with all that it needs to run the tests.
 
     Attributes:
         plugin: Version of this package in the driver.

@@ -107,8 +107,8 @@ def connect_to_driver(
 def own_address() -> str:
     """Return the address at which other machines most likely reach this one.
 
-    This is the address of the interface that gloo is told to use; otherwise that of the default
-    route; without one, the first that is not the loopback's.
+    This is the address of the interface that `GLOO_SOCKET_IFNAME` names; otherwise that of the
+    default route; without one, the first that is not the loopback's.
     """
     wanted = _outer_addresses(only=os.environ.get(_INTERFACE))
     if wanted and _INTERFACE in os.environ:
