@@ -6,8 +6,8 @@ only waits for the next request: it is idle, and waits for nobody. So a circle o
 clients is no deadlock.
 
 A rank may wait for a child of its own. Then the waits of the child's main thread count as the
-rank's. If the main thread is idle, or waits for another thread, the other threads are asked as well; what
-they wait for is likely, not certain, to be what the main thread lacks.
+rank's. If the main thread is idle, or waits for another thread, those of the other threads count as
+well; what they wait for is likely, not certain, to be what the main thread lacks.
 """
 
 from __future__ import annotations
