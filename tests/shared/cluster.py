@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from runs import await_that
+
 LIMIT_S = 180.0
 
 WORLDS = """
@@ -110,6 +112,21 @@ def drive(path: Path, *args: str, **variables: str) -> subprocess.CompletedProce
         check=False,
         timeout=LIMIT_S,
     )
+
+
+def started(path: Path, *args: str, **variables: str) -> subprocess.Popen[str]:
+    """Start pytest in a project, and wait until four ranks have made their files `up-*`."""
+    process = subprocess.Popen(
+        command(*args),
+        cwd=path,
+        env={**environment(), **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+    return process
 
 
 def result_lines(output: str) -> list[str]:

@@ -17,13 +17,12 @@ from cluster import (
     GLOO_WORLDS,
     LIMIT_S,
     WORLDS,
-    command,
     drive,
     entering,
-    environment,
     project,
     result_lines,
     script,
+    started,
 )
 from machines import two_machines
 from runs import await_that
@@ -248,26 +247,11 @@ def test_a_lost_node_is_an_error_of_its_test(tmp_path: Path) -> None:
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
 
 
-def start(path: Path, *args: str) -> subprocess.Popen[str]:
-    """Start pytest in a project, and wait until the ranks of its second test are up."""
-    process = subprocess.Popen(
-        command("--multihost-on", HERE, *args),
-        cwd=path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
-    return process
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: int) -> None:
     """Ctrl-C and SIGTERM act as on one machine, and nothing is left."""
     path = project(tmp_path / "it", LOST)
-    with start(path) as process:
+    with started(path, "--multihost-on", HERE) as process:
         process.send_signal(number)
         output, _ = process.communicate(timeout=LIMIT_S)
     assert "where the ranks were:" in output
@@ -279,7 +263,7 @@ def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: i
 def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
     """The peers see the end of their input."""
     path = project(tmp_path / "it", LOST)
-    with start(path) as process:
+    with started(path, "--multihost-on", HERE) as process:
         process.kill()
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)], 30)
 
@@ -287,7 +271,7 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
 def test_the_secret_is_in_no_command_and_no_environment(tmp_path: Path) -> None:
     """It is part of the order, which has the driver's pid in no place that others can read."""
     path = project(tmp_path / "it", LOST)
-    with start(path) as process:
+    with started(path, "--multihost-on", HERE) as process:
         texts = []
         for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]:
             texts.append(" ".join(each.cmdline()))

@@ -6,12 +6,19 @@ import json
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import GLOO_WORLDS, LIMIT_S, WORLDS, command, drive, environment, project, result_lines
+from cluster import (
+    GLOO_WORLDS,
+    LIMIT_S,
+    WORLDS,
+    drive,
+    project,
+    result_lines,
+    started,
+)
 from ray_cluster import ray_cluster
 from runs import await_that, living
 
@@ -98,17 +105,8 @@ def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None
     path = project(tmp_path / "it", SLEEPS)
     with (
         ray_cluster(2) as (address, cluster),
-        subprocess.Popen(
-            command("--multihost-on", f"ray:{address}"),
-            cwd=path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
+        started(path, "--multihost-on", f"ray:{address}") as process,
     ):
-        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
         assert cluster.stdin is not None
         cluster.stdin.write("one\n")
         cluster.stdin.flush()
@@ -133,15 +131,7 @@ def test_a_client_from_outside_needs_only_the_clusters_door(tmp_path: Path) -> N
 def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:
     """Ray's client, the actors and their peers end."""
     path = project(tmp_path / "it", SLEEPS)
-    with subprocess.Popen(
-        command("--multihost-on", f"ray:{ray}"),
-        cwd=path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+    with started(path, "--multihost-on", f"ray:{ray}") as process:
         process.kill()
     await_that(lambda: not living(path), 30)
 
@@ -159,16 +149,7 @@ def test_options_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
 def test_a_signal_ends_the_run_and_not_one_test(ray: str, tmp_path: Path) -> None:
     """Ray's client handles SIGTERM, so it is not in this process."""
     path = project(tmp_path / "it", SLEEPS)
-    with subprocess.Popen(
-        command("--multihost-on", f"ray:{ray}"),
-        cwd=path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
+    with started(path, "--multihost-on", f"ray:{ray}") as process:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=LIMIT_S)
     assert "where the ranks were:" in output

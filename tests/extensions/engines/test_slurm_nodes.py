@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import GLOO_WORLDS, LIMIT_S, WORLDS, command, drive, environment, project, result_lines
+from cluster import (
+    GLOO_WORLDS,
+    LIMIT_S,
+    WORLDS,
+    command,
+    drive,
+    environment,
+    project,
+    result_lines,
+    started,
+)
 from runs import await_that
 from slurm_cluster import run, slurm_cluster
 
@@ -111,25 +121,10 @@ def test_a_job_that_waits_runs_later(slurm: dict[str, str], tmp_path: Path) -> N
     assert "slurm: after" in done.stdout
 
 
-def started(path: Path, slurm: dict[str, str], *args: str) -> subprocess.Popen[str]:
-    """Start pytest in a project, and wait until all ranks are up."""
-    process = subprocess.Popen(
-        command(*args),
-        cwd=path,
-        env={**environment(), **slurm},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    await_that(lambda: process.poll() is not None or len(list(path.glob("up-*"))) == 4)
-    return process
-
-
 def test_scancel_shows_where_the_ranks_were(slurm: dict[str, str], tmp_path: Path) -> None:
     """Slurm signals all processes of a job at once, the ranks among them."""
     path = project(tmp_path / "it", SLEEPS)
-    with started(path, slurm, "--multihost-on", "slurm") as process:
+    with started(path, "--multihost-on", "slurm", **slurm) as process:
         run(["scancel", "--user=root"], path, {**environment(), **slurm})
         output, _ = process.communicate(timeout=LIMIT_S)
     assert "time.sleep(600)" in output, output
@@ -141,7 +136,7 @@ def test_scancel_shows_where_the_ranks_were(slurm: dict[str, str], tmp_path: Pat
 def test_nothing_stays_allocated(slurm: dict[str, str], tmp_path: Path, number: int) -> None:
     """Neither after a signal nor after a kill."""
     path = project(tmp_path / "it", SLEEPS)
-    with started(path, slurm, "--multihost-on", "slurm") as process:
+    with started(path, "--multihost-on", "slurm", **slurm) as process:
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
     await_that(lambda: not jobs(slurm, path), 30)
