@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from pathlib import PurePath
 from typing import Any, Self
 
@@ -112,10 +112,16 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     `SYSTEM_FILES`, the folders of this Python, and those above them.
     """
     if pattern == "*":
-        return lambda path: not (_is_of_interpreter(path) or _SYSTEM_FILE.match(path))
+        return _is_of_the_program
     rooted = pattern if pattern.startswith(("/", "*")) else f"*/{pattern}"
     fits = re.compile(fnmatch.translate(rooted)).match
     return lambda path: fits(path) is not None
+
+
+@lru_cache(maxsize=4096)
+def _is_of_the_program(path: str) -> bool:
+    """Return whether `*` alone matches a path; each access of a file asks several times."""
+    return not (_is_of_interpreter(path) or _SYSTEM_FILE.match(path))
 
 
 def _is_of_interpreter(path: str) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
+from types import FrameType
 from typing import Any
 
 from pytest_multihost.core.cpython_private import get_frame
@@ -310,17 +311,30 @@ _READERS_OF_CODE = frozenset(
 """Modules that search for source code; `inspect` searches the folders of all modules at once."""
 
 
+_PASSES_ON = "passes on"
+_NOT_THE_TESTS = "not the test's"
+_THE_TESTS = "the test's"
+
+
 def _is_not_the_tests() -> bool:
     """Return whether pytest or this package touches a file, or a module that reads source code."""
-    frame = get_frame(1)
+    frame: FrameType | None = get_frame(1)
     while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        room = module.partition(".")[0]
-        is_passed_on = CALLS_FOR_OTHERS in frame.f_globals
-        if not is_passed_on and room not in _FILE_MODULES:
-            return room in _HARNESS or room in _READERS_OF_CODE
-        frame = frame.f_back  # type: ignore[assignment]
+        space = frame.f_globals
+        kind = _kind_of_module(str(space.get("__name__")))
+        if kind is not _PASSES_ON and CALLS_FOR_OTHERS not in space:
+            return kind is _NOT_THE_TESTS
+        frame = frame.f_back
     return False
+
+
+@cache
+def _kind_of_module(name: str) -> str:
+    """Return whose calls on files those of a module are."""
+    room = name.partition(".")[0]
+    if room in _FILE_MODULES:
+        return _PASSES_ON
+    return _NOT_THE_TESTS if room in _HARNESS or room in _READERS_OF_CODE else _THE_TESTS
 
 
 def _is_due(binding: Binding, point: PointKind, names: Sequence[str], when: str, call: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import parse_seconds
+from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_seconds
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 
 _FAMILIES = "; ".join(f"{each.name}: {each.help}" for each in FAMILIES.values())
@@ -53,21 +53,8 @@ BUDGET: Option[float] = Option(
 Show = Literal["lasting", "all"]
 """Which weaknesses reports show: those that last, or all."""
 
-LASTING: Final = "lasting"
-ALL: Final = "all"
-
-
-def parse_show(text: str) -> Show:
-    """Read "lasting" or "all".
-
-    Raises:
-        SettingError: It is neither.
-    """
-    if text == ALL:
-        return ALL
-    if text == LASTING:
-        return LASTING
-    raise SettingError(f"must be one of {LASTING}, {ALL}, not {shown(text)}")
+LASTING: Final[Show] = "lasting"
+ALL: Final[Show] = "all"
 
 
 SHOW: Option[Show] = Option(
@@ -75,7 +62,7 @@ SHOW: Option[Show] = Option(
     metavar="lasting|all",
     help="Weaknesses that are reported and fail the test: all, or without those in which a"
     " launcher ends all ranks within a minute (default: lasting)",
-    parse=parse_show,
+    parse=one_of(LASTING, ALL),
     default=LASTING,
 )
 
