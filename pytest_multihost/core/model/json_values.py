@@ -166,13 +166,13 @@ def from_json(shape: object, value: object) -> object:
     Raises:
         JsonError: The value does not have that shape.
     """
-    return _reader(shape)(value)
+    return _known_reader(shape, get_args(shape))(value)
 
 
 def build_converters(*unions: object) -> None:
     """Build what reads and writes the classes of unions now, so that forked processes share it."""
     for union in unions:
-        _reader(union)
+        _known_reader(union, get_args(union))
         for cls in get_args(union):
             _writer(cls)
 
@@ -225,6 +225,15 @@ def _writer(cls: type) -> _Convert:
 
 
 @cache
+def _known_reader(hint: object, _args: tuple[object, ...]) -> _Convert:
+    """Return the reader of a type, made once.
+
+    Unions of the same types in another order are equal but are read differently, so the order of
+    the arguments is a part of the key.
+    """
+    return _reader(hint)
+
+
 def _reader(hint: object) -> _Convert:
     origin, args = get_origin(hint), get_args(hint)
     if hint in _OPAQUE:
@@ -303,6 +312,7 @@ def _read_pairs(pair: _Convert, value: object) -> object:
     return {} if value == {} else _read_sequence(typed("_Convert", dict), pair, value)
 
 
+@cache
 def _reader_of_dataclass(cls: type) -> _Convert:
     if hasattr(cls, "parse"):
         return partial(_read_text, cls.parse)
