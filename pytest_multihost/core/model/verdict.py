@@ -6,11 +6,12 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pytest_multihost.core.model.json_values import Json, JsonObject, to_json
+from pytest_multihost.core.model.rank_names import spans
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -332,7 +333,7 @@ class Verdict:
             for each in self.rank_results:
                 classes.setdefault(_class_of(each), []).append(each)
             found["rank_results"] = [
-                {"ranks": _spans([each.rank for each in alike]), **to_json(alike[0])}
+                {"ranks": spans([each.rank for each in alike]), **to_json(alike[0])}
                 for alike in classes.values()
             ]
         else:
@@ -342,17 +343,6 @@ class Verdict:
 
 LARGE = 64
 """The number of ranks above which a verdict may be compact."""
-
-
-def _spans(ranks: Sequence[int]) -> list[list[int]]:
-    """Return ascending ranks as spans of first and last rank."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and found[-1][1] == rank - 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return found
 
 
 def _class_of(rank: RankResult) -> tuple[object, ...]:
