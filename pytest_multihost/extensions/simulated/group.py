@@ -431,7 +431,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self, operation: str, tensors: Sequence[Tensor], peer: int | None, tag: int
     ) -> Work:
         is_send = operation == "send"
-        tag = 0 if self._has_streams else tag  # NCCL has no tags
+        peer = None if peer is None else int(peer)  # it may be a number of numpy
+        tag = 0 if self._has_streams else int(tag)  # NCCL has no tags
         outputs = [] if is_send else list(tensors)
         work = self._work(
             operation,
@@ -603,7 +604,7 @@ def _listed(tensors: Tensors) -> Sequence[Tensor]:
 
 def _root(opts: Opts, kwargs: dict[str, Any], name: str) -> int:
     if isinstance(opts, int):
-        return opts
+        return int(opts)
     return int(kwargs[name]) if name in kwargs else int(opts.rootRank)
 
 
