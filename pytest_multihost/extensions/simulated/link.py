@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import marshal
+import math
 import os
+import select
 import signal
 import socket
 import struct
@@ -32,6 +34,9 @@ OWN_THREADS = "multihost-"
 
 ASK = ("ask",)
 """The controller's question: what the exchange still has to do."""
+
+EXPIRED = ("expired",)
+"""What a thread of a rank sends when the timeout of its wait has struck."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -121,6 +126,8 @@ class Link:
         pid: The rank's process: a child that it forks has no connection.
         launched: The operations that have not ended, by their numbers.
         taken: Notified when ends of operations have been taken.
+        times_itself: Whether the rank itself ends its waits when their timeouts strike: on a clock
+            that jumps, which the exchange does not have.
     """
 
     address: Path
@@ -128,6 +135,7 @@ class Link:
     pid: int = field(default_factory=os.getpid)
     launched: dict[int, Receiver] = field(default_factory=dict)
     taken: threading.Condition = field(default_factory=threading.Condition)
+    times_itself: bool = False
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _local: _Local = field(default_factory=_Local)
 
@@ -168,7 +176,7 @@ class Link:
     ) -> str:
         sent = launch_to_tuple(launch) if launch is not None else None
         message = ("wait", sent, numbers, timeout_s, may_return, count_threads())
-        return self._take_ends(self._ask(message), numbers)
+        return self._take_ends(self._ask(message, timeout_s), numbers)
 
     def _take_ends(
         self, answer: tuple[str, bool, Sequence[Travelling]], numbers: Sequence[int]
@@ -192,7 +200,7 @@ class Link:
 
     def ask_store(self, method: str, args: Sequence[Any], timeout_s: float) -> tuple[str, Any]:
         """Return why a request to a store failed, empty if it did not, and its result."""
-        error, found = self._ask(("store", method, args, timeout_s, count_threads()))
+        error, found = self._ask(("store", method, args, timeout_s, count_threads()), timeout_s)
         return str(error), found
 
     def rest(self) -> None:
@@ -235,9 +243,11 @@ class Link:
             raise
         return connection
 
-    def _ask(self, message: Travelling) -> Any:  # noqa: ANN401 - depends on the message
+    def _ask(self, message: Travelling, timeout_s: float = math.inf) -> Any:  # noqa: ANN401 - depends on the message
         connection = self._send(message)
         try:
+            if self.times_itself and not _comes(connection, timeout_s):
+                connection.sendall(pack(EXPIRED))
             return _answer(connection)
         except BaseException:
             self._leave(connection)
@@ -288,6 +298,15 @@ def own_link(address: Path, rank: int) -> Link:
 
 
 _LOST = "the process that exchanges the ranks' messages has ended"
+
+
+def _comes(connection: socket.socket, timeout_s: float) -> bool:
+    """Return whether an answer comes before a timeout strikes."""
+    if timeout_s == math.inf:
+        return True
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(timeout_s * 1000))
 
 
 def _answer(connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message

@@ -113,7 +113,7 @@ class _Process:
         """Let ranks go on, and say how the world stands."""
         now_s = time.monotonic()
         for each in self.waits.expired(now_s):
-            self.waits.wake(each, "" if each.may_return else "timeout")
+            self.waits.expire(each)
         if is_idle and self.waits.ready:
             self._lend_places()
         if not self.waits.ready and not self.waits.running:
@@ -214,6 +214,8 @@ class _Process:
             case ("rest", threads):
                 self.waits.moves(peer.rank, Threads(*threads))
                 self._park(Wait(peer.rank, thread), math.inf)
+            case ("expired",):
+                self._expire(thread)
             case ("finished", threads):
                 self.waits.finish(peer.rank, Threads(*threads))
             case ("hello", rank, pid, tid, threads):
@@ -223,6 +225,11 @@ class _Process:
                     self.waits.find_rank(rank)
                 self.waits.moves(rank, Threads(*threads))
                 self._park(Wait(rank, thread), math.inf)
+
+    def _expire(self, thread: int) -> None:
+        """End a wait whose timeout has struck in its rank, unless its answer is on the way."""
+        if (wait := self.waits.wait_of(thread)) is not None:
+            self.waits.expire(wait)
 
     def _launch(self, *launches: Launch) -> None:
         self.waits.moves(launches[0].rank)
