@@ -20,7 +20,6 @@ from pytest_multihost.extensions.simulated.group import SimulatedGroup, Simulate
 from pytest_multihost.extensions.simulated.mesh import Mesh, write_mesh
 from pytest_multihost.extensions.simulated.store import SimulatedStore
 
-
 _NCCL_TIMEOUT = timedelta(minutes=10)
 """torch's own timeout of NCCL's groups; a torch without NCCL has none."""
 

@@ -28,7 +28,7 @@ from pytest_multihost.extensions.simulated.launches import (
     completion_to_tuple,
     launch_from_tuple,
 )
-from pytest_multihost.extensions.simulated.link import ASK, Threads, Unpacker, pack
+from pytest_multihost.extensions.simulated.link import ASK, EXPIRED, Threads, Unpacker, pack
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
 from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
 
@@ -179,8 +179,11 @@ class _Process:
         for message in peer.unpacker.feed(data):
             if message == ASK:
                 self.asking.append(peer)
+                continue
+            self.last_s = time.monotonic()
+            if message == EXPIRED:
+                self._expire(peer.thread)
             else:
-                self.last_s = time.monotonic()
                 self._take(peer, message)
 
     def _drop(self, peer: _Peer) -> None:
@@ -214,8 +217,6 @@ class _Process:
             case ("rest", threads):
                 self.waits.moves(peer.rank, Threads(*threads))
                 self._park(Wait(peer.rank, thread), math.inf)
-            case ("expired",):
-                self._expire(thread)
             case ("finished", threads):
                 self.waits.finish(peer.rank, Threads(*threads))
             case ("hello", rank, pid, tid, threads):

@@ -36,7 +36,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
     It inherits because torch's C++ code waits for it, too.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of an operation
+    def __init__(
         self,
         link: Link,
         launch: Launch,

@@ -1,4 +1,4 @@
-"""Timeouts of simulated groups strike on the clock that jumps, and NCCL's watchdog ends the rank."""
+"""Timeouts of simulated groups strike on the clock that jumps, and NCCL's watchdog ends a rank."""
 
 from __future__ import annotations
 
