@@ -427,7 +427,13 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._transfer("recv", tensors, srcRank, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
-        """Receive a tensor from any member."""
+        """Receive a tensor from any member.
+
+        Raises:
+            RuntimeError: NCCL has no such receive.
+        """
+        if self._has_streams:
+            raise RuntimeError("Backend nccl does not support recvAnysource")
         return self._transfer("recv", tensors, None, tag)
 
     def _transfer(
