@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from pytest_multihost.core.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
 from pytest_multihost.core.outcome import RankFacts
-from pytest_multihost.core.watch import Ground, Observations
-from pytest_multihost.testing import Event, ScriptedLauncher, Step, exited, make_event, well_behaved
+from pytest_multihost.core.proof import Snapshot
+from pytest_multihost.core.watch import Ground, Observations, Watchdog
+from pytest_multihost.testing import (
+    Event,
+    KernelSnapshot,
+    ScriptedLauncher,
+    Step,
+    exited,
+    make_event,
+    well_behaved,
+)
 
 Run = Callable[..., Any]
 HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]
-INTERVAL_S = 0.25
+INTERVAL_S, PEEK_S = 0.25, 0.05
 
 
 @dataclass
@@ -134,3 +145,46 @@ def test_a_hang_is_not_believed_while_an_event_is_unread(run: Run) -> None:
     ran = run(HANGS, watch=watch, launched_by=Unread)
     assert len(watch.checks) == 2
     assert ran.result.ending == "proof"
+
+
+class _SlowObserver:
+    """Snapshots of a large world: each takes a while, and no rank is still."""
+
+    size = 1
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.looks: list[float] = []
+
+    def quiescence(self, _facts: object) -> _SlowObserver:
+        return self
+
+    def busiest_share(self) -> float:
+        return 1.0
+
+    def shallow(self, now: float, _facts: object) -> tuple[Snapshot, float]:
+        self.looks.append(now)
+        time.sleep(self.seconds)
+        return Snapshot(KernelSnapshot(at_s=now, processes=())), now
+
+    def deep(self, _facts: object) -> KernelSnapshot:
+        return KernelSnapshot(at_s=self.looks[-1], processes=(), is_deep=True)
+
+    def turns(self, _facts: object, _idle: object) -> None:
+        return None
+
+    def local_pids(self, _facts: object) -> dict[int, int]:
+        return {}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_snapshots_that_take_long_are_taken_less_often(seconds: float) -> None:
+    """One of a thousand ranks takes a quarter of a second, and the ranks need the processor."""
+    observer = _SlowObserver(seconds)
+    watch = Watchdog(observer)  # type: ignore[arg-type]
+    for number in range(1, 81):
+        watch.check(number * PEEK_S, [], deadline_s=1000.0)
+    gaps = [after - before for before, after in pairwise(observer.looks)]
+    assert gaps
+    assert min(gaps) >= max(INTERVAL_S, 4 * seconds) - 2 * PEEK_S
+    assert min(gaps) <= max(INTERVAL_S, 8 * seconds) + 2 * PEEK_S

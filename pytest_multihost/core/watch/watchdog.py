@@ -55,6 +55,11 @@ INTERVAL_S = 0.25
 PEEK_S = 0.05
 """Time between two readings of a world's clocks, and between two snapshots of a still world."""
 
+_REST_AFTER_LOOK = 4.0
+"""How many times as long as a shallow snapshot took no other one is due, unless the world is still.
+
+A snapshot of a thousand ranks takes a quarter of a second, which the ranks need, too."""
+
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search
 for a proof begins. It is also the least time between two readings of the clocks, because the clocks
@@ -185,6 +190,7 @@ class Watchdog:
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _blocked_since: dict[Blocked, float] = field(default_factory=dict)
     _checked_s: float = 0.0
+    _took_s: float = 0.0
     _peeked_s: float = 0.0
     _written_s: float = 0.0
     _is_still: bool = False
@@ -228,7 +234,8 @@ class Watchdog:
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
         self._is_still = share < STILL_SHARE
-        is_due = now >= self._checked_s + INTERVAL_S - SLACK_S
+        interval_s = max(INTERVAL_S, _REST_AFTER_LOOK * self._took_s)
+        is_due = now >= self._checked_s + interval_s - SLACK_S
         is_due = is_due or (self._is_still and (is_searching or not was_still))
         self._still_checks = self._still_checks + is_due if self._is_still else 0
         return is_due
@@ -395,9 +402,10 @@ class Watchdog:
 
         A rank makes progress when it sends an event, writes its slot page, or leaves a wait.
         """
-        self._checked_s = now
+        self._checked_s, began_s = now, time.monotonic()
         before = self._last
         snapshot, used_s = self.observer.shallow(now, facts)
+        self._took_s = time.monotonic() - began_s
         self._last, self._written_s = snapshot, used_s
         ranks = rank_snapshots(before, snapshot)
         if reason == "end":

@@ -29,15 +29,23 @@ def _start(spec: RankSpec) -> None:
     import torch
     import torch.distributed as dist
 
+    from pytest_multihost.extensions.simulated.group import semantics
     from pytest_multihost.extensions.simulated.install import install
     from pytest_multihost.extensions.simulated.link import own_link
+    from pytest_multihost.extensions.simulated.option import NCCL
     from pytest_multihost.extensions.simulated.server_part import exchange_address
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
     torch.set_num_threads(1)
-    own_link(exchange_address(Path(spec.scratch)), spec.rank).connect()
+    link = own_link(exchange_address(Path(spec.scratch)), spec.rank)
+    link.times_itself = spec.world.keeps_timeouts
+    link.connect()
     folder = Path(spec.scratch) if spec.is_primary else None
-    install(size=spec.world.size, folder=folder)
+    install(
+        size=spec.world.size,
+        folder=folder,
+        nccl_has_timeouts=semantics[0] == NCCL and link.times_itself,
+    )
     if spec.world.subject == "test":  # a script makes its group itself
         timeout = timedelta(seconds=group_timeout_s(spec.world))
         dist.distributed_c10d.default_pg_timeout = timeout

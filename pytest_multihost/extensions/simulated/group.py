@@ -7,6 +7,8 @@ reducer. So the group is a subclass of torch's bound class, with the methods tha
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -214,7 +216,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         name = str(dist.Backend(backend or "undefined"))
         rename_backend(dist.distributed_c10d, self, name)
         self.BACKEND = "nccl" if name == "nccl" else "gloo"
-        self._timeout = timeout or self._timeout
+        default = dist.distributed_c10d.default_pg_nccl_timeout if name == "nccl" else None
+        self._timeout = timeout or default or self._timeout
 
     # Operations.
 
@@ -424,14 +427,21 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         return self._transfer("recv", tensors, srcRank, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
-        """Receive a tensor from any member."""
+        """Receive a tensor from any member.
+
+        Raises:
+            RuntimeError: NCCL has no such receive.
+        """
+        if self._has_streams:
+            raise RuntimeError("Backend nccl does not support recvAnysource")
         return self._transfer("recv", tensors, None, tag)
 
     def _transfer(
         self, operation: str, tensors: Sequence[Tensor], peer: int | None, tag: int
     ) -> Work:
         is_send = operation == "send"
-        tag = 0 if self._has_streams else tag  # NCCL has no tags
+        peer = None if peer is None else int(peer)  # it may be a number of numpy
+        tag = 0 if self._has_streams else int(tag)  # NCCL has no tags
         outputs = [] if is_send else list(tensors)
         work = self._work(
             operation,
@@ -530,7 +540,9 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
                 blobs=blobs,
                 stream=stream,
             )
-        work = SimulatedWork(link, launch, take, outputs, limit.total_seconds())
+        has_watchdog = self._has_streams and link.times_itself and not _blocks_in_wait()
+        on_timeout = take_down if has_watchdog else None
+        work = SimulatedWork(link, launch, take, outputs, limit.total_seconds(), on_timeout)
         if not (is_waited or self._is_batched):
             work.send()
         return work
@@ -587,6 +599,18 @@ class SimulatedNcclGroup(SimulatedGroup):
     Options = _NcclOptions
 
 
+def _blocks_in_wait() -> bool:
+    """Return whether the program wants an error of a wait instead of the watchdog's abort."""
+    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
+
+
+def take_down(error: str) -> None:
+    """End this process as the watchdog of ProcessGroupNCCL does when a timeout has struck."""
+    sys.stderr.write(f"the watchdog of NCCL takes the entire process down: {error}\n")
+    sys.stderr.flush()
+    os.abort()
+
+
 _proposals = itertools.count()
 
 _joins: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -603,7 +627,7 @@ def _listed(tensors: Tensors) -> Sequence[Tensor]:
 
 def _root(opts: Opts, kwargs: dict[str, Any], name: str) -> int:
     if isinstance(opts, int):
-        return opts
+        return int(opts)
     return int(kwargs[name]) if name in kwargs else int(opts.rootRank)
 
 

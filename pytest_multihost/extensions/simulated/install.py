@@ -8,6 +8,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.cuda.nccl
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,8 +20,13 @@ from pytest_multihost.extensions.simulated.group import SimulatedGroup, Simulate
 from pytest_multihost.extensions.simulated.mesh import Mesh, write_mesh
 from pytest_multihost.extensions.simulated.store import SimulatedStore
 
+_NCCL_TIMEOUT = timedelta(minutes=10)
+"""torch's own timeout of NCCL's groups; a torch without NCCL has none."""
 
-def install(*, size: int, folder: Path | None) -> None:
+_NO_NCCL = (0, 0, 0)
+
+
+def install(*, size: int, folder: Path | None, nccl_has_timeouts: bool = False) -> None:
     """Replace torch's classes of gloo and NCCL, and the stores of its rendezvous.
 
     Programs then ask for "gloo" or "nccl", and get a simulated group.
@@ -27,7 +34,13 @@ def install(*, size: int, folder: Path | None) -> None:
     Args:
         size: Ranks of the world.
         folder: Where to write the program's first device mesh; None: nowhere.
+        nccl_has_timeouts: Whether NCCL's groups have the timeout that torch gives them.
     """
+    if nccl_has_timeouts:
+        c10d.default_pg_nccl_timeout = _NCCL_TIMEOUT
+    if not dist.is_nccl_available():
+        # torch asks for it when a collective of NCCL raises, and would raise something else.
+        torch.cuda.nccl.version = lambda: _NO_NCCL
     replace_groups(c10d, SimulatedGroup, SimulatedNcclGroup)
     replace_rendezvous(_store_at_address, _store_in_file)
     replace_code(c10d.batch_isend_irecv, _together)

@@ -8,8 +8,10 @@ rank wait.
 from __future__ import annotations
 
 import itertools
+import marshal
+import math
 import os
-import pickle
+import select
 import signal
 import socket
 import struct
@@ -19,7 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_multihost.extensions.simulated.launches import Completion, Launch
+from pytest_multihost.extensions.simulated.launches import (
+    Completion,
+    Launch,
+    Travelling,
+    completion_from_tuple,
+    launch_to_tuple,
+)
 
 OWN_THREADS = "multihost-"
 """How the names of the harness's own threads in a rank begin."""
@@ -27,13 +35,21 @@ OWN_THREADS = "multihost-"
 ASK = ("ask",)
 """The controller's question: what the exchange still has to do."""
 
+EXPIRED = ("expired",)
+"""What a thread of a rank sends when the timeout of its wait has struck."""
+
 _LENGTH = struct.Struct("<Q")
 
 
-def pack(message: object) -> bytes:
-    """Return a message as it travels: its length, then its pickle."""
-    data = pickle.dumps(message, protocol=5)
+def pack(message: Travelling) -> bytes:
+    """Return a message as it travels: its length, then its values."""
+    data = marshal.dumps(message)
     return _LENGTH.pack(len(data)) + data
+
+
+def _values(data: bytearray | memoryview) -> Any:  # noqa: ANN401 - depends on the message
+    """Return the values of a message; both ends are processes of this Python."""
+    return marshal.loads(data)  # noqa: S302
 
 
 @dataclass(slots=True)
@@ -52,8 +68,7 @@ class Unpacker:
             end = at + _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            # Both ends are this package's: a rank sends nothing that it has not made itself.
-            found.append(pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end]))  # noqa: S301
+            found.append(_values(memoryview(self._buffer)[at + _LENGTH.size : end]))
             at = end
         del self._buffer[:at]
         return found
@@ -74,12 +89,12 @@ class Threads:
     has_timer: bool
 
 
-def count_threads() -> Threads:
-    """Return how many threads this process has."""
+def count_threads() -> Travelling:
+    """Return how many threads this process has: the fields of `Threads`."""
     names = [each.name for each in threading.enumerate()]
     own = sum(each.startswith(OWN_THREADS) for each in names)
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
-    return Threads(len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD)))
+    return len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
 
 
 def is_own_thread() -> bool:
@@ -111,6 +126,8 @@ class Link:
         pid: The rank's process: a child that it forks has no connection.
         launched: The operations that have not ended, by their numbers.
         taken: Notified when ends of operations have been taken.
+        times_itself: Whether the rank itself ends its waits when their timeouts strike: on a clock
+            that jumps, which the exchange does not have.
     """
 
     address: Path
@@ -118,6 +135,7 @@ class Link:
     pid: int = field(default_factory=os.getpid)
     launched: dict[int, Receiver] = field(default_factory=dict)
     taken: threading.Condition = field(default_factory=threading.Condition)
+    times_itself: bool = False
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     _local: _Local = field(default_factory=_Local)
 
@@ -132,7 +150,7 @@ class Link:
             receivers: What takes the end of each of them, by its number.
         """
         self.launched.update(receivers)
-        self._send(("launch", tuple(launches)))
+        self._send(("launch", tuple(map(launch_to_tuple, launches))))
 
     def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
         """Send a launch with the wait for its end; return an error, empty if there is none."""
@@ -156,11 +174,12 @@ class Link:
         may_return: bool = False,
         launch: Launch | None = None,
     ) -> str:
-        message = ("wait", launch, numbers, timeout_s, may_return, count_threads())
-        return self._take_ends(self._ask(message), numbers)
+        sent = launch_to_tuple(launch) if launch is not None else None
+        message = ("wait", sent, numbers, timeout_s, may_return, count_threads())
+        return self._take_ends(self._ask(message, timeout_s), numbers)
 
     def _take_ends(
-        self, answer: tuple[str, bool, Sequence[Completion]], numbers: Sequence[int]
+        self, answer: tuple[str, bool, Sequence[Travelling]], numbers: Sequence[int]
     ) -> str:
         """Take the ends that came with an answer; return why a wait has failed, if it has.
 
@@ -169,7 +188,7 @@ class Link:
         """
         error, have_ended, completions = answer
         with self.taken:
-            for each in completions:
+            for each in map(completion_from_tuple, completions):
                 receiver = self.launched.pop(each.number, None)
                 if receiver is not None:
                     receiver.take(each)
@@ -181,7 +200,7 @@ class Link:
 
     def ask_store(self, method: str, args: Sequence[Any], timeout_s: float) -> tuple[str, Any]:
         """Return why a request to a store failed, empty if it did not, and its result."""
-        error, found = self._ask(("store", method, args, timeout_s, count_threads()))
+        error, found = self._ask(("store", method, args, timeout_s, count_threads()), timeout_s)
         return str(error), found
 
     def rest(self) -> None:
@@ -211,7 +230,7 @@ class Link:
         self._take_ends(self._ask(hello), ())
         return connection
 
-    def _send(self, message: object) -> socket.socket:
+    def _send(self, message: Travelling) -> socket.socket:
         connection = self._local.connection
         if connection is None or os.getpid() != self.pid:
             connection = self._connect()
@@ -224,9 +243,11 @@ class Link:
             raise
         return connection
 
-    def _ask(self, message: object) -> Any:  # noqa: ANN401 - depends on the message
+    def _ask(self, message: Travelling, timeout_s: float = math.inf) -> Any:  # noqa: ANN401 - depends on the message
         connection = self._send(message)
         try:
+            if self.times_itself and not _comes(connection, timeout_s):
+                connection.sendall(pack(EXPIRED))
             return _answer(connection)
         except BaseException:
             self._leave(connection)
@@ -279,9 +300,18 @@ def own_link(address: Path, rank: int) -> Link:
 _LOST = "the process that exchanges the ranks' messages has ended"
 
 
+def _comes(connection: socket.socket, timeout_s: float) -> bool:
+    """Return whether an answer comes before a timeout strikes."""
+    if timeout_s == math.inf:
+        return True
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(timeout_s * 1000))
+
+
 def _answer(connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message
     header = _read(connection, _LENGTH.size)
-    return pickle.loads(_read(connection, _LENGTH.unpack(header)[0]))  # noqa: S301 - see Unpacker
+    return _values(_read(connection, _LENGTH.unpack(header)[0]))
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:

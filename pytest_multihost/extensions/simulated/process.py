@@ -22,8 +22,13 @@ from typing import Any, NoReturn
 
 from pytest_multihost.extensions.simulated.exchange import Exchange
 from pytest_multihost.extensions.simulated.key_values import KeyValues
-from pytest_multihost.extensions.simulated.launches import Launch
-from pytest_multihost.extensions.simulated.link import ASK, Unpacker, pack
+from pytest_multihost.extensions.simulated.launches import (
+    Launch,
+    Travelling,
+    completion_to_tuple,
+    launch_from_tuple,
+)
+from pytest_multihost.extensions.simulated.link import ASK, EXPIRED, Threads, Unpacker, pack
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
 from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
 
@@ -108,7 +113,7 @@ class _Process:
         """Let ranks go on, and say how the world stands."""
         now_s = time.monotonic()
         for each in self.waits.expired(now_s):
-            self.waits.wake(each, "" if each.may_return else "timeout")
+            self.waits.expire(each)
         if is_idle and self.waits.ready:
             self._lend_places()
         if not self.waits.ready and not self.waits.running:
@@ -174,8 +179,11 @@ class _Process:
         for message in peer.unpacker.feed(data):
             if message == ASK:
                 self.asking.append(peer)
+                continue
+            self.last_s = time.monotonic()
+            if message == EXPIRED:
+                self._expire(peer.thread)
             else:
-                self.last_s = time.monotonic()
                 self._take(peer, message)
 
     def _drop(self, peer: _Peer) -> None:
@@ -192,32 +200,37 @@ class _Process:
         thread = peer.thread
         match message:
             case ("launch", launches):
-                self._launch(*launches)
+                self._launch(*map(launch_from_tuple, launches))
             case ("wait", launch, numbers, timeout_s, may_return, threads):
-                self.waits.moves(peer.rank, threads)
+                self.waits.moves(peer.rank, Threads(*threads))
                 if launch is not None:
-                    self._launch(launch)
+                    self._launch(launch_from_tuple(launch))
                 wait = Wait(peer.rank, thread, set(numbers), may_return=may_return)
                 self._park(wait, timeout_s)
             case ("store", method, args, timeout_s, threads):
-                self.waits.moves(peer.rank, threads)
+                self.waits.moves(peer.rank, Threads(*threads))
                 if self.store.lacks(method, args):
                     self._park(Wait(peer.rank, thread, request=(method, args)), timeout_s)
                 else:
                     self._send(peer, ("", self.store.answer(method, args)))
                     self._look_into_store()
             case ("rest", threads):
-                self.waits.moves(peer.rank, threads)
+                self.waits.moves(peer.rank, Threads(*threads))
                 self._park(Wait(peer.rank, thread), math.inf)
             case ("finished", threads):
-                self.waits.finish(peer.rank, threads)
+                self.waits.finish(peer.rank, Threads(*threads))
             case ("hello", rank, pid, tid, threads):
                 peer.rank, peer.is_main = rank, pid == tid
                 if peer.is_main:
                     self.pids[rank] = pid
                     self.waits.find_rank(rank)
-                self.waits.moves(rank, threads)
+                self.waits.moves(rank, Threads(*threads))
                 self._park(Wait(rank, thread), math.inf)
+
+    def _expire(self, thread: int) -> None:
+        """End a wait whose timeout has struck in its rank, unless its answer is on the way."""
+        if (wait := self.waits.wait_of(thread)) is not None:
+            self.waits.expire(wait)
 
     def _launch(self, *launches: Launch) -> None:
         self.waits.moves(launches[0].rank)
@@ -237,7 +250,7 @@ class _Process:
         if peer is None:
             return
         if wait.request is None:
-            ended = self.waits.take_ended(wait.rank)
+            ended = tuple(map(completion_to_tuple, self.waits.take_ended(wait.rank)))
             self._send(peer, (wait.error, not wait.numbers, ended))
         elif wait.error:
             self._send(peer, (wait.error, None))
@@ -248,7 +261,7 @@ class _Process:
         else:
             self._send(peer, ("", self.store.answer(*wait.request)))
 
-    def _send(self, peer: _Peer, answer: object) -> None:
+    def _send(self, peer: _Peer, answer: Travelling) -> None:
         peer.unsent += pack(answer)
         self._flush(peer)
 

@@ -45,7 +45,7 @@ class SimulatedStore(Store):  # type: ignore[misc]
 
     def add(self, key: str, value: int) -> int:
         """Add a number to the value of a key; return the sum."""
-        return int(self._ask("add", self._key(key), value))
+        return int(self._ask("add", self._key(key), int(value)))
 
     def append(self, key: str, value: Value) -> None:
         """Append to the value of a key."""
@@ -96,7 +96,7 @@ class SimulatedStore(Store):  # type: ignore[misc]
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:  # noqa: FBT001, FBT002 - torch's
         """Remove the first value of a queue, once it has one, and return it."""
-        found = self._ask("queue_pop", self._key(key), block, keys=[key])
+        found = self._ask("queue_pop", self._key(key), bool(block), keys=[key])
         if found is None:
             raise DistStoreError(f"queue {key} is empty")
         return bytes(found)

@@ -38,7 +38,7 @@ def to_split_blob(tensor: Tensor, counts: Sequence[int], parts: int) -> Blob:
         return blob
     rows = tensor.shape[0] if tensor.dim() else 1
     row = len(blob.data) // rows if rows else 0
-    sizes = tuple(count * row for count in counts)
+    sizes = tuple(int(count) * row for count in counts)
     return Blob(blob.dtype, blob.data, sizes if len(sizes) == parts else None)
 
 

@@ -195,6 +195,14 @@ class Waits:
         wait.error = error
         self._wake(wait)
 
+    def expire(self, wait: Wait) -> None:
+        """Make a thread ready whose timeout has struck."""
+        self.wake(wait, "" if wait.may_return else "timeout")
+
+    def wait_of(self, thread: Thread) -> Wait | None:
+        """Return the wait of a thread; None if it does not wait."""
+        return self._parked.get(thread)
+
     def _wake(self, wait: Wait) -> None:
         self._forget(wait)
         self.ready.append(wait)

@@ -18,6 +18,9 @@ Tensor = Any
 Take = Callable[[Completion], None]
 """Copies what an operation has received into the caller's tensors."""
 
+OnTimeout = Callable[[str], None]
+"""Takes the text of the error."""
+
 _NO_TIMEOUT = timedelta(0)
 
 _POLL_S = 0.02
@@ -34,7 +37,13 @@ class SimulatedWork(Work):  # type: ignore[misc]
     """
 
     def __init__(
-        self, link: Link, launch: Launch, take: Take, outputs: Sequence[Tensor], timeout_s: float
+        self,
+        link: Link,
+        launch: Launch,
+        take: Take,
+        outputs: Sequence[Tensor],
+        timeout_s: float,
+        on_timeout: OnTimeout | None = None,
     ) -> None:
         """Make the handle of an operation.
 
@@ -42,10 +51,11 @@ class SimulatedWork(Work):  # type: ignore[misc]
             take: Called with its end.
             outputs: The tensors that it fills.
             timeout_s: The timeout of its group.
+            on_timeout: Called when the timeout has struck; None: the wait raises an error.
         """
         super().__init__()
         self._link, self.launch, self._take = link, launch, take
-        self._outputs, self._timeout_s = list(outputs), timeout_s
+        self._outputs, self._timeout_s, self._on_timeout = list(outputs), timeout_s, on_timeout
         self._completion: Completion | None = None
         self.is_sent = False
         self._error = ""
@@ -82,6 +92,8 @@ class SimulatedWork(Work):  # type: ignore[misc]
             if error:
                 told = f"Timed out waiting {limit_s * 1000:.0f}ms for {self.launch.operation}"
                 self._error = f"{told} operation to complete"
+                if self._on_timeout is not None:
+                    self._on_timeout(self._error)
         if self._error:
             raise RuntimeError(self._error)
         return True

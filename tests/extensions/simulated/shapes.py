@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 World = Any
 Bug = Callable[[World, Path, bool], None]
@@ -179,6 +180,10 @@ def parity_of_an_odd_ring(world: World, _folder: Path, is_mended: bool) -> None:
         return
     ahead, behind = (world.rank + 1) % len(members), (world.rank - 1) % len(members)
     out, into = (first, second) if world.rank % 2 == 0 else (second, first)
+    if is_mended and world.rank % 2:
+        dist.recv(torch.zeros(2), behind, group=into)
+        dist.send(torch.ones(2), ahead, group=out)
+        return
     send = dist.isend(torch.ones(2), ahead, group=out)
     dist.recv(torch.zeros(2), behind, group=into)  # one
     send.wait()  # other
@@ -306,6 +311,114 @@ def two_groups_in_opposite_orders(world: World, _folder: Path, is_mended: bool) 
         dist.all_reduce(torch.ones(2), group=late)
 
 
+def fewer_steps_without_the_last_batch(world: World, _folder: Path, is_mended: bool) -> None:
+    """argonne-lcf/dlio_benchmark#339: a share that is one sample short has one full batch less."""
+    samples = range(world.size * 49 - 2)
+    mine = len(samples[world.rank :: world.size])
+    steps = (len(samples) // world.size if is_mended else mine) // 49
+    for _ in range(steps + 1):
+        dist.all_reduce(torch.ones(1))  # one
+    shapes = [None] * world.size
+    dist.all_gather_object(shapes, steps)  # other
+
+
+def an_overflow_on_one_stage(world: World, _folder: Path, is_mended: bool) -> None:
+    """hpcaitech/ColossalAI#1175: a stage whose gradients overflow skips the norm of all stages."""
+    mesh = _mesh(world)
+    group, is_last = mesh["pp"].get_group(), mesh.get_local_rank("pp") == 3
+    norm = torch.tensor([float("inf") if is_last else 1.0])
+    if is_mended:
+        dist.all_reduce(norm, op=dist.ReduceOp.MAX, group=group)
+    if torch.isfinite(norm):
+        dist.all_reduce(norm, group=group)  # one
+    dist.barrier()  # other
+
+
+def a_rank_that_owns_no_expert(world: World, _folder: Path, is_mended: bool) -> None:
+    """deepspeedai/DeepSpeed#8478: the norm of experts is reduced where a rank has experts."""
+    mesh = _mesh(world)
+    owns = mesh.get_local_rank("pp") % 2 == 0
+    experts = mesh["pp"].get_group()
+    norm = torch.tensor([4.0 if owns else 0.0])
+    dist.all_reduce(norm, group=mesh["tp"].get_group())
+    if owns or is_mended:
+        dist.all_reduce(norm, group=experts)  # one
+    dist.broadcast(torch.ones(1), 0)  # other
+
+
+def frozen_ranks_return_before_two_norms(world: World, _folder: Path, is_mended: bool) -> None:
+    """areal-project/AReaL#1139: a rank without gradients leaves out two norms, of two groups."""
+    mesh = _mesh(world)
+    data, model = mesh["dp"].get_group(), mesh["tp"].get_group()
+    gradients = [] if mesh.get_local_rank("tp") == 1 else [torch.ones(3)]
+    if gradients or is_mended:
+        norm = torch.tensor([float(sum(each.sum() for each in gradients))])
+        dist.all_reduce(norm, group=data)
+        dist.all_reduce(norm, group=model)  # one
+    dist.barrier()  # other
+
+
+def a_model_gets_another_batch(world: World, _folder: Path, is_mended: bool) -> None:
+    """microsoft/PyMarlin#80: DDP's reducer waits for a batch that the last rank does not have."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    batches = 2 if world.rank == world.size - 1 else 3
+    for _ in range(2 if is_mended else batches):
+        model(torch.ones(1, 2)).sum().backward()  # one
+    dist.barrier()  # other
+
+
+def only_the_first_rank_validates(world: World, _folder: Path, is_mended: bool) -> None:
+    """pytorch/pytorch#54059: a forward pass of DDP on one rank broadcasts the buffers."""
+    torch.manual_seed(0)
+    module = torch.nn.BatchNorm1d(2)
+    model = DistributedDataParallel(module)
+    model(torch.rand(4, 2)).sum().backward()
+    if world.rank == 0:
+        (module if is_mended else model)(torch.rand(4, 2))  # one
+    dist.barrier()  # other
+
+
+def weights_are_sent_between_gathers(world: World, _folder: Path, is_mended: bool) -> None:
+    """huggingface/trl#7103: rank 0 sends to the engine, the others gather the next weight."""
+    engine = world.size - 1
+    trainers = dist.new_group(list(range(engine)))
+    weight, parts = torch.ones(2), [torch.zeros(2) for _ in range(engine)]
+    if world.rank == engine:
+        if is_mended:
+            dist.recv(weight, 0)
+            dist.recv(weight, 0)
+        dist.barrier()  # other
+        return
+    for _ in range(2):
+        dist.all_gather(parts, weight, group=trainers)
+        if world.rank == 0 and not is_mended:
+            dist.send(weight, engine)  # one
+    if world.rank == 0 and is_mended:
+        dist.send(weight, engine)
+        dist.send(weight, engine)
+    dist.barrier()
+
+
+def embeddings_of_the_first_stage_only(world: World, _folder: Path, is_mended: bool) -> None:
+    """dylanyunlon/Neuron_SP#51: first and last stage share embeddings, and only one reduces."""
+    mesh = _mesh(world)
+    stage, ends = mesh.get_local_rank("pp"), mesh["pp"].get_group()
+    is_reducing = stage in (0, 3) if is_mended else stage == 0
+    every = dist.get_process_group_ranks(ends)
+    pairs = [dist.new_group([each[0], each[-1]]) for each in _columns(world, len(every))]
+    own = pairs[_columns(world, len(every)).index(every)]
+    if is_reducing:
+        dist.all_reduce(torch.ones(4), group=own)  # one
+    dist.barrier()  # other
+
+
+def _columns(world: World, stages: int) -> list[list[int]]:
+    """Return the ranks of each pipeline: those with the same other coordinates."""
+    step = world.size // stages
+    return [list(range(first, world.size, step)) for first in range(step)]
+
+
 BUGS: dict[str, Bug] = {
     each.__name__: each
     for each in (
@@ -331,5 +444,13 @@ BUGS: dict[str, Bug] = {
         two_axes_in_two_orders,
         groups_are_made_by_their_members_only,
         two_groups_in_opposite_orders,
+        fewer_steps_without_the_last_batch,
+        an_overflow_on_one_stage,
+        a_rank_that_owns_no_expert,
+        frozen_ranks_return_before_two_norms,
+        a_model_gets_another_batch,
+        only_the_first_rank_validates,
+        weights_are_sent_between_gathers,
+        embeddings_of_the_first_stage_only,
     )
 }

@@ -50,6 +50,13 @@ def works_of_one_group_in_two_orders(world):
             each.wait()
         dist.all_reduce(x)
 
+def a_ring_of_transfers_without_a_batch(world):
+    # Each transfer makes a communicator of its two ranks, and each rank waits for the next one.
+    ahead, behind = (world.rank + 1) % 3, (world.rank - 1) % 3
+    send = dist.isend(torch.ones(1), ahead)
+    dist.recv(torch.zeros(1), behind)
+    send.wait()
+
 def run(program, world):
     dist.init_process_group("nccl")
     if program is works_of_one_group_in_two_orders:
@@ -85,6 +92,23 @@ def test_two_orders_hang(world):
 def test_two_orders_pass(world):
     run(works_of_one_group_in_two_orders, world)
 
+@hangs
+@world_of(3, "nccl")
+def test_a_ring_hangs(world):
+    run(a_ring_of_transfers_without_a_batch, world)
+
+@world_of(3, "gloo")
+def test_a_ring_passes(world):
+    run(a_ring_of_transfers_without_a_batch, world)
+
+@world_of(2, "nccl")
+def test_a_receive_must_name_its_sender(world):
+    dist.init_process_group("nccl")
+    if world.rank == 0:
+        with pytest.raises(RuntimeError, match="does not support recvAnysource"):
+            dist.recv(torch.zeros(1))
+    dist.barrier()
+
 @world_of(3, "nccl")
 def test_innocents_pass_with_nccl(world):
     dist.init_process_group("nccl")
@@ -114,7 +138,7 @@ def test_innocents_pass_with_nccl(world):
 @pytest.mark.program(PROGRAMS)
 def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None:
     """And programs that keep the rules pass."""
-    worlds.run.assert_outcomes(passed=7)
+    worlds.run.assert_outcomes(passed=10)
 
 
 @pytest.mark.program(

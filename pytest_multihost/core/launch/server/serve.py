@@ -322,11 +322,12 @@ def _fork_ranks(
     ]
     _prepare_forks(server, len(specs))
     parent = os.getpid()
+    numbers = [each.fileno() for each in streams]
     pids: list[int] = []
     try:
-        for spec, stream in zip(specs, streams, strict=True):
+        for spec, stream, number in zip(specs, streams, numbers, strict=True):
             if (pid := os.fork()) == 0:
-                others = [each.fileno() for each in streams if each is not stream]
+                others = [each for each in numbers if each != number]
                 _become_rank(server, spec, stream, parent=parent, close=others)
             pids.append(pid)
     finally:
