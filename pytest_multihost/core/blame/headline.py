@@ -10,7 +10,7 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.operation import READY_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import phase_name
@@ -112,6 +112,9 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         return sentence(waiting, who, " holds")
     words = _words(operation, result.spec.size)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
+    if operation.scope == READY_SCOPE:
+        waiters = f"; {rank_set(cause.waiting)} {_wait(cause)} for that"
+        return sentence(who, f" never became ready ({operation.detail})", waiters)
     if cause.is_silent:
         is_one = len({w.operation.place for w in into if w.operation}) == 1
         where = sentence(" in ", words) if is_one else ()

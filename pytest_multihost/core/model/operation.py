@@ -54,6 +54,9 @@ HARNESS_SCOPE = Scope("harness")
 SOCKET_SCOPE = Scope("socket")
 """The scope of a wait for a connection, perhaps from a process that is not a rank."""
 
+READY_SCOPE = Scope("ready")
+"""The scope of a rank's wait for another one to be ready, as its role says."""
+
 CALLEE_SCOPE = Scope("rpc-callee")
 """The scope of a function that a rank runs for another one, in a thread of its own."""
 
@@ -194,6 +197,8 @@ class Operation:
         """Its text for the reader, without its group: ``all_reduce #3``."""
         if self.scope == HARNESS_SCOPE:
             return f"{self.name} {self.detail!r}" if self.detail else self.name
+        if self.scope == READY_SCOPE:
+            return self.name
         is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
         if self.kind == "wait" or not is_numbered:
             return f"{self.name} {self.detail}".rstrip()
