@@ -24,6 +24,7 @@ from pytest_multihost.core.blame.wait_graph import (
     graph_of,
     possible_waits,
 )
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
@@ -54,6 +55,8 @@ class Cause:
         passed: What ranks passed to the operation, and which ranks, if that does not match.
         is_silent: Whether nothing is known of the culprits.
         parts: The causes that this one puts together; empty for a cause of its own.
+        child: The process of the culprit, a child of it, that does not do its part; None: itself.
+        lost: Children of the culprit that signals have ended, and for which the others wait.
     """
 
     kind: Kind
@@ -69,6 +72,8 @@ class Cause:
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     is_silent: bool = False
     parts: tuple[Cause, ...] = ()
+    child: Child | None = None
+    lost: tuple[Child, ...] = ()
 
     @property
     def concerned_waits(self) -> tuple[Wait, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, TypeVar
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.rank_names import in_roles, rank_numbers
 from pytest_multihost.core.model.stack import Frame
 
@@ -133,6 +134,7 @@ class Operation:
         frame: The user's line that began it, or waits for it.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
             ``harness``, or the kernel: ``proc``.
+        child: The child process of the rank that is in it; None: the rank itself.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Operation:
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"
+    child: Child | None = None
 
     @property
     def is_open(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.event import (
     Event,
@@ -116,6 +117,9 @@ class RankSnapshot:
         is_for_child: Whether its main thread waits for a process that it has started.
         asks: Its wait for an answer of a rank that is idle; perhaps none is owed. If it is idle
             itself, its wait for the next request of another one.
+        child: The process for which it waits in that case.
+        is_endless: Whether its main thread waits for data that no living process can send it.
+        lost: Its children that a signal has ended and for which it has not waited.
     """
 
     rank: int
@@ -132,6 +136,9 @@ class RankSnapshot:
     is_idle: bool = False
     is_for_child: bool = False
     asks: Operation | None = None
+    child: Child | None = None
+    is_endless: bool = False
+    lost: tuple[Child, ...] = ()
 
     @property
     def details(self) -> str:

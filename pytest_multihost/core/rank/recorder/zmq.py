@@ -92,6 +92,7 @@ class _Sockets:
 
     def _declare(self, socket: Socket, side: Side, address: str) -> None:
         if end := _endpoint(address):
+            self.recorder.claim()
             self._of(socket).ends.append((side, end))
             self.recorder.page.group(*endpoint_key(self.recorder.rank, side, end))
 
