@@ -30,6 +30,8 @@ from pytest_multihost.core.proof.threads import DEAD
 _SENDING = frozenset({"sendto", "sendmsg", "write", "writev", "sendfile"})
 _RECEIVING = frozenset({"recvfrom", "recvmsg", "read", "readv"})
 _MAX_DEPTH = 8
+_ONLY_OPENED = 1
+"""The bytes moved at the end that has opened a connection: its SYN counts as one."""
 _CONNECTED = frozenset({"tcp", "unix"})
 
 
@@ -49,6 +51,9 @@ class RoleWait:
         awaited: The ranks one of which is to send its next request, if its main thread waits at
             the one connection with it.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
+        serves: Whether another thread of it waits for requests.
+        is_silent: Whether nothing was ever sent on the one connection at which it waits, so that
+            no answer can have been lost.
         is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
             none is owed: a worker may have connected to get work.
         call: The system call in which a thread waits.
@@ -63,6 +68,8 @@ class RoleWait:
     is_endless: bool = False
     awaited: frozenset[int] = frozenset()
     is_at_rest: bool = False
+    serves: bool = False
+    is_silent: bool = False
     is_doubtful: bool = False
     call: str = ""
     target: str = ""
@@ -105,6 +112,8 @@ class _Seen:
         is_endless: Whether no living process but its own holds the other end of a pipe or
             connection for which it waits.
         waits_for_rank: Whether it is a child's, and waits for the process of its rank.
+        has_traffic: Whether anything was sent on the connections for whose answers it waits, as
+            far as is known.
     """
 
     thread: Thread
@@ -116,6 +125,7 @@ class _Seen:
     has_more: bool = False
     is_endless: bool = False
     waits_for_rank: bool = False
+    has_traffic: bool = False
 
 
 def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
@@ -190,13 +200,17 @@ class _Ends:
                 is_sure=is_sure,
                 is_for_child=is_for_child,
                 child=child,
+                is_silent=is_sure and not seen.has_traffic,
                 call=call,
                 target=target,
             )
+        others = list(self._others(process))
+        serves = any(each.is_idle for each in others if each)
         if not (seen.is_idle or seen.waits_for_threads):
             is_endless = seen.is_endless and not (seen.children or seen.has_more)
-            return RoleWait(is_for_child=is_for_child, child=child, is_endless=is_endless)
-        others = list(self._others(process))
+            return RoleWait(
+                is_for_child=is_for_child, child=child, is_endless=is_endless, serves=serves
+            )
         is_at_rest = all(e and not e.asked and (e.is_idle or e.waits_for_threads) for e in others)
         asking = [each for each in others if each and each.asked]
         thread = asking[0].thread if asking else thread
@@ -207,6 +221,7 @@ class _Ends:
             child=child,
             awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
             is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
+            serves=serves,
             call=thread.call,
             target=thread.target,
         )
@@ -219,7 +234,8 @@ class _Ends:
     def _others(self, process: Process) -> Iterator[_Seen | None]:
         """Yield what the other threads of a process wait for; None for one that works."""
         for each in process.threads[1:]:
-            if not (each.is_exempt or is_runtime_thread(each) or each.state in DEAD):
+            is_own = not (each.is_exempt or is_runtime_thread(each) or _is_of_zmq(each))
+            if is_own and each.state not in DEAD:
                 yield self._seen(process, each) if each.state == "S" else None
 
     def _seen(self, process: Process, thread: Thread) -> _Seen:
@@ -258,6 +274,7 @@ class _Ends:
                 found.awaited |= {rank for rank in ranks if rank is not None}
             else:
                 found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
+                found.has_traffic |= awaited.bytes_moved != _ONLY_OPENED
         elif awaited.kind not in ("eventfd", "unix"):
             found.has_more = True
 
@@ -276,6 +293,11 @@ class _Ends:
             for each in found
             if each.rank == process.rank and not each.is_rank and not each.is_dead
         }
+
+
+def _is_of_zmq(thread: Thread) -> bool:
+    """Return whether a thread is zmq's own: it keeps all connections, whoever owes a message."""
+    return thread.name.startswith("ZMQbg")
 
 
 def _awaited(process: Process, fds: Iterable[int]) -> Iterator[Descriptor]:

@@ -118,6 +118,7 @@ def _with_role_waits(
     waiting = {each.rank for each in ranks if not _is_unclear(each)}
     waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
     serving = {each.rank for each in ranks if any(map(_is_idle_wait, each.operations))} - waiting
+    serving -= {rank for rank, wait in waits.items() if wait.is_certain}
     at_rest = serving | {rank for rank, wait in waits.items() if wait.is_at_rest} - waiting
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
@@ -128,6 +129,8 @@ def _with_role_waits(
             operations = tuple(one for one in each.operations if one not in owed)
             found.append(replace(each, operations=operations, asks=owed[0]))
             continue
+        elif owed:  # also those that coroutines await, while their loop waits
+            each = replace(each, operations=tuple(map(_awaited, each.operations)))  # noqa: PLW2901
         asks = wait.operation(processes[each.rank], kernel.at_s)
         asks = None if each.rank in waiting else asks
         child = kernel.process(wait.child) if wait.child else None
@@ -137,12 +140,20 @@ def _with_role_waits(
             is_for_child=wait.is_for_child,
             child=_child(child, names) if child is not None else None,
             is_endless=wait.is_endless,
+            is_silent=wait.is_silent,
+            serves=wait.serves,
             asks=None if wait.is_certain else asks,
         )
         if asks is not None and wait.is_certain:
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
     return found
+
+
+def _awaited(operation: Operation) -> Operation:
+    """Return an operation as one that a thread waits in, if an answer is owed to it."""
+    is_owed = is_for_answer(operation) and operation.is_open and operation.waited_s is None
+    return replace(operation, waited_s=operation.since_s) if is_owed else operation
 
 
 def _is_idle_wait(operation: Operation) -> bool:
