@@ -24,10 +24,12 @@ from pytest_multihost.core.blame.wait_graph import (
     graph_of,
     possible_waits,
 )
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
+    SOCKET_SCOPE,
     K,
     Operation,
     Payload,
@@ -54,6 +56,8 @@ class Cause:
         passed: What ranks passed to the operation, and which ranks, if that does not match.
         is_silent: Whether nothing is known of the culprits.
         parts: The causes that this one puts together; empty for a cause of its own.
+        child: The process of the culprit, a child of it, that does not do its part; None: itself.
+        lost: Children of the culprit that signals have ended, and for which the others wait.
     """
 
     kind: Kind
@@ -69,6 +73,8 @@ class Cause:
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     is_silent: bool = False
     parts: tuple[Cause, ...] = ()
+    child: Child | None = None
+    lost: tuple[Child, ...] = ()
 
     @property
     def concerned_waits(self) -> tuple[Wait, ...]:
@@ -94,12 +100,46 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     if any(cause.waiting for cause in causes):
         return causes
     if asking:
+        asking = (*asking, *_of_servers(asking, waits, by_rank))
         found = _causes_of((*waits, *asking), by_rank)
         blamed = {rank for each in found for rank in each.culprits}
         idle = {rank for rank in blamed if by_rank[rank].seen.is_idle}
         # One that does nothing, and that nobody asks, explains it as well as a lost answer.
         return (UNKNOWN,) if idle and causes else found
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
+
+
+def _of_servers(
+    asking: tuple[Wait, ...], waits: tuple[Wait, ...], states: States
+) -> Iterator[Wait]:
+    """Yield the waits of servers for the only rank that can still come, if others wait for it.
+
+    A rank has connected to a server, and nothing was ever sent between them. So no answer was lost:
+    the server is to say something by itself, and before that it waits for another rank. If all
+    others wait or are idle but one, it waits for that one.
+    """
+    busy = {each.rank for each in (*asking, *waits)}
+    free = [
+        rank
+        for rank, each in states.items()
+        if rank not in busy and not (each.pending or each.seen.is_idle or each.seen.serves)
+    ]
+    for server in sorted({rank for each in asking for rank in each.missing}):
+        state = states.get(server)
+        askers = [each.rank for each in asking if server in each.missing]
+        if state is None or not state.seen.is_idle or state.seen.activity is None:
+            continue
+        if len(free) == 1 and all(states[rank].seen.is_silent for rank in askers):
+            operation = Operation(
+                name=state.seen.activity.name,
+                kind="wait",
+                group=tuple(states),
+                sequence=0,
+                scope=SOCKET_SCOPE,
+                since_s=0.0,
+                source="proc",
+            )
+            yield Wait(server, operation, frozenset(free), is_sure=False)
 
 
 def _with_needed(

@@ -33,9 +33,7 @@ def _evidence_of_ranks(
     for wait in first_waits(cause):
         operation = wait.operation
         if operation is not None and wait.rank not in cause.culprits:
-            fact = f"entered {operation.describe(result.spec.size)}"
-            since_s = round(operation.since_s - result.started_s, DIGITS)
-            yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
+            yield _entered(wait.rank, operation, result)
         elif operation is None and states[wait.rank].polls:
             yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
     subject = result.spec.subject
@@ -56,8 +54,17 @@ def _evidence_of_ranks(
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)
         seen = state.seen
+        lost = (f"its child {each.title} {each.ended}" for each in seen.lost)
+        yield from (Evidence(rank, fact, "proc") for fact in lost)
         if seen.label is not None and state.condition == "alive":
             yield Evidence(rank, _main_thread(seen), "proc")
+
+
+def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
+    who = f"its child {operation.child.title} " if operation.child is not None else ""
+    since_s = round(operation.since_s - result.started_s, DIGITS)
+    fact = f"{who}entered {operation.describe(result.spec.size)}"
+    return Evidence(rank, fact, operation.source, at_s=since_s)
 
 
 def _main_thread(seen: RankSnapshot) -> str:

@@ -10,7 +10,7 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import Operation, group_by_value
+from pytest_multihost.core.model.operation import READY_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import phase_name
@@ -60,7 +60,9 @@ def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
 
 
 def _ranks(ranks: Sequence[int], cause: Cause) -> Sentence:
-    return (Span(rank_set(ranks), "culprit" if set(ranks) == set(cause.culprits) else ""),)
+    is_culprit = set(ranks) == set(cause.culprits)
+    child = f" / {cause.child.title}" if is_culprit and cause.child is not None else ""
+    return (Span(f"{rank_set(ranks)}{child}", "culprit" if is_culprit else ""),)
 
 
 def _words(operation: Operation | None, size: int, otherwise: str = "") -> Sentence:
@@ -112,6 +114,9 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         return sentence(waiting, who, " holds")
     words = _words(operation, result.spec.size)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
+    if operation.scope == READY_SCOPE:
+        waiters = f"; {rank_set(cause.waiting)} {_wait(cause)} for that"
+        return sentence(who, f" never became ready ({operation.detail})", waiters)
     if cause.is_silent:
         is_one = len({w.operation.place for w in into if w.operation}) == 1
         where = sentence(" in ", words) if is_one else ()
@@ -314,7 +319,14 @@ def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     seen = [result.last_seen.get(rank) for rank in cause.culprits]
     if all(each is not None and each.label == "SLEEPING" for each in seen):
         doing = f"{'sleeps' if be == 'is' else 'sleep'} in {phase}"
-    return sentence(who, f" {doing}", where, f", and no other rank waits for {them}")
+    alone = f", and no other rank waits for {them}"
+    return sentence(who, f" {doing}", where, alone, _lost_children(cause))
+
+
+def _lost_children(cause: Cause) -> str:
+    """Return which children of the culprit signals have ended, to append to a sentence."""
+    told = [f"its child {each.title} {each.ended}" for each in cause.lost[:_MAX_PARTS]]
+    return f": {', '.join(told)}" if told else ""
 
 
 def _unknown(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
@@ -347,7 +359,7 @@ def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
 
 
 _HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {
-    "straggler": _straggler,
+    "straggler": lambda cause, *more: sentence(_straggler(cause, *more), _lost_children(cause)),
     "livelock": lambda *args: sentence(_straggler(*args), ": it is busy, or waits again and again"),
     "mismatch": _mismatch,
     "deadlock": _deadlock,

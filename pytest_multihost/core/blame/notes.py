@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline
+from pytest_multihost.core.model.event import ProgramRestarted
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
@@ -34,6 +35,7 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
         yield f"also {cause.kind}: {words}"
     for dump in result.dumps:
         yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
+    yield from _restarts(result)
     yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.last_snapshot
@@ -42,6 +44,15 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
     is_unknown = causes[0].kind == "unknown" and result.ending in _UNPROVEN
     if is_unknown and last is not None and not last.unobserved:
         yield _DECLARE
+
+
+def _restarts(result: WorldResult) -> Iterator[str]:
+    """Yield the ends of programs that were started again."""
+    for event in result.history:
+        if isinstance(event.body, ProgramRestarted):
+            number, allowed = event.body.number, event.body.allowed
+            who = rank_name(event.rank)
+            yield f"{who}: its program {event.body.why}: restart {number} of {allowed}"
 
 
 def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:

@@ -32,7 +32,8 @@ def culprit_place(
     if not blamed:
         return None
     rank = blamed[0]
-    frame = _user_frame(rank, states[rank], result, finding)
+    frame = _frame_of_child(cause, rank, result)
+    frame = frame or _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
@@ -49,9 +50,19 @@ def rank_places(
     """
     waited = {wait.rank: wait.operation.frame for wait in first_waits(cause) if wait.operation}
     for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):
-        frame = waited.get(rank) or _user_frame(rank, states[rank], result, finding)
+        frame = waited.get(rank) or _frame_of_child(cause, rank, result)
+        frame = frame or _user_frame(rank, states[rank], result, finding)
         if frame is not None:
             yield _place(rank, frame, context)
+
+
+def _frame_of_child(cause: Cause, rank: int, result: WorldResult) -> Frame | None:
+    """Return the user's line in the child of a culprit that does not do its part."""
+    if cause.child is None or rank not in cause.culprits:
+        return None
+    stacks = [each for dump in result.dumps if dump.rank == rank for each in dump.children]
+    frames = (each.own_frames for each in stacks if each.pid == cause.child.pid)
+    return innermost_user_frame(next(frames, ()))
 
 
 def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:

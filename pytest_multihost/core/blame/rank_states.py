@@ -74,6 +74,8 @@ class RankState:
         is_silent: Whether no record of it is left, so that nothing is known of it.
         unrecorded: Groups in which it may have entered collectives without a record, paired with
             None; and groups in which it may have made transfers with a peer, paired with the peer.
+        unready: Where it is to become ready, as its role says, and has not; empty: it is ready, or
+            its role does not say.
     """
 
     seen: RankSnapshot
@@ -90,6 +92,7 @@ class RankState:
     retries: Operation | None = None
     is_silent: bool = False
     unrecorded: frozenset[tuple[GroupKey, int | None]] = frozenset()
+    unready: str = ""
 
     def has_recorded(self, group: GroupKey, peer: int | None = None) -> bool:
         """Return whether records show all that it did in a group, or there with a peer."""
@@ -143,6 +146,7 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             is_lost=each.has_given_up,
             broke=left_by_own_error(last, symptoms),
             retries=_retried(last, symptoms),
+            unready=f"tcp:{each.facts.ready_port}" if each.facts.is_unready else "",
         )
         states.append(state)
     return count_alike(with_histories(states, result.partings))

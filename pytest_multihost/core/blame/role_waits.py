@@ -30,6 +30,8 @@ from pytest_multihost.core.proof.threads import DEAD
 _SENDING = frozenset({"sendto", "sendmsg", "write", "writev", "sendfile"})
 _RECEIVING = frozenset({"recvfrom", "recvmsg", "read", "readv"})
 _MAX_DEPTH = 8
+_ONLY_OPENED = 1
+"""The bytes moved at the end that has opened a connection: its SYN counts as one."""
 _CONNECTED = frozenset({"tcp", "unix"})
 
 
@@ -42,9 +44,16 @@ class RoleWait:
         is_sure: Whether its main thread waits for one answer and for nothing else.
         is_idle: Whether its main thread waits for the next request.
         is_for_child: Whether its main thread waits for a child, in whose place it asks.
+        child: That child, or the last one if the child waits for another; 0: none, or it waits
+            for the rank in turn.
+        is_endless: Whether its main thread waits for data that no living process but itself can
+            send it.
         awaited: The ranks one of which is to send its next request, if its main thread waits at
             the one connection with it.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
+        serves: Whether another thread of it waits for requests.
+        is_silent: Whether nothing was ever sent on the one connection at which it waits, so that
+            no answer can have been lost.
         is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
             none is owed: a worker may have connected to get work.
         call: The system call in which a thread waits.
@@ -55,8 +64,12 @@ class RoleWait:
     is_sure: bool = False
     is_idle: bool = False
     is_for_child: bool = False
+    child: int = 0
+    is_endless: bool = False
     awaited: frozenset[int] = frozenset()
     is_at_rest: bool = False
+    serves: bool = False
+    is_silent: bool = False
     is_doubtful: bool = False
     call: str = ""
     target: str = ""
@@ -96,6 +109,11 @@ class _Seen:
         is_idle: Whether it waits for requests, perhaps among other things.
         waits_for_threads: Whether it waits for a lock of its process.
         has_more: Whether something else can end its wait as well.
+        is_endless: Whether no living process but its own holds the other end of a pipe or
+            connection for which it waits.
+        waits_for_rank: Whether it is a child's, and waits for the process of its rank.
+        has_traffic: Whether anything was sent on the connections for whose answers it waits, as
+            far as is known.
     """
 
     thread: Thread
@@ -105,6 +123,9 @@ class _Seen:
     is_idle: bool = False
     waits_for_threads: bool = False
     has_more: bool = False
+    is_endless: bool = False
+    waits_for_rank: bool = False
+    has_traffic: bool = False
 
 
 def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
@@ -165,19 +186,31 @@ class _Ends:
             process = self.processes[min(seen.children)]
             seen = self._main(process)
         is_for_child = process is not rank
+        is_mutual = seen is not None and seen.waits_for_rank
+        child = process.pid if is_for_child and not is_mutual else 0
         if seen is None:
-            return RoleWait(is_for_child=is_for_child)
+            return RoleWait(is_for_child=is_for_child, child=child)
         thread = seen.thread
         if seen.asked and not seen.is_idle:
             is_sure = len(seen.asked) == 1 and not seen.has_more
             asked = frozenset(seen.asked)
             call, target = thread.call, thread.target
             return RoleWait(
-                asked, is_sure=is_sure, is_for_child=is_for_child, call=call, target=target
+                asked,
+                is_sure=is_sure,
+                is_for_child=is_for_child,
+                child=child,
+                is_silent=is_sure and not seen.has_traffic,
+                call=call,
+                target=target,
             )
-        if not (seen.is_idle or seen.waits_for_threads):
-            return RoleWait(is_for_child=is_for_child)
         others = list(self._others(process))
+        serves = any(each.is_idle for each in others if each)
+        if not (seen.is_idle or seen.waits_for_threads):
+            is_endless = seen.is_endless and not (seen.children or seen.has_more)
+            return RoleWait(
+                is_for_child=is_for_child, child=child, is_endless=is_endless, serves=serves
+            )
         is_at_rest = all(e and not e.asked and (e.is_idle or e.waits_for_threads) for e in others)
         asking = [each for each in others if each and each.asked]
         thread = asking[0].thread if asking else thread
@@ -185,8 +218,10 @@ class _Ends:
             frozenset(seen.asked).union(*(each.asked for each in asking)),
             is_idle=seen.is_idle,
             is_for_child=is_for_child,
+            child=child,
             awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
             is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
+            serves=serves,
             call=thread.call,
             target=thread.target,
         )
@@ -199,7 +234,8 @@ class _Ends:
     def _others(self, process: Process) -> Iterator[_Seen | None]:
         """Yield what the other threads of a process wait for; None for one that works."""
         for each in process.threads[1:]:
-            if not (each.is_exempt or is_runtime_thread(each) or each.state in DEAD):
+            is_own = not (each.is_exempt or is_runtime_thread(each) or _is_of_zmq(each))
+            if is_own and each.state not in DEAD:
                 yield self._seen(process, each) if each.state == "S" else None
 
     def _seen(self, process: Process, thread: Thread) -> _Seen:
@@ -223,19 +259,31 @@ class _Ends:
         elif awaited.kind == "pipe":
             others = self.pipes[awaited.target] - {process.pid}
             found.children |= self._own(process, others)
+            found.is_endless |= self._are_dead(others)
+            found.waits_for_rank |= self._has_rank(process, others)
         elif awaited.kind in _CONNECTED and awaited.where == "inside" and awaited.endpoints:
             holders = self.holders.get(awaited.endpoints[::-1], set()) - {process.pid}
             holders = holders or ({awaited.holder} & self.processes.keys()) - {process.pid}
             ranks = {self.processes[pid].rank for pid in holders}
+            found.is_endless |= self._are_dead(holders)
             if ranks == {process.rank}:
+                found.waits_for_rank |= self._has_rank(process, holders)
                 found.children |= self._own(process, holders)
             elif awaited.is_accepted and found.thread.call not in _SENDING:
                 found.is_idle = True
                 found.awaited |= {rank for rank in ranks if rank is not None}
             else:
                 found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
+                found.has_traffic |= awaited.bytes_moved != _ONLY_OPENED
         elif awaited.kind not in ("eventfd", "unix"):
             found.has_more = True
+
+    def _has_rank(self, process: Process, pids: Iterable[int]) -> bool:
+        own = self.snapshot.ranks.get(process.rank) if process.rank is not None else None
+        return own is not None and own is not process and own.pid in {*pids}
+
+    def _are_dead(self, pids: Iterable[int]) -> bool:
+        return all(self.processes[pid].is_dead for pid in pids)
 
     def _own(self, process: Process, pids: Iterable[int]) -> set[int]:
         """Return the living children of a process's rank among some processes."""
@@ -245,6 +293,11 @@ class _Ends:
             for each in found
             if each.rank == process.rank and not each.is_rank and not each.is_dead
         }
+
+
+def _is_of_zmq(thread: Thread) -> bool:
+    """Return whether a thread is zmq's own: it keeps all connections, whoever owes a message."""
+    return thread.name.startswith("ZMQbg")
 
 
 def _awaited(process: Process, fds: Iterable[int]) -> Iterator[Descriptor]:

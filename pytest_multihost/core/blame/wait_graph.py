@@ -18,6 +18,7 @@ from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
+    READY_SCOPE,
     SOCKET_SCOPE,
     GroupKey,
     Operation,
@@ -162,7 +163,8 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
 
     Ranks may poll for the end of work that they have launched, or retry a collective that fails at
     once because another rank is missing. If a rank failed, ranks that only sleep repeatedly are
-    taken to poll for its result: a file, a key.
+    taken to poll for its result: a file, a key. If a rank has not become ready, as its role says,
+    they are taken to try to connect to it.
     """
     world = _World(states)
     alive = [each for each in states.values() if each.condition == "alive"]
@@ -191,8 +193,28 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
         for each in alive
         if each.polls and not each.pending and first is not None
     ]
-    found = (*launched, *retried, *polling)
+    found = (*launched, *retried, *polling, *_trying_to_connect(alive))
     return tuple(replace(each, is_sure=False) for each in found if each.missing)
+
+
+def _trying_to_connect(alive: Sequence[RankState]) -> Iterator[Wait]:
+    """Yield the waits of polling ranks for one that has not become ready."""
+    for unready in (each for each in alive if each.unready):
+        for each in alive:
+            if each.polls and not (each.pending or each.unready):
+                pair = tuple(sorted((each.rank, unready.rank)))
+                operation = Operation(
+                    name="attempts to connect",
+                    kind="transfer",
+                    group=pair,
+                    scope=READY_SCOPE,
+                    sequence=0,
+                    peer=unready.rank,
+                    detail=unready.unready,
+                    since_s=0.0,
+                    source="proc",
+                )
+                yield Wait(each.rank, operation, frozenset({unready.rank}))
 
 
 def _wait(rank: int, operation: Operation, world: _World) -> Wait:

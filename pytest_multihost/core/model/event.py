@@ -168,6 +168,28 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyWhen:
+    """The program of its role is ready once this TCP port of its host listens."""
+
+    kind: ClassVar = "ready_when"
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRestarted:
+    """The program of its role has ended with an error, and is started again.
+
+    Attributes:
+        why: How it has ended, as in "exited with code 3".
+    """
+
+    kind: ClassVar = "program_restarted"
+    why: str
+    number: int
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseEntered:
     """It has entered setup, call, teardown or shutdown."""
 
@@ -425,6 +447,13 @@ class Forked:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramReady:
+    """What the rank's role does is ready, as `Role(ready=...)` says."""
+
+    kind: ClassVar = "program_ready"
+
+
+@dataclass(frozen=True, slots=True)
 class FaultAnswered:
     """A service has performed a fault outside of the rank, or could not: `error` says why.
 
@@ -483,6 +512,8 @@ class HoldEnded:
 RankEventBody = (
     Hello
     | Ready
+    | ReadyWhen
+    | ProgramRestarted
     | PhaseEntered
     | ReportMade
     | SubtestEnded
@@ -502,7 +533,7 @@ RankEventBody = (
 )
 """The bodies of events that ranks send."""
 
-EventBody = RankEventBody | Forked | FaultAnswered | Exited | Released | HoldEnded
+EventBody = RankEventBody | Forked | ProgramReady | FaultAnswered | Exited | Released | HoldEnded
 
 SENT_BY_RANKS = frozenset(each.kind for each in get_args(RankEventBody))
 """The kinds of frames that a rank may send."""

@@ -47,6 +47,13 @@ class Release:
 
 
 @message
+class RankReady:
+    """Another rank is ready, as its role says: one of those after which this rank starts."""
+
+    rank: int
+
+
+@message
 class FaultPerformed:
     """The server performed the world's fault `index`; `error` is empty if it succeeded."""
 
@@ -82,7 +89,7 @@ class TerminalLent:
     is_refused: bool = False
 
 
-ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken | TerminalLent
+ToRank = Release | RankReady | FaultPerformed | CollectiveComplete | CollectiveBroken | TerminalLent
 
 # Controller to server, and to peers
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, TypeVar
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.rank_names import in_roles, rank_numbers
 from pytest_multihost.core.model.stack import Frame
 
@@ -53,6 +54,9 @@ HARNESS_SCOPE = Scope("harness")
 
 SOCKET_SCOPE = Scope("socket")
 """The scope of a wait for a connection, perhaps from a process that is not a rank."""
+
+READY_SCOPE = Scope("ready")
+"""The scope of a rank's wait for another one to be ready, as its role says."""
 
 CALLEE_SCOPE = Scope("rpc-callee")
 """The scope of a function that a rank runs for another one, in a thread of its own."""
@@ -130,6 +134,7 @@ class Operation:
         frame: The user's line that began it, or waits for it.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
             ``harness``, or the kernel: ``proc``.
+        child: The child process of the rank that is in it; None: the rank itself.
     """
 
     name: str
@@ -158,6 +163,7 @@ class Operation:
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"
+    child: Child | None = None
 
     @property
     def is_open(self) -> bool:
@@ -194,6 +200,8 @@ class Operation:
         """Its text for the reader, without its group: ``all_reduce #3``."""
         if self.scope == HARNESS_SCOPE:
             return f"{self.name} {self.detail!r}" if self.detail else self.name
+        if self.scope == READY_SCOPE:
+            return self.name
         is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
         if self.kind == "wait" or not is_numbered:
             return f"{self.name} {self.detail}".rstrip()

@@ -190,6 +190,7 @@ class Process:
         timers: POSIX timers that it has made; None if unknown.
         tracer: Process that traces it, 0 for none.
         unread: What could not be read.
+        status: How it has ended, as wait(2) would tell, if it has and nobody has waited for it.
     """
 
     pid: int
@@ -203,6 +204,7 @@ class Process:
     timers: int | None = 0
     tracer: int = 0
     unread: tuple[str, ...] = ()
+    status: int = 0
 
     @property
     def main(self) -> Thread | None:

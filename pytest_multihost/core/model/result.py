@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.event import (
     Event,
@@ -116,6 +117,11 @@ class RankSnapshot:
         is_for_child: Whether its main thread waits for a process that it has started.
         asks: Its wait for an answer of a rank that is idle; perhaps none is owed. If it is idle
             itself, its wait for the next request of another one.
+        serves: Whether a thread beside its main one waits for requests.
+        is_silent: Whether nothing was ever sent between it and the rank that it asks.
+        child: The child for which its main thread waits.
+        is_endless: Whether its main thread waits for data that no living process can send it.
+        lost: Its children that a signal has ended and for which it has not waited.
     """
 
     rank: int
@@ -132,6 +138,11 @@ class RankSnapshot:
     is_idle: bool = False
     is_for_child: bool = False
     asks: Operation | None = None
+    serves: bool = False
+    is_silent: bool = False
+    child: Child | None = None
+    is_endless: bool = False
+    lost: tuple[Child, ...] = ()
 
     @property
     def details(self) -> str:

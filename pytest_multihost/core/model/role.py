@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.model.errors import known_names, shown
@@ -16,6 +16,9 @@ _RANK_OF_ROLE = re.compile(r"(?P<role>[^:]+)(:(?P<number>[0-9]{1,9}))?", re.ASCI
 _RESERVED = frozenset({*RANK_WORDS, "rank", "ranks"})
 
 MAX_ROLES = 64
+MAX_RESTARTS = 100
+
+_TCP, _MAX_PORT = "tcp:", 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,21 @@ class Role:
             file, or a Python program on PATH, with arguments. ``{port}`` is a port of the rank's
             own, ``{rank}`` and ``{size}`` are those in the role, and ``{ports[driver]}`` is the
             first port of another role. None: they run the test's function.
+        ready: When its ranks are ready: "tcp:{port}", once that port listens, with the same names
+            in braces as in `run`.
+        after: The roles, one or several, that must be ready before its ranks start. They must say
+            `ready`.
+        restarts: How often a rank starts its program `run` again after that has exited with an
+            error. Only the last end counts.
     """
 
     ranks: int
     backend: str | None = field(default=None, kw_only=True)
     env: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     run: str | None = field(default=None, kw_only=True)
+    ready: str | None = field(default=None, kw_only=True)
+    after: str | Sequence[str] = field(default=(), kw_only=True)
+    restarts: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +62,9 @@ class RoleSpec:
         backend: Name of its backend.
         env: Variables for the environment of its ranks.
         run: The program that they run; empty: the test's function, or a script.
+        ready: When they are ready; empty: it is not said.
+        after: The roles that must be ready before they start.
+        restarts: How often a rank starts its program again after an error.
         primary_leaves_last: Whether its first rank hosts a service of its runtime, whose end would
             end the others.
     """
@@ -59,6 +74,9 @@ class RoleSpec:
     backend: str
     primary_leaves_last: bool = False
     run: str = ""
+    ready: str = ""
+    after: tuple[str, ...] = ()
+    restarts: int = 0
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -104,6 +122,88 @@ def _problems(roles: Mapping[object, object]) -> Iterator[str]:
             yield f"{name!r}: env must map names to strings, not {shown(found.env)}"
         if found.run is not None and (problem := _program_problem(found.run, roles)):
             yield f"{name!r}: run {problem}"
+        yield from (f"{name!r}: {problem}" for problem in _order_problems(name, found, roles))
+    yield from _cycles(roles)
+
+
+def _order_problems(name: str, role: Role, roles: Mapping[object, object]) -> Iterator[str]:
+    """Yield what is wrong with when a role starts, is ready, and starts again."""
+    if role.ready is not None and (problem := _address_problem(role.ready, roles)):
+        yield f"ready {problem}"
+    if not isinstance(role.after, str | Sequence) or not all(
+        isinstance(each, str) for each in role.after
+    ):
+        yield f"after must be the name of a role, or a list of names, not {shown(role.after)}"
+        return
+    for other in named_roles(role.after):
+        if other not in roles:
+            there_are = known_names([str(each) for each in roles], other)
+            yield f"after: there is no role {shown(other)}; there are: {there_are}"
+        elif other == name:
+            yield "after names the role itself"
+        elif not getattr(roles[other], "ready", None):
+            yield f"after: the role {other!r} must say when it is ready, as in ready='tcp:{{port}}'"
+    if type(role.restarts) is not int or not 0 <= role.restarts <= MAX_RESTARTS:
+        yield f"restarts must be a number from 0 to {MAX_RESTARTS}, not {shown(role.restarts)}"
+    elif role.restarts and role.run is None:
+        yield "restarts are for a program: say run="
+
+
+def named_roles(after: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of roles that one text or several give."""
+    return (after,) if isinstance(after, str) else tuple(after)
+
+
+def _cycles(roles: Mapping[object, object]) -> Iterator[str]:
+    """Yield a cycle of roles that start after each other."""
+    after = {
+        name: named_roles(role.after)
+        for name, role in roles.items()
+        if isinstance(role, Role) and isinstance(role.after, str | Sequence)
+    }
+    for start in after:
+        path: list[object] = [start]
+        while (ahead := after.get(path[-1], ())) and len(path) <= len(after):
+            step = next((each for each in ahead if _leads(each, start, after)), None)
+            if step is None or step == path[-1]:
+                break
+            path.append(step)
+            if step == start:
+                yield f"start after each other: {' after '.join(map(str, path))}"
+                return
+
+
+def _leads(from_: object, to: object, after: Mapping[object, Sequence[str]]) -> bool:
+    """Return whether a role starts after another one, directly or through others."""
+    seen, ahead = set[object](), [from_]
+    while ahead:
+        each = ahead.pop()
+        if each == to:
+            return True
+        if each not in seen:
+            seen.add(each)
+            ahead += after.get(each, ())
+    return False
+
+
+def _address_problem(ready: object, roles: Mapping[object, object]) -> str:
+    """Return what is wrong with the address of a role; empty if it can be used."""
+    form = "must be 'tcp:PORT', as in 'tcp:{port}'"
+    if not isinstance(ready, str):
+        return f"{form}, not {shown(ready)}"
+    try:
+        text = ready.format(port=1, rank=0, size=1, ports=dict.fromkeys(roles, 1))
+        return "" if tcp_port(text) else f"{form}, not {shown(ready)}"
+    except (ValueError, LookupError, AttributeError) as error:
+        return f"cannot be read: {type(error).__name__}: {error}"
+
+
+def tcp_port(address: str) -> int:
+    """Return the port of "tcp:PORT"; 0 if the text is no such address."""
+    digits = address.removeprefix(_TCP)
+    is_number = address.startswith(_TCP) and digits.isascii() and digits.isdecimal()
+    port = int(digits[:6]) if is_number else 0
+    return port if port <= _MAX_PORT else 0
 
 
 def _program_problem(run: object, roles: Mapping[object, object]) -> str:
@@ -148,6 +248,9 @@ def place_roles(roles: Mapping[str, Role], backend: str) -> tuple[RoleSpec, ...]
                 backend=role.backend or backend,
                 env=dict(role.env),
                 run=role.run or "",
+                ready=role.ready or "",
+                after=named_roles(role.after),
+                restarts=role.restarts,
             )
         )
         first = ranks.stop

@@ -17,8 +17,10 @@ from pytest_multihost.core.model.event import (
     Interrupted,
     Parked,
     PhaseEntered,
+    ProgramReady,
     RankEventBody,
     Ready,
+    ReadyWhen,
     Released,
     ReportMade,
     SubtestEnded,
@@ -52,6 +54,9 @@ class RankFacts:
         last_event_s: When the rank itself last sent an event.
         can_dump: Whether it runs the plugin's code and can be asked for its stacks.
         in_debugger: Whether it has the terminal, or waits for it.
+        ready_port: The TCP port that listens once the program of its role is ready; 0: it does not
+            say when it is ready.
+        program_ready_s: When that port was seen to listen.
     """
 
     rank: int
@@ -74,6 +79,13 @@ class RankFacts:
     active_faults: tuple[Event, ...] = ()
     last_event_s: float = 0.0
     in_debugger: bool = False
+    ready_port: int = 0
+    program_ready_s: float | None = None
+
+    @property
+    def is_unready(self) -> bool:
+        """Whether it has said when its role is ready, and that has not come."""
+        return bool(self.ready_port) and self.program_ready_s is None
 
     @property
     def is_gone(self) -> bool:
@@ -171,6 +183,10 @@ def _progress_changes(event: Event) -> _Changes:
             return {"can_dump": True}
         case Ready():
             return {"ready_s": event.at_s}
+        case ReadyWhen(port):
+            return {"ready_port": port}
+        case ProgramReady():
+            return {"program_ready_s": event.at_s}
         case PhaseEntered(phase):
             return {"phase": phase}
         case Parked():

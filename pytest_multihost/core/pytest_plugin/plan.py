@@ -49,7 +49,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     TIMEOUT,
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
-from pytest_multihost.core.services import ServiceKind, asked_for
+from pytest_multihost.core.services import ServiceKind, asked_for, order_part
 
 MAX_NODEID = 30_000
 """Maximum number of characters: the world's spec, with the node id, goes to the server in one
@@ -202,6 +202,12 @@ def _plan_item(
         for role, own in zip(roles, of_roles, strict=True)
         if own.services
     ]
+    problems += [
+        f"cannot run: the role {role.name} has restarts, and the process group of its backend"
+        f" {own.name} is made once. Give it backend='none'; its program may make a group."
+        for role, own in zip(roles, of_roles, strict=True)
+        if role.restarts and own.package is not None
+    ]
     nodeid = plain_nodeid(item)
     roles = tuple(
         replace(role, primary_leaves_last=own.primary_leaves_last)
@@ -238,6 +244,7 @@ def _plan_item(
             **hosts.services,
             **backend.services,
             **{each.name: each.part for each in services},
+            **order_part(roles),
         },
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),

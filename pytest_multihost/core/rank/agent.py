@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from pathlib import Path
@@ -63,7 +63,8 @@ from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
-from pytest_multihost.core.rank.role_program import program_of, run_program
+from pytest_multihost.core.rank.role_order import start_in_order
+from pytest_multihost.core.rank.role_program import program_of, run_again, run_program
 from pytest_multihost.core.rank.services import (
     begin_test,
     end_test,
@@ -102,7 +103,7 @@ class RankPlugin:
     _link: ControllerLink
     _points: Points
     _debugger: RankDebugger
-    _program: Sequence[str] = ()
+    _spec: RankSpec
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -115,22 +116,23 @@ class RankPlugin:
         link: ControllerLink,
         points: Points,
         debugger: RankDebugger,
-        program: Sequence[str] = (),
+        spec: RankSpec,
     ) -> None:
-        """Use the connection, the points and the debugger of this rank from now on.
-
-        Args:
-            program: The program of the rank's role; empty: it runs the test's function.
-        """
+        """Use the connection, the points, the debugger and the spec of this rank from now on."""
         self._link, self._points, self._debugger = link, points, debugger
-        self._program = program
+        self._spec = spec
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self) -> bool | None:
         """Run the program of the rank's role in place of the test's function, if it has one."""
-        if not self._program:
+        program = program_of(self._spec)
+        if not program:
             return None
-        run_program(self._program)
+        restarts = self._spec.role.restarts if self._spec.role is not None else 0
+        if restarts:
+            run_again(program, restarts, self._link.send)
+        else:
+            run_program(program)
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -151,8 +153,12 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Send the phase, and wrap the functions that the faults need before any fixture runs."""
+        """Send the phase, wait for the roles after which this one starts, and start the faults.
+
+        These wrap the functions that they need before any fixture runs.
+        """
         self._link.send(PhaseEntered("setup"))
+        start_in_order(self._spec, self._link)
         try:
             start_faults(self._points, [getattr(item, "module", None)])
         except SettingError as error:
@@ -354,7 +360,7 @@ def run_test_and_exit(
             spec, kinds, recorder, link.send, performed, root=root, ready_s=ready_s
         )
         debugger = RankDebugger(spec, channel)
-        plugin.enter(link, points, debugger, program_of(spec))
+        plugin.enter(link, points, debugger, spec)
         if spec.world.debugger is not None and spec.world.debugger.is_tracing:
             register_tracing(item.config)
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion

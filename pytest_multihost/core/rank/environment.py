@@ -15,6 +15,7 @@ from functools import cache
 from pytest_multihost.core.launch.launcher_env import is_foreign
 from pytest_multihost.core.model.setting_values import ONE
 from pytest_multihost.core.model.spec import MACHINE, RankSpec
+from pytest_multihost.core.rank.children.variables import VARIABLE, child_variables
 
 _OF_PYTEST = re.compile(r"PYTEST_XDIST_.*|PYTEST_CURRENT_TEST", re.IGNORECASE)
 
@@ -42,7 +43,7 @@ def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = Fal
 
 @cache  # the server has asked before it forks a rank
 def _is_of_world(name: str) -> bool:
-    return is_foreign(name) or _OF_PYTEST.fullmatch(name) is not None
+    return is_foreign(name) or name == VARIABLE or _OF_PYTEST.fullmatch(name) is not None
 
 
 @cache
@@ -112,5 +113,6 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "PYTEST_MULTIHOST_RANK": str(whole.rank),
             "PYTEST_MULTIHOST_WORLD_SIZE": str(whole.world.size),
         }
+        | child_variables(whole, inherited)
         | ({} if role is None else dict(role.env))
     )

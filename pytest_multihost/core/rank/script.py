@@ -34,6 +34,7 @@ from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder, prepare_recording
+from pytest_multihost.core.rank.role_order import start_in_order
 from pytest_multihost.core.rank.services import begin_test, end_test
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
@@ -129,6 +130,7 @@ def _begin(
     )
     begin_test()
     link.send(PhaseEntered("call"))
+    start_in_order(spec, link)
     start_faults(points)
     return points
 

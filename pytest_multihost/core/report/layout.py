@@ -266,7 +266,8 @@ def rank_activity(
         return "serving", f"runs {in_call.detail}"
     operation = in_call or waited_operation(seen)
     if operation is not None:
-        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
+        child = f" of its child {operation.child.title}" if operation.child is not None else ""
+        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}{child}"
     if is_dumped and seen.activity is not None:  # known from its dump alone, not by the kernel
         return seen.activity.name, seen.activity.target
     if outcome == "collateral":

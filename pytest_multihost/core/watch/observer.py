@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pytest_multihost.core.blame import severed
 from pytest_multihost.core.launch import RemoteRanks
+from pytest_multihost.core.model.child import Child
+from pytest_multihost.core.model.child_names import find_names
 from pytest_multihost.core.model.event import FaultChanged
 from pytest_multihost.core.model.memberships import Memberships, find_memberships
 from pytest_multihost.core.model.message_sockets import Endpoints, find_endpoints
@@ -50,6 +52,7 @@ class WorldObserver:
         harness: The harness's own processes around the ranks.
         remote: Its ranks on other machines, if any.
         time: The source of its time.
+        names: Names of the ranks' children, by process id, as last read.
     """
 
     scratch: Path
@@ -58,6 +61,7 @@ class WorldObserver:
     spec: WorldSpec | None = None
     remote: RemoteRanks | None = None
     time: TimeSource = MACHINE_TIME
+    names: Mapping[int, str] = field(default_factory=dict)
     _reader: KernelReader | None = None
     _quiescence: Quiescence | None = None
     _read: dict[int, tuple[bytes | None, Operations, float]] = field(default_factory=dict)
@@ -99,7 +103,9 @@ class WorldObserver:
             for rank in range(self.size)
         }
         pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
-        pages += self._children().values()
+        children = self._children()
+        names = self.names = find_names([each for each, _ in (*pages, *children.values())])
+        pages += [(_of_child(e, pid, names), last_s) for pid, (e, last_s) in children.items()]
         known = [operations for operations, _ in pages]
         groups, ends = find_memberships(known), self._endpoints(known)
         found = [
@@ -138,11 +144,13 @@ class WorldObserver:
         paths = {rank: slots_path(self.scratch, rank) for rank in ranks}
         found = [read_slots(path, rank=rank) for rank, path in paths.items()]
         if self.spec is not None and self.spec.roles:
-            found += [
-                read_slots(child, rank=rank)
+            children = [
+                (pid, read_slots(child, rank=rank))
                 for rank, path in paths.items()
-                for _, child in children_of(path)
+                for pid, child in children_of(path)
             ]
+            names = find_names([*found, *(each for _, each in children)])
+            found += [_of_child(each, pid, names) for pid, each in children]
         groups, ends = find_memberships(found), self._endpoints(found)
         resolved = [(ends.operations(groups.operations(each)), 0.0) for each in found]
         return tuple(each for each, _ in _with_children(resolved, self.size))
@@ -185,6 +193,12 @@ class WorldObserver:
             else:
                 self._reader = ProcReader(pids, self.harness, self.time)
         return self._reader
+
+
+def _of_child(found: Operations, pid: int, names: Mapping[int, str]) -> Operations:
+    """Return what a child of a rank has recorded, as operations of that child."""
+    child = Child(pid, names.get(pid, ""))
+    return replace(found, recent=tuple(replace(each, child=child) for each in found.recent))
 
 
 def _with_children(

@@ -443,7 +443,7 @@ class Watchdog:
         flight: FlightRequests,
     ) -> None:
         """Add information that only the ranks or a debugger can give to the last snapshot kept."""
-        last = self._snapshots[-1]
+        last, spec = self._snapshots[-1], self.observer.spec
         ranks, unobserved = probe_unclear_ranks(
             last.ranks,
             kernel,
@@ -452,7 +452,7 @@ class Watchdog:
             may_run_jax=self.may_run_jax,
             at_s=now,
             reader=self._native,
-            has_roles=self.observer.spec is not None and bool(self.observer.spec.roles),
+            names=self.observer.names if spec is not None and spec.roles else None,
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         if self._search.state.is_proof and self._search.state.last is not None:

@@ -156,3 +156,45 @@ def test_sizes_apply_to_roles_of_their_names() -> None:
     """Those of other tests are ignored."""
     found = sized_roles({"trainer": Role(2), "engine": Role(3)}, {"engine": 5, "other": 7})
     assert {name: role.ranks for name, role in found.items()} == {"trainer": 2, "engine": 5}
+
+
+READY = Role(1, ready="tcp:{port}")
+
+
+@pytest.mark.parametrize(
+    ("roles", "why"),
+    [
+        ({"a": Role(1, ready="{port}")}, "must be 'tcp:PORT'"),
+        ({"a": Role(1, ready="tcp:http")}, "must be 'tcp:PORT'"),
+        ({"a": Role(1, ready="tcp:70000")}, "must be 'tcp:PORT'"),
+        ({"a": Role(1, ready="tcp:{prot}")}, "prot"),
+        ({"a": Role(1, ready=80)}, "must be 'tcp:PORT'"),  # type: ignore[arg-type]
+        ({"a": Role(1, after="b")}, "there is no role 'b'; there are: a"),
+        ({"a": Role(1, after="a", ready="tcp:1")}, "names the role itself"),
+        ({"a": Role(1, after="b"), "b": 1}, "'b' must say when it is ready"),
+        ({"a": Role(1, after=3)}, "must be the name of a role"),  # type: ignore[arg-type]
+        (
+            {
+                "a": Role(1, after="b", ready="tcp:1"),
+                "b": Role(1, after=["c"], ready="tcp:2"),
+                "c": Role(1, after=("x", "a"), ready="tcp:3"),
+                "x": READY,
+            },
+            "start after each other: a after b after c after a",
+        ),
+        ({"a": Role(1, restarts=1)}, "say run="),
+        ({"a": Role(1, run="x.py", restarts=-1)}, "from 0 to 100"),
+        ({"a": Role(1, run="x.py", restarts=True)}, "from 0 to 100"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_a_problem(roles: dict[str, object], why: str) -> None:
+    """It says which role, and what to write."""
+    assert why in (role_problems(roles) or "")
+
+
+def test_roles_may_start_after_others() -> None:
+    """One or several, in any order."""
+    roles = {"a": Role(1, after=["b", "c"]), "b": READY, "c": Role(1, after="b", ready="tcp:7")}
+    assert role_problems(roles) is None
+    placed = place_roles(roles, "none")
+    assert [each.after for each in placed] == [("b", "c"), (), ("b",)]

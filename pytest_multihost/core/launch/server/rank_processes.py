@@ -184,12 +184,13 @@ class RankProcesses:
     def _dump_children(self, rank: int, pid: int, until_s: float) -> None:
         """Have children of a rank write their stacks, one after the other, and copy these.
 
-        A forked child has the rank's handler, and with it the rank's file for stacks. Each line of
-        the copy is JSON: process id, name, and faulthandler's text.
+        A forked child has the rank's handler, and with it the rank's file for stacks; a child that
+        is a new interpreter has its own handler for the same file. Each line of the copy is JSON:
+        process id, name, and faulthandler's text.
         """
         stacks, lines = self._directory / f"rank-{rank}.stacks", []
         number = dump_signal("threads")
-        for child in _children(pid):
+        for child in _descendants(pid):
             with contextlib.suppress(OSError):
                 if time.monotonic() < until_s and can_handle(child, number):
                     size = stacks.stat().st_size
@@ -264,6 +265,16 @@ def _children(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
             found += map(int, path.read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the children of a process, and theirs."""
+    found, ahead = list[int](), [pid]
+    while ahead:
+        children = _children(ahead.pop())
+        found += children
+        ahead += children
     return found
 
 

@@ -9,6 +9,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `jax`: wraps jax. `zmq`: wraps the message sockets of zmq.
 * `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers.
+* `child_names`: the names that a rank gives to its children.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
 * `exception_paths`: the handlers that an exception meets, and whether it certainly fails the test.
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from pytest_multihost.core.model.operation import Scope
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.rank.recorder import jax, torch
+from pytest_multihost.core.rank.recorder.child_names import tell_names
 from pytest_multihost.core.rank.recorder.exception_paths import user_frames
 from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
@@ -41,6 +44,7 @@ __all__ = [
     "current_recorder",
     "operation",
     "prepare_recording",
+    "record_in_child",
     "record_torch_classes",
     "report_native_files",
     "start_recording",
@@ -66,6 +70,7 @@ def prepare_recording() -> None:
     record_zmq(recorder)
     mark_data_loaders()
     mark_servers()
+    tell_names(recorder)
     report_native_files()
     _prepared.append(recorder)
 
@@ -80,6 +85,24 @@ def start_recording(spec: RankSpec) -> None:
     if spec.world.keeps_operations:
         recorder.page.keep_all()
     _recorders[:] = [recorder]
+
+
+def record_in_child(*, page: str, rank: int, size: int, role: Sequence[int]) -> None:
+    """Record the operations of this interpreter, which a rank has started, from now on.
+
+    They go to a page of its own, made when it first joins a group or opens a message socket.
+
+    Args:
+        page: The path of the rank's slot page.
+        rank: The rank, in a world of `size` ranks.
+        role: The first rank of the rank's role, and the one after its last.
+    """
+    recorder = Recorder(SlotPage(Path(page)), rank, size, role=range(*role))
+    torch.install(recorder)
+    record_zmq(recorder)
+    mark_data_loaders()
+    mark_servers()
+    tell_names(recorder)
 
 
 def current_recorder() -> Recorder:

@@ -3,12 +3,14 @@
 A REQ socket that waits is owed an answer. A DEALER or PAIR that has sent more messages than it has
 received may be owed one, or its first message was a greeting. All others wait for the next message
 of anybody. A call that may not block records nothing.
+
+A message that a coroutine awaits is recorded until it comes, as work in the background: the thread
+of an event loop waits for other things as well.
 """
 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -36,6 +38,7 @@ def record_zmq(recorder: Recorder) -> None:
     sockets = _Sockets(recorder)
     after_import("zmq.sugar.socket", sockets.wrap_sockets)
     after_import("zmq.sugar.poll", sockets.wrap_poller)
+    after_import("zmq.asyncio", sockets.wrap_awaitables)
 
 
 @dataclass(slots=True)
@@ -49,12 +52,13 @@ class _Known:
 
 @dataclass(slots=True)
 class _Sockets:
-    """The sockets of this process."""
+    """The sockets of this process, by their address in libzmq.
+
+    A socket of `zmq.asyncio` is two objects of Python for one of libzmq.
+    """
 
     recorder: Recorder
-    known: weakref.WeakKeyDictionary[Socket, _Known] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    known: dict[object, _Known] = field(default_factory=dict)
     constants: Any = None
 
     def wrap_sockets(self, module: ModuleType) -> None:
@@ -65,6 +69,7 @@ class _Sockets:
             "connect": self._declared("connected"),
             "send": self._sent,
             "recv": self._received,
+            "close": self._closed,
         }.items():
             setattr(socket, name, wrap(getattr(socket, name)))
 
@@ -72,8 +77,34 @@ class _Sockets:
         """Wrap the wait for several sockets."""
         module.Poller.poll = self._polled(module.Poller.poll)
 
+    def wrap_awaitables(self, module: ModuleType) -> None:
+        """Wrap the methods that return a message to await."""
+        for name in ("recv", "recv_multipart"):
+            setattr(module.Socket, name, self._awaited(getattr(module.Socket, name)))
+
     def _of(self, socket: Socket) -> _Known:
-        return self.known.setdefault(socket, _Known())
+        return self.known.setdefault(socket.underlying, _Known())
+
+    def _closed(self, original: Function) -> Function:
+        def close(socket: Socket, *args: Any, **more: Any) -> object:  # noqa: ANN401
+            with contextlib.suppress(Exception):  # it is closed already
+                self.known.pop(socket.underlying, None)
+            return original(socket, *args, **more)
+
+        return close
+
+    def _awaited(self, original: Function) -> Function:
+        def recv(socket: Socket, *args: Any, **more: Any) -> object:  # noqa: ANN401
+            __tracebackhide__ = True
+            message: Any = original(socket, *args, **more)
+            if self.recorder.role is not None and not message.done():
+                with contextlib.suppress(Exception):
+                    record = self._begin("zmq.recv", [socket], self._owed(socket))
+                    self.recorder.page.leave(record)
+                    message.add_done_callback(lambda _: self.recorder.end(record))
+            return message
+
+        return recv
 
     def _declared(self, side: Side) -> Callable[[Function], Function]:
         def wrap(original: Function) -> Function:
@@ -92,6 +123,7 @@ class _Sockets:
 
     def _declare(self, socket: Socket, side: Side, address: str) -> None:
         if end := _endpoint(address):
+            self.recorder.claim()
             self._of(socket).ends.append((side, end))
             self.recorder.page.group(*endpoint_key(self.recorder.rank, side, end))
 
@@ -149,15 +181,19 @@ class _Sockets:
         self, name: str, sockets: Iterable[Socket], flags: int, owed: Owed
     ) -> Iterator[None]:
         """Record a wait for messages, unless it may not block."""
-        recorder, record = self.recorder, NO_RECORD
+        record = NO_RECORD
         if not flags & self.constants.NOBLOCK:
             with contextlib.suppress(Exception):
-                ends = [end for each in sockets for end in self._of(each).ends]
-                scope = message_scope(ends, owed)
-                detail = ", ".join(end for _, end in ends)[:_MAX_DETAIL]
-                record = recorder.begin(name, "wait", (recorder.rank,), scope=scope, detail=detail)
-        with recorder.during(record):
+                record = self._begin(name, sockets, owed)
+        with self.recorder.during(record):
             yield
+
+    def _begin(self, name: str, sockets: Iterable[Socket], owed: Owed) -> int:
+        recorder = self.recorder
+        ends = [end for each in sockets for end in self._of(each).ends]
+        detail = ", ".join(end for _, end in ends)[:_MAX_DETAIL]
+        scope = message_scope(ends, owed)
+        return recorder.begin(name, "wait", (recorder.rank,), scope=scope, detail=detail)
 
 
 def _endpoint(address: str) -> str:

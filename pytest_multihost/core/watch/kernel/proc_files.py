@@ -27,6 +27,7 @@ _STATX_SIZE, _STATX_MODE_AT = 256, 28
 # Positions among the words of stat after the name. proc(5) counts from 1, and also counts the
 # process id and the name.
 _STATE, _PARENT, _SESSION, _USER_TIME, _SYSTEM_TIME, _STARTED = 0, 1, 3, 11, 12, 19
+_STATUS = 49
 
 
 def read(path: str, *, is_line: bool = False) -> bytes | None:
@@ -144,6 +145,7 @@ class Stat:
         session: The process that began its session.
         started_s: When it began, on the monotonic clock; rounded down.
         cpu_ns: Processor time, in steps of 10 ms.
+        status: How it has ended, as wait(2) would tell; 0: regularly, or not at all.
     """
 
     name: str
@@ -152,6 +154,7 @@ class Stat:
     session: int
     started_s: float
     cpu_ns: int
+    status: int = 0
 
 
 def read_stat(directory: str) -> Stat | None:
@@ -167,7 +170,8 @@ def read_stat(directory: str) -> Stat | None:
     # stat counts from boot, including time while the machine was suspended; monotonic() does not.
     suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     started_s = (int(words[_STARTED]) - 1) / _TICKS - suspended
-    return Stat(name, state, parent, session, started_s, cpu_ns)
+    status = int(words[_STATUS]) if len(words) > _STATUS else 0
+    return Stat(name, state, parent, session, started_s, cpu_ns, status)
 
 
 def read_runs(directory: str) -> tuple[int, int] | None:

@@ -93,8 +93,16 @@ class ProcessReader:
             timers=None if timers is None else timers.count(b"ID:"),
             tracer=int(status.get("TracerPid", "0")),
             unread=(*(("signals",) if threads and not status else ()), *tables.unread),
+            status=self._ended(threads),
         )
         return with_eventfd_holders(found, tables.foreign, tables.names)
+
+    def _ended(self, threads: tuple[Thread, ...]) -> int:
+        """Return the status of a process that has ended and for which nobody has waited."""
+        if not threads or threads[0].state not in DEAD:
+            return 0
+        stat = proc_files.read_stat(f"/proc/{self.pid}")
+        return stat.status if stat is not None else 0
 
     def thread(self, tid: int) -> Thread | None:
         """Return a thread with its wait; None if it is gone."""

@@ -7,6 +7,7 @@ skipped.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,11 +15,14 @@ from dataclasses import replace
 from pytest_multihost.core.blame.inferred import operation_of
 from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
+from pytest_multihost.core.model.child import Child
+from pytest_multihost.core.model.event import Exited
 from pytest_multihost.core.model.message_sockets import is_for_answer, waits_for_request
-from pytest_multihost.core.model.operation import Operation, Operations
-from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.operation import Operation, Operations, group_by_value
+from pytest_multihost.core.model.process import KernelSnapshot, Process
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
+from pytest_multihost.core.outcome import describe_exit
 from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
 from pytest_multihost.core.watch.probes.native_frames import (
     NativeReader,
@@ -41,7 +45,7 @@ def probe_unclear_ranks(
     may_run_jax: bool,
     at_s: float,
     reader: NativeReader | None = None,
-    has_roles: bool = False,
+    names: Mapping[int, str] | None = None,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
     """Return the ranks with the results of probes, and a sentence for each failed probe.
 
@@ -53,8 +57,10 @@ def probe_unclear_ranks(
         may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         at_s: When the last shallow snapshot was taken.
         reader: Reads native frames; may have been started before.
-        has_roles: Whether ranks run programs of several roles, which ask each other over sockets.
+        names: The names of the ranks' children, by process id, if ranks run programs of several
+            roles, which ask each other over sockets. None: they run one.
     """
+    ranks = _with_lost(ranks, kernel, names) if names is not None else ranks
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
     ranks = _with_flight(ranks, flight.operations())
@@ -70,7 +76,7 @@ def probe_unclear_ranks(
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
     # Waits that no recorder sees.
-    at_sockets = {} if has_roles else waits_at_sockets(kernel)
+    at_sockets = {} if names is not None else waits_at_sockets(kernel)
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
@@ -81,16 +87,38 @@ def probe_unclear_ranks(
         if seen.rank in at_sockets and _is_unclear(seen):
             seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
         found.append(seen)
-    if has_roles:
-        found = _with_role_waits(found, kernel)
+    if names is not None:
+        found = _with_role_waits(found, kernel, names)
     return tuple(found), stacks.unobserved
 
 
-def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> list[RankSnapshot]:
+def _with_lost(
+    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, names: Mapping[int, str]
+) -> Sequence[RankSnapshot]:
+    """Return the ranks with their children that signals have ended."""
+    lost = group_by_value(
+        (each.rank, _child(each, names))
+        for each in kernel.processes
+        if not each.is_rank and each.is_dead and os.WIFSIGNALED(each.status)
+    )
+    return [replace(each, lost=tuple(lost.get(each.rank, ()))) for each in ranks] if lost else ranks
+
+
+def _child(process: Process, names: Mapping[int, str]) -> Child:
+    ended = ""
+    if process.is_dead and os.WIFSIGNALED(process.status):
+        ended = describe_exit(Exited(signal=os.WTERMSIG(process.status)))
+    return Child(process.pid, names.get(process.pid, ""), process.name, ended)
+
+
+def _with_role_waits(
+    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, names: Mapping[int, str]
+) -> list[RankSnapshot]:
     """Return the ranks of a world with roles, with their waits for answers of each other."""
     waiting = {each.rank for each in ranks if not _is_unclear(each)}
     waits, processes, found = role_waits(kernel, waiting), kernel.ranks, []
     serving = {each.rank for each in ranks if any(map(_is_idle_wait, each.operations))} - waiting
+    serving -= {rank for rank, wait in waits.items() if wait.is_certain}
     at_rest = serving | {rank for rank, wait in waits.items() if wait.is_at_rest} - waiting
     for each in ranks:
         wait = waits.get(each.rank, RoleWait())
@@ -101,18 +129,31 @@ def _with_role_waits(ranks: Sequence[RankSnapshot], kernel: KernelSnapshot) -> l
             operations = tuple(one for one in each.operations if one not in owed)
             found.append(replace(each, operations=operations, asks=owed[0]))
             continue
+        elif owed:  # also those that coroutines await, while their loop waits
+            each = replace(each, operations=tuple(map(_awaited, each.operations)))  # noqa: PLW2901
         asks = wait.operation(processes[each.rank], kernel.at_s)
         asks = None if each.rank in waiting else asks
+        child = kernel.process(wait.child) if wait.child else None
         seen = replace(
             each,
             is_idle=wait.is_idle,
             is_for_child=wait.is_for_child,
+            child=_child(child, names) if child is not None else None,
+            is_endless=wait.is_endless,
+            is_silent=wait.is_silent,
+            serves=wait.serves,
             asks=None if wait.is_certain else asks,
         )
         if asks is not None and wait.is_certain:
             seen = replace(seen, operations=(*seen.operations, asks))
         found.append(seen)
     return found
+
+
+def _awaited(operation: Operation) -> Operation:
+    """Return an operation as one that a thread waits in, if an answer is owed to it."""
+    is_owed = is_for_answer(operation) and operation.is_open and operation.waited_s is None
+    return replace(operation, waited_s=operation.since_s) if is_owed else operation
 
 
 def _is_idle_wait(operation: Operation) -> bool:

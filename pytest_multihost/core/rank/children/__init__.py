@@ -1,0 +1,6 @@
+"""What interpreters do that a rank starts, in worlds with roles: engines are often such children.
+
+* `sitecustomize`: run at the start of such an interpreter. It lets the rank's server ask for its
+  stacks, and records its operations.
+* `variables`: the environment variables by which it is found.
+"""

@@ -1,0 +1,36 @@
+"""The variables by which interpreters that a rank starts find what they record for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os import pathsep
+from pathlib import Path
+
+from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.slots import slots_path
+
+VARIABLE = "PYTEST_MULTIHOST_CHILD"
+
+
+def child_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which interpreters that a rank starts find `sitecustomize`.
+
+    A world without roles has none.
+
+    Args:
+        inherited: The environment so far.
+    """
+    if spec.role is None:
+        return {}
+    settings = {
+        "page": str(slots_path(spec.scratch, spec.rank)),
+        "stacks": f"{spec.directory}/rank-{spec.rank}.stacks",
+        "rank": spec.rank,
+        "size": spec.world.size,
+        "role": [spec.role.ranks.start, spec.role.ranks.stop],
+    }
+    here = str(Path(__file__).parent)
+    before = [each for each in inherited.get("PYTHONPATH", "").split(pathsep) if each != here]
+    path = pathsep.join([here, *(each for each in before if each)])
+    return {VARIABLE: json.dumps(settings), "PYTHONPATH": path}

@@ -1,0 +1,118 @@
+"""See when roles are ready, and let the ranks start that wait for this.
+
+A role is ready when a TCP port listens. To connect to the port would show that as well, but a
+server may take the connection for its client. So the socket table of the rank's host is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.model.event import Event, ProgramReady, ReadyWhen
+from pytest_multihost.core.model.messages import RankReady
+from pytest_multihost.core.model.role import RoleSpec
+from pytest_multihost.core.model.spec import ServicePart
+from pytest_multihost.core.outcome import RankFacts
+from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
+
+NAME = "role_order"
+
+_INTERVAL_S = 0.02
+_LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
+_LOCAL, _STATE = 1, 3  # fields of /proc/net/tcp
+
+
+@dataclass(slots=True)
+class RoleOrder:
+    """The ranks of a world that are not ready yet.
+
+    Attributes:
+        starting: For each rank, those that start after it.
+    """
+
+    starting: Mapping[int, tuple[int, ...]]
+    _unready: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def interval_s(self) -> float:
+        """Return the longest time to the next look at the ports."""
+        return _INTERVAL_S if self._unready else math.inf
+
+    def after(self, event: Event, facts: Sequence[RankFacts]) -> Sequence[Action]:
+        """Begin to look for a rank's port once it says which one; forget ranks that are gone."""
+        rank, pid = event.rank, facts[event.rank].pid
+        if isinstance(event.body, ReadyWhen) and pid is not None:
+            self._unready[rank] = pid, event.body.port
+        elif facts[rank].is_gone:
+            self._unready.pop(rank, None)
+        return ()
+
+    def due(self, turn: Turn) -> Sequence[Action]:
+        """Return the actions that record which ranks are ready, and start those after them."""
+        return [self._ready(rank, turn.now) for rank in self._listening()]
+
+    def _ready(self, rank: int, now: float) -> Action:
+        starting = self.starting.get(rank, ())
+        return Action(
+            perform=lambda _: self._forget(rank),
+            events=((rank, ProgramReady()),),
+            to_ranks=tuple((each, RankReady(rank)) for each in starting),
+            moves_at_s=now if starting else None,
+            is_certain=True,
+        )
+
+    def _forget(self, rank: int) -> None:
+        self._unready.pop(rank, None)
+
+    def permits_proof(self, _deadline_s: float) -> bool:
+        """Return whether no rank has become ready since the last look."""
+        return not self._listening()
+
+    def _listening(self) -> list[int]:
+        """Return the ranks whose ports listen now, and did not before."""
+        ports = {pid: listening_ports(pid) for pid, _ in set(self._unready.values())}
+        return [rank for rank, (pid, port) in self._unready.items() if port in ports[pid]]
+
+
+def listening_ports(pid: int) -> frozenset[int]:
+    """Return the TCP ports that listen in the network namespace of a process."""
+    return frozenset(port for name in ("tcp", "tcp6") for port in _of_table(pid, name))
+
+
+def _of_table(pid: int, name: str) -> Iterator[int]:
+    with suppress(OSError):  # it is gone, or there is no IPv6
+        for line in Path(f"/proc/{pid}/net/{name}").read_text("ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[_STATE] == _LISTENS:
+                yield int(fields[_LOCAL].rpartition(":")[2], 16)
+
+
+def order_part(roles: Sequence[RoleSpec]) -> dict[str, ServicePart]:
+    """Return the part of this service in a world's spec, if roles say when they are ready."""
+    needs = ("ready='tcp:...' of a role", "roles without ready= and after=")
+    is_needed = any(each.ready for each in roles)
+    return {NAME: ServicePart(one_machine=needs)} if is_needed else {}
+
+
+def _open(opening: Opening) -> Service:
+    roles = opening.spec.roles
+    found = RoleOrder(
+        {
+            rank: tuple(each for other in roles if role.name in other.after for each in other.ranks)
+            for role in roles
+            for rank in role.ranks
+        }
+    )
+    return Service(
+        name=NAME,
+        interval_s=found.interval_s,
+        after=found.after,
+        due=found.due,
+        permits_proof=found.permits_proof,
+    )
+
+
+ROLE_ORDER = ServiceKind(name=NAME, open=_open)
