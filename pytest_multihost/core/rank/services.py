@@ -113,7 +113,7 @@ def end_test() -> None:
 
 
 def park_services() -> None:
-    """Let the services' parts in this rank know that the controller knows of the end of the body."""
+    """Let the services' parts in this rank know that the controller knows of the body's end."""
     for part in _parts:
         if part.parked is not None:
             with contextlib.suppress(Exception):
