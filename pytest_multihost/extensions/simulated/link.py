@@ -90,10 +90,13 @@ class Threads:
 
 def count_threads() -> Travelling:
     """Return how many threads this process has: the fields of `Threads`."""
-    names = [each.name for each in threading.enumerate()]
-    own = sum(each.startswith(OWN_THREADS) for each in names)
+    alive, own = threading.active_count(), 0
+    if alive > 1:
+        names = [each.name for each in threading.enumerate()]
+        own = sum(each.startswith(OWN_THREADS) for each in names)
+        alive = len(names) - own
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
-    return len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    return alive, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
 
 
 def is_own_thread() -> bool:
