@@ -86,7 +86,7 @@ class ExchangePart:
 
     def close(self) -> None:
         """Learn from the world, which has ended."""
-        _lessons.add(test_of(self.spec), self.scratch)
+        _lessons.add(test_of(self.spec), self.spec.size, self.scratch)
 
 
 def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
