@@ -48,5 +48,7 @@ def require_descriptors(ranks: int) -> None:
         raise LaunchError(
             f"{ranks} ranks take {needed} open files",
             seen=f"The hard limit of open files is {limit}.",
-            remedy="Raise it (ulimit -Hn), or use fewer ranks.",
+            remedy=f"Raise it (ulimit -Hn), or use at most {(limit - _OTHERS) // _EACH} ranks."
+            if limit > _OTHERS + _EACH
+            else "Raise it (ulimit -Hn).",
         )

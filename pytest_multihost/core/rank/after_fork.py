@@ -65,7 +65,8 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
         del os.environ[name]
-    os.environ.update(variables)
+    # Each variable that is set anew costs a rank pages.
+    os.environ.update({k: v for k, v in variables.items() if os.environ.get(k) != v})
     # Forked ranks share the state of every generator, so `random.random()` would agree between
     # them. On real hosts it does not, and code that relies on it would pass here and fail there.
     seed = f"{spec.world.seed}/{spec.rank}"

@@ -69,6 +69,7 @@ from pytest_multihost.core.rank.services import (
     begin_test,
     end_test,
     leave_to_services_after_failure,
+    park_services,
     stated_by_services,
 )
 from pytest_multihost.core.rank.stages import (
@@ -188,6 +189,7 @@ class RankPlugin:
         if self._has_failed:
             leave_to_services_after_failure()
         self._link.send(Parked())
+        park_services()
         self._link.await_gate("teardown")
         self._link.send(PhaseEntered("teardown"))
 

@@ -35,7 +35,7 @@ from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder, prepare_recording
 from pytest_multihost.core.rank.role_order import start_in_order
-from pytest_multihost.core.rank.services import begin_test, end_test
+from pytest_multihost.core.rank.services import begin_test, end_test, park_services
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
     leave,
@@ -176,6 +176,7 @@ def _end(link: ControllerLink, points: Points) -> NoReturn:
     """Wait until the scripts of all ranks are over, and leave."""
     points.heal()
     link.send(Parked())
+    park_services()
     link.await_gate("teardown")
     link.send(Done())
     leave(link)

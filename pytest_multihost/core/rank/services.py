@@ -58,6 +58,7 @@ class RankPart:
             any teardown. It may end the process.
         begin: Called before the first fixture of a test is set up, after the faults are bound.
         end: Called when the test's body has returned.
+        parked: Called when the controller has been told that the test's body is over.
     """
 
     clock: WorldClock | None = None
@@ -65,6 +66,7 @@ class RankPart:
     after_failure: Callable[[], None] | None = None
     begin: Callable[[], None] | None = None
     end: Callable[[], None] | None = None
+    parked: Callable[[], None] | None = None
 
 
 JoinService = Callable[[RankSpec], RankPart]
@@ -108,6 +110,14 @@ def end_test() -> None:
         if part.end is not None:
             with contextlib.suppress(Exception):
                 part.end()
+
+
+def park_services() -> None:
+    """Let the services' parts in this rank know that the controller knows of the body's end."""
+    for part in _parts:
+        if part.parked is not None:
+            with contextlib.suppress(Exception):
+                part.parked()
 
 
 def stated_by_services() -> Iterator[ValueStated]:

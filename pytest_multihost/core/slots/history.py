@@ -57,16 +57,22 @@ def _rings(
         for start in range(0, min(RINGS, most) * RING, RING):
             if not any(os.pread(descriptor, ENTRY.size, start + ENTRY.size)):
                 continue
-            ring = ENTRY.iter_unpack(os.pread(descriptor, RING, start))
+            ring = _used(os.pread(descriptor, RING, start))
             entries = [
                 (sequence, began, (detail, *frame, *CALL.unpack(call)))
-                for began, sequence, detail, *frame, call in ring
+                for began, sequence, detail, *frame, call in ENTRY.iter_unpack(ring)
                 if sequence
             ]
             entries.sort()
             yield parse_group(texts[entries[0][2][-3]]), entries
     finally:
         os.close(descriptor)
+
+
+def _used(ring: bytes) -> bytes:
+    """Return a ring up to its last entry that is used: mostly a small part of it."""
+    count = -(-len(ring.rstrip(b"\0")) // ENTRY.size)
+    return ring[: count * ENTRY.size]
 
 
 def _history(rank: int, group: GroupKey, entries: list[Entry], texts: Mapping[int, str]) -> History:

@@ -37,7 +37,7 @@ def _start(spec: RankSpec) -> None:
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
     torch.set_num_threads(1)
-    link = own_link(exchange_address(Path(spec.scratch)), spec.rank)
+    link = own_link(exchange_address(spec.scratch), spec.rank)
     link.times_itself = spec.world.keeps_timeouts
     link.connect()
     folder = Path(spec.scratch) if spec.is_primary else None

@@ -17,15 +17,22 @@ def join(spec: RankSpec) -> RankPart:
     before = len(sys.modules)
     is_witness = spec.rank in (0, spec.world.size - 1)
 
-    def finish() -> None:
+    has_returned = False
+
+    def end() -> None:
+        nonlocal has_returned
+        has_returned = True
         if is_witness:
             with contextlib.suppress(OSError):
                 write_learned(Path(spec.scratch), spec.rank, learn(before))
-        for each in links:
+
+    def parked() -> None:
+        # Only now: a hang that the exchange proves must not find a rank on its way.
+        for each in links if has_returned else ():
             each.finish()
 
     def rest() -> None:
         for each in links:
             each.rest()
 
-    return RankPart(begin=rest, end=finish)
+    return RankPart(begin=rest, end=end, parked=parked)

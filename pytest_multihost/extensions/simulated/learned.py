@@ -9,11 +9,12 @@ and 80 MB more than one that is forked from a process that has it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,9 @@ _PREFIX = "service-simulated-learned"
 
 LARGE = 16
 """From how many ranks on imports are made for all of them."""
+
+_LEAST = 10_000_000
+"""How much memory each rank takes at least."""
 
 _SHARE = 0.9
 """How much of the available memory the ranks may take."""
@@ -51,18 +55,18 @@ class Lessons:
     """What this server knows of the tests that it has run, by test.
 
     Attributes:
-        private_bytes: The most private memory that a rank has taken.
+        private_bytes: The most private memory that a rank has taken, by size of the world.
     """
 
     modules: set[str] = field(default_factory=set)
-    private_bytes: dict[str, int] = field(default_factory=dict)
+    private_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
-    def add(self, test: str, folder: Path) -> None:
-        """Add what the ranks of a world have written."""
+    def add(self, test: str, size: int, folder: Path) -> None:
+        """Add what the ranks of a world of a size have written."""
         for each in read_learned(folder):
             self.modules |= set(each.modules)
-            most = max(each.private_bytes, self.private_bytes.get(test, 0))
-            self.private_bytes[test] = most
+            found = self.private_bytes.setdefault(test, {})
+            found[size] = max(each.private_bytes, found.get(size, 0))
 
     def prepare(self, test: str, size: int) -> None:
         """Make this process ready to fork a large world.
@@ -70,11 +74,34 @@ class Lessons:
         Raises:
             LaunchError: The world does not fit into memory.
         """
-        if (each := self.private_bytes.get(test)) is not None:
-            check_memory(size, each, psutil.virtual_memory().available)
+        known = self.private_bytes.get(test, {})
         if size >= LARGE and (missing := self.modules - sys.modules.keys()):
             self.modules -= missing
+            before = private_bytes()
             import_safely(sorted(missing))
+            gc.collect()
+            gc.freeze()  # a collection in a rank would touch, and so copy, all that it shares
+            # What this process has imported is not a rank's own memory any more.
+            grown = max(0, private_bytes() - before)
+            known.update({n: max(each - grown, _LEAST) for n, each in known.items()})
+        if known:
+            check_memory(size, forecast(known, size), psutil.virtual_memory().available)
+
+
+def forecast(known: Mapping[int, int], size: int) -> int:
+    """Return the memory that a rank of a world of `size` ranks is going to take.
+
+    A rank of a larger world knows more groups and ranks, so it takes more: by as much for each
+    rank of the world as between the two largest worlds that are known.
+
+    Args:
+        known: The memory of a rank by the sizes of worlds.
+    """
+    *_, last = sizes = sorted(known)
+    if len(sizes) == 1:
+        return known[last]
+    growth = (known[last] - known[sizes[-2]]) / (last - sizes[-2])
+    return known[last] + round(max(0.0, growth) * max(0, size - last))
 
 
 def check_memory(size: int, rank_bytes: int, available: int) -> None:
@@ -98,20 +125,20 @@ def learn(before: int) -> Learned:
     """Return what this rank has learned.
 
     Args:
-        before: How many modules it had when it was forked. A copy of their names would touch, and
+        before: How many modules it had when it was forked. A look at their names would touch, and
             so copy, 4 MB of memory that the ranks share.
     """
-    found = [each for each in islice(tuple(sys.modules), before, None) if _is_of_library(each)]
-    return Learned(tuple(sorted(found)), private_bytes())
+    taken = private_bytes()
+    new = islice(reversed(sys.modules), max(0, len(sys.modules) - before))
+    return Learned(tuple(sorted(filter(_is_of_library, list(new)))), taken)
 
 
 def private_bytes() -> int:
-    """Return the memory that only this process holds."""
+    """Return the memory that only this process holds, and that of its page tables."""
     found = 0
-    with Path("/proc/self/smaps_rollup").open("rb") as file:
-        for line in file:
-            if line.startswith(b"Private_"):
-                found += int(line.split()[1]) << 10
+    for path, name in (("/proc/self/smaps_rollup", b"Private_"), ("/proc/self/status", b"VmPTE")):
+        with Path(path).open("rb") as file:
+            found += sum(int(line.split()[1]) << 10 for line in file if line.startswith(name))
     return found
 
 

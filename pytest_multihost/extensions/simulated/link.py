@@ -18,7 +18,6 @@ import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_multihost.extensions.simulated.launches import (
@@ -91,10 +90,13 @@ class Threads:
 
 def count_threads() -> Travelling:
     """Return how many threads this process has: the fields of `Threads`."""
-    names = [each.name for each in threading.enumerate()]
-    own = sum(each.startswith(OWN_THREADS) for each in names)
+    alive, own = threading.active_count(), 0
+    if alive > 1:
+        names = [each.name for each in threading.enumerate()]
+        own = sum(each.startswith(OWN_THREADS) for each in names)
+        alive = len(names) - own
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
-    return len(names) - own, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    return alive, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
 
 
 def is_own_thread() -> bool:
@@ -130,7 +132,7 @@ class Link:
             that jumps, which the exchange does not have.
     """
 
-    address: Path
+    address: str
     rank: int
     pid: int = field(default_factory=os.getpid)
     launched: dict[int, Receiver] = field(default_factory=dict)
@@ -224,7 +226,7 @@ class Link:
                 "a child process of a simulated rank is no member of its groups"
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(str(self.address))
+        connection.connect(self.address)
         self._local.connection = connection
         hello = ("hello", self.rank, self.pid, threading.get_native_id(), count_threads())
         self._take_ends(self._ask(hello), ())
@@ -274,12 +276,12 @@ class Idleness:
     until_s: float
 
 
-def ask_exchange(address: Path, within_s: float) -> Idleness | None:
+def ask_exchange(address: str, within_s: float) -> Idleness | None:
     """Return what an exchange has to do; None if it does not answer in time."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(within_s)
-            connection.connect(str(address))
+            connection.connect(address)
             connection.sendall(pack(ASK))
             return Idleness(*_answer(connection))
     except (OSError, ExchangeLostError):
@@ -290,7 +292,7 @@ links: list[Link] = []
 """The link of this process, which is a rank for its whole life."""
 
 
-def own_link(address: Path, rank: int) -> Link:
+def own_link(address: str, rank: int) -> Link:
     """Return the link of this process, a rank; made on the first call."""
     if not links or links[0].pid != os.getpid():
         links[:] = [Link(address, rank)]

@@ -26,9 +26,9 @@ def test_of(spec: WorldSpec) -> str:
     return spec.nodeid.partition("[")[0]
 
 
-def exchange_address(scratch: Path) -> Path:
-    """Return the path of the socket of a world's exchange."""
-    return Path(sockets_directory(scratch), "exchange")
+def exchange_address(scratch: str | Path) -> str:
+    """Return the path of the socket of a world's exchange; no `Path`: it costs each rank pages."""
+    return f"{sockets_directory(scratch)}/exchange"
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class ExchangePart:
     pid: int
     spec: WorldSpec
     scratch: Path
+    address: str
     ports: Sequence[socket.socket] = ()
     descriptors: Sequence[int] = ()
 
@@ -64,7 +65,7 @@ class ExchangePart:
 
     def enter(self, rank: int) -> None:
         """Wait until a place is free: a thousand ranks must not all start at once."""
-        own_link(exchange_address(self.scratch), rank).connect()
+        own_link(self.address, rank).connect()
 
     def perform(self, rank: int, index: int) -> str:  # noqa: ARG002 - there is none
         """Return that it has no faults."""
@@ -85,7 +86,7 @@ class ExchangePart:
 
     def close(self) -> None:
         """Learn from the world, which has ended."""
-        _lessons.add(test_of(self.spec), self.scratch)
+        _lessons.add(test_of(self.spec), self.spec.size, self.scratch)
 
 
 def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
@@ -101,7 +102,7 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
     address = exchange_address(scratch)
     parent = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(address))
+        listener.bind(address)
         listener.listen(spec.size)
         if (pid := os.fork()) == 0:
             try:
@@ -109,4 +110,4 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
                 run(listener, scratch, spec.size, parent=parent)
             finally:
                 os._exit(1)
-    return ExchangePart(pid, spec, scratch)
+    return ExchangePart(pid, spec, scratch, address)

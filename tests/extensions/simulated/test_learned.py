@@ -11,6 +11,7 @@ from pytest_multihost.extensions.simulated.learned import (
     Learned,
     Lessons,
     check_memory,
+    forecast,
     import_safely,
     learn,
     write_learned,
@@ -38,15 +39,23 @@ def test_the_rank_with_the_most_memory_counts(tmp_path: Path) -> None:
     write_learned(tmp_path, 0, Learned((), 5))
     write_learned(tmp_path, 7, Learned((), 9))
     lessons = Lessons()
-    lessons.add("test", tmp_path)
-    assert lessons.private_bytes == {"test": 9}
+    lessons.add("test", 8, tmp_path)
+    assert lessons.private_bytes == {"test": {8: 9}}
+
+
+def test_a_rank_of_a_larger_world_takes_as_much_more_as_between_two_small_ones() -> None:
+    """Each rank makes a group for each pipeline of the world."""
+    assert forecast({8: 10}, 256) == 10
+    assert forecast({8: 10, 64: 38}, 128) == 70
+    assert forecast({2: 90, 8: 10, 64: 10}, 1024) == 10
+    assert forecast({8: 12, 64: 10}, 1024) == 10
 
 
 def test_a_damaged_file_teaches_nothing(tmp_path: Path) -> None:
     """A rank may be killed while it writes."""
     (tmp_path / "service-simulated-learned-0.json").write_text('{"modules": ')
     lessons = Lessons()
-    lessons.add("test", tmp_path)
+    lessons.add("test", 8, tmp_path)
     assert lessons.private_bytes == {}
 
 

@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import psutil
 
+from pytest_multihost.core.cpython_private import clear_exit_handlers
 from pytest_multihost.core.import_path import import_path
 from pytest_multihost.core.launch.descriptor_limit import (
     raise_descriptor_limit,
@@ -41,6 +42,7 @@ from pytest_multihost.core.launch.packets import Packet, receive_packet, send_pa
 from pytest_multihost.core.launch.ports import free_ports, reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.core.launch.refusals import refused, remedy_against
+from pytest_multihost.core.launch.server.heap_gaps import fill_gaps
 from pytest_multihost.core.launch.server.huge_pages import use_huge_pages
 from pytest_multihost.core.launch.server.parts import ServerPart, StartPart
 from pytest_multihost.core.launch.server.rank_processes import RankProcesses
@@ -74,7 +76,7 @@ from pytest_multihost.core.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
 _FEW_FORKS = 32
-"""Forks that cost less than moving the memory into huge pages, which then makes them cheap."""
+"""Forks that cost less than what makes them cheap: filled gaps, and memory in huge pages."""
 
 _GONE_S = 5.0
 """How long a killed controller may take to end after its connections have been closed."""
@@ -151,6 +153,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
         # get a handler because programs started from here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     build_converters(RankEventBody, ToRank)
+    clear_exit_handlers()  # this process never runs them, and each rank would clear its copy
     # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()
@@ -341,6 +344,7 @@ def _prepare_forks(server: _Server, count: int) -> None:
     """Make forks cheap, before the first of so many that it is worth it."""
     before, server.forks = server.forks, server.forks + count
     if before <= _FEW_FORKS < server.forks:
+        fill_gaps()
         use_huge_pages()
 
 
