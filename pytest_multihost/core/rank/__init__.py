@@ -14,7 +14,7 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 * `debugger`: stops the rank on the terminal.
 * `lock_waits`: which thread holds the lock that another one waits for.
 * `services`: the parts that services of a world have in a rank.
-* `recorder`: records operations.
+* `recorder`: records operations. `children`: what interpreters do that a rank starts.
 """
 
 from pytest_multihost.core.rank.environment import (
