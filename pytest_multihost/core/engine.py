@@ -222,7 +222,9 @@ class _WorldRun:
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why the world ended."""
         self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
-        exchange = HarnessCollectives(self.spec.size)
+        inside = frozenset(self.spec.testing_ranks)
+        outside = frozenset(range(self.spec.size)) - inside
+        exchange = HarnessCollectives(len(inside), outside)
         world = self.surroundings.launcher.start(
             self.spec, directory=self.surroundings.directory, scratch=self.surroundings.scratch
         )

@@ -19,6 +19,7 @@ a message:
 """
 
 from pytest_multihost.core.model.acceptance import Acceptance as Acceptance
+from pytest_multihost.core.model.child import Child as Child
 from pytest_multihost.core.model.collectives import BY_METHOD as BY_METHOD
 from pytest_multihost.core.model.collectives import C10D as C10D
 from pytest_multihost.core.model.collectives import COLLECTIVES as COLLECTIVES

@@ -22,7 +22,9 @@ print("run", number, flush=True)
 sys.exit(int(sys.argv[1]))
 '''
 pathlib.Path("flaky.py").write_text(FLAKY)
-SERVER = Role(1, run="-m http.server {port} --bind 127.0.0.1", ready="tcp:{port}")
+SERVER = Role(
+    1, run="-m http.server {port} --bind 127.0.0.1", ready="tcp:{port}", service=True
+)
 ENGINE = Role(1, ready="tcp:{port}")
 AFTER = Role(1, after="engine")
 SLOW_S = 1.5
@@ -39,6 +41,11 @@ def test_server(world):
     connection.request("GET", "/")  # it is refused unless the server listens
     assert connection.getresponse().status == 200
     time.sleep(600)
+
+@pytest.mark.multihost(roles={"client": Role(2, after="server"), "server": SERVER}, timeout=20)
+def test_served(world):
+    assert world.broadcast(world.rank) == 0
+    world.barrier()  # of the two clients
 
 @pytest.mark.multihost(roles={"driver": AFTER, "engine": ENGINE}, hosts="one", timeout=20)
 def test_slow(world):
@@ -95,6 +102,12 @@ def test_a_role_starts_once_the_other_one_listens(worlds) -> None:
     assert diagnosis(worlds, "test_server")["culprits"] == [0]
     assert diagnosis(worlds, "test_server")["where"]["source"] == "time.sleep(600)"
     assert worlds.verdicts["test_slow"]["status"] == "passed"
+
+
+@pytest.mark.program(ORDER)
+def test_a_service_ends_after_the_others(worlds) -> None:
+    """It runs for ever by itself, and takes no part in barriers of the test."""
+    assert worlds.verdicts["test_served"]["status"] == "passed"
 
 
 @pytest.mark.program(ORDER)

@@ -14,8 +14,14 @@ from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_
 from pytest_multihost.core.blame.size_complaint import size_notes
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import Exited, RankEventBody
-from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.operation import (
+    HARNESS_SCOPE,
+    READY_SCOPE,
+    RUNTIME_SCOPE,
+    Operation,
+)
 from pytest_multihost.core.model.result import Ending, WorldResult
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.model.verdict import (
     DetectedBy,
@@ -69,7 +75,12 @@ def build_diagnosis(
     has_left = cause.kind in ("finished", "died", "raised")
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
     waits_for = tuple(
-        WaitsFor(wait.rank, _name(wait.operation), tuple(sorted(wait.missing)))
+        WaitsFor(
+            wait.rank,
+            _name(wait.operation),
+            tuple(sorted(wait.missing)),
+            by=_medium(wait.rank, wait.operation, result.spec) if result.spec.roles else "",
+        )
         for wait in first_waits(cause)
     )
     in_calls = operations_in_calls(result, cause.culprits, _name(cause.operation), waits_for)
@@ -96,6 +107,23 @@ def build_diagnosis(
         groups=tuple(place_groups(result, context)),
         notes=(*size_notes(causes, states, finding), *notes(causes, result, finding)),
     )
+
+
+def _medium(rank: int, operation: Operation | None, spec: WorldSpec) -> str:
+    """Return how a rank waits for others in a world with roles; empty if that is unknown."""
+    if operation is None:
+        return "lock"
+    if operation.medium or operation.child is not None:
+        return operation.medium or "child"
+    if operation.scope in (HARNESS_SCOPE, READY_SCOPE):
+        return operation.scope.kind
+    if operation.name.startswith("zmq."):
+        return "zmq"
+    role = spec.role_of(rank)
+    is_of_runtime = operation.scope == RUNTIME_SCOPE and role is not None
+    if not is_of_runtime or role is None:
+        return ""
+    return role.backend if role.backend != "none" else "group"
 
 
 def _name(operation: Operation | None) -> OperationName | None:

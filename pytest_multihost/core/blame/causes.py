@@ -129,7 +129,7 @@ def _of_servers(
         askers = [each.rank for each in asking if server in each.missing]
         if state is None or not state.seen.is_idle or state.seen.activity is None:
             continue
-        if len(free) == 1 and all(states[rank].seen.is_silent for rank in askers):
+        if len(free) == 1 and all(states[rank].seen.sent_nothing for rank in askers):
             operation = Operation(
                 name=state.seen.activity.name,
                 kind="wait",

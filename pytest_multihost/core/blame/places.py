@@ -60,9 +60,11 @@ def _frame_of_child(cause: Cause, rank: int, result: WorldResult) -> Frame | Non
     """Return the user's line in the child of a culprit that does not do its part."""
     if cause.child is None or rank not in cause.culprits:
         return None
+    awaiting = [f for dump in result.dumps if dump.rank == rank for f in dump.awaiting]
     stacks = [each for dump in result.dumps if dump.rank == rank for each in dump.children]
     frames = (each.own_frames for each in stacks if each.pid == cause.child.pid)
-    return innermost_user_frame(next(frames, ()))
+    # On the stack of an event loop there is only the loop.
+    return awaiting[0] if len(awaiting) == 1 else innermost_user_frame(next(frames, ()))
 
 
 def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:

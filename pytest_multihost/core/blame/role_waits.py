@@ -52,10 +52,11 @@ class RoleWait:
             the one connection with it.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
         serves: Whether another thread of it waits for requests.
-        is_silent: Whether nothing was ever sent on the one connection at which it waits, so that
+        sent_nothing: Whether nothing was ever sent on the one connection at which it waits, so that
             no answer can have been lost.
         is_doubtful: Whether those that it asks have nothing to do. Either an answer was lost, or
             none is owed: a worker may have connected to get work.
+        medium: What it waits at: "tcp" or "unix".
         call: The system call in which a thread waits.
         target: What that refers to, for the reader.
     """
@@ -69,8 +70,9 @@ class RoleWait:
     awaited: frozenset[int] = frozenset()
     is_at_rest: bool = False
     serves: bool = False
-    is_silent: bool = False
+    sent_nothing: bool = False
     is_doubtful: bool = False
+    medium: str = ""
     call: str = ""
     target: str = ""
 
@@ -95,6 +97,7 @@ class RoleWait:
             waited_s=at_s,
             thread=rank.pid,
             source="proc",
+            medium=self.medium,
         )
 
 
@@ -114,6 +117,7 @@ class _Seen:
         waits_for_rank: Whether it is a child's, and waits for the process of its rank.
         has_traffic: Whether anything was sent on the connections for whose answers it waits, as
             far as is known.
+        medium: The kind of these connections.
     """
 
     thread: Thread
@@ -126,6 +130,7 @@ class _Seen:
     is_endless: bool = False
     waits_for_rank: bool = False
     has_traffic: bool = False
+    medium: str = ""
 
 
 def role_waits(snapshot: KernelSnapshot, waiting: Collection[int] = ()) -> Mapping[int, RoleWait]:
@@ -200,7 +205,8 @@ class _Ends:
                 is_sure=is_sure,
                 is_for_child=is_for_child,
                 child=child,
-                is_silent=is_sure and not seen.has_traffic,
+                sent_nothing=is_sure and not seen.has_traffic,
+                medium=seen.medium,
                 call=call,
                 target=target,
             )
@@ -222,6 +228,7 @@ class _Ends:
             awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
             is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
             serves=serves,
+            medium=(asking[0] if asking else seen).medium,
             call=thread.call,
             target=thread.target,
         )
@@ -262,6 +269,7 @@ class _Ends:
             found.is_endless |= self._are_dead(others)
             found.waits_for_rank |= self._has_rank(process, others)
         elif awaited.kind in _CONNECTED and awaited.where == "inside" and awaited.endpoints:
+            found.medium = awaited.kind
             holders = self.holders.get(awaited.endpoints[::-1], set()) - {process.pid}
             holders = holders or ({awaited.holder} & self.processes.keys()) - {process.pid}
             ranks = {self.processes[pid].rank for pid in holders}

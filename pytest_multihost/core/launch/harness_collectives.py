@@ -36,11 +36,13 @@ class HarnessCollectives:
     """The operations that the ranks of one world have entered.
 
     Attributes:
-        size: Number of ranks.
+        size: Number of ranks that may enter them.
+        outside: Ranks that never do, because they run a program in place of the test.
         lost: Ranks that will never enter anything again, with the reason.
     """
 
     size: int
+    outside: frozenset[int] = frozenset()
     lost: dict[int, str] = field(default_factory=dict)
     _inside: dict[CollectiveKey, Entries] = field(default_factory=dict)
     _alone: dict[int, bool] = field(default_factory=dict)
@@ -63,6 +65,8 @@ class HarnessCollectives:
 
     def mark_lost(self, rank: int, why: str) -> Answers:
         """Record that `rank` will enter nothing more; return the errors that are due now."""
+        if rank in self.outside:
+            return {}
         self.lost.setdefault(rank, why)
         answers: Answers = {}
         for key in list(self._inside):
@@ -109,7 +113,7 @@ def _name(key: CollectiveKey) -> str:
 
 
 def _complete(key: CollectiveKey, entries: Entries) -> Answers:
-    contributors = {"barrier": (), "broadcast": (0,), "gather": sorted(entries)}[key[0]]
+    contributors = {"barrier": (), "broadcast": (min(entries),), "gather": sorted(entries)}[key[0]]
     parts = [entries[rank][1] for rank in contributors]
     sizes = tuple(map(len, parts))
     return {

@@ -30,6 +30,7 @@ DumpKind = Literal[
     "tasks",  # the waits of asyncio's tasks
     "locks",  # the waits of threads for locks, and the threads that hold these
     "children",  # the stacks of its child processes that were forked from it
+    "child tasks",  # the waits of asyncio's tasks in these
 ]
 """The kinds of dumps. A rank writes each on a signal, except "outside" and "children"."""
 
@@ -51,6 +52,11 @@ class RankReady:
     """Another rank is ready, as its role says: one of those after which this rank starts."""
 
     rank: int
+
+
+@message
+class EndService:
+    """All ranks that are no services have left the test: the rank is to end its program."""
 
 
 @message
@@ -89,7 +95,15 @@ class TerminalLent:
     is_refused: bool = False
 
 
-ToRank = Release | RankReady | FaultPerformed | CollectiveComplete | CollectiveBroken | TerminalLent
+ToRank = (
+    Release
+    | EndService
+    | RankReady
+    | FaultPerformed
+    | CollectiveComplete
+    | CollectiveBroken
+    | TerminalLent
+)
 
 # Controller to server, and to peers
 

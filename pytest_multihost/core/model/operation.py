@@ -135,6 +135,7 @@ class Operation:
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
             ``harness``, or the kernel: ``proc``.
         child: The child process of the rank that is in it; None: the rank itself.
+        medium: What carries it, if the kernel shows that: ``tcp``, ``unix``.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Operation:
     frame: Frame | None = None
     source: str = "recorder"
     child: Child | None = None
+    medium: str = ""
 
     @property
     def is_open(self) -> bool:

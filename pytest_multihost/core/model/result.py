@@ -118,7 +118,7 @@ class RankSnapshot:
         asks: Its wait for an answer of a rank that is idle; perhaps none is owed. If it is idle
             itself, its wait for the next request of another one.
         serves: Whether a thread beside its main one waits for requests.
-        is_silent: Whether nothing was ever sent between it and the rank that it asks.
+        sent_nothing: Whether nothing was ever sent between it and the rank that it asks.
         child: The child for which its main thread waits.
         is_endless: Whether its main thread waits for data that no living process can send it.
         lost: Its children that a signal has ended and for which it has not waited.
@@ -139,7 +139,7 @@ class RankSnapshot:
     is_for_child: bool = False
     asks: Operation | None = None
     serves: bool = False
-    is_silent: bool = False
+    sent_nothing: bool = False
     child: Child | None = None
     is_endless: bool = False
     lost: tuple[Child, ...] = ()

@@ -42,6 +42,8 @@ class Role:
             `ready`.
         restarts: How often a rank starts its program `run` again after that has exited with an
             error. Only the last end counts.
+        service: Whether its program `run` serves the other roles and does not end by itself. It
+            gets SIGTERM once all ranks of the others have left the test.
     """
 
     ranks: int
@@ -51,6 +53,7 @@ class Role:
     ready: str | None = field(default=None, kw_only=True)
     after: str | Sequence[str] = field(default=(), kw_only=True)
     restarts: int = field(default=0, kw_only=True)
+    service: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class RoleSpec:
         ready: When they are ready; empty: it is not said.
         after: The roles that must be ready before they start.
         restarts: How often a rank starts its program again after an error.
+        is_service: Whether its program is ended once the ranks of all other roles have left.
         primary_leaves_last: Whether its first rank hosts a service of its runtime, whose end would
             end the others.
     """
@@ -77,7 +81,13 @@ class RoleSpec:
     ready: str = ""
     after: tuple[str, ...] = ()
     restarts: int = 0
+    is_service: bool = False
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def has_children(self) -> bool:
+        """Whether its ranks run their program in a child process."""
+        return bool(self.restarts) or self.is_service
 
     @property
     def own_ports(self) -> int:
@@ -123,6 +133,8 @@ def _problems(roles: Mapping[object, object]) -> Iterator[str]:
         if found.run is not None and (problem := _program_problem(found.run, roles)):
             yield f"{name!r}: run {problem}"
         yield from (f"{name!r}: {problem}" for problem in _order_problems(name, found, roles))
+    if all(isinstance(each, Role) and each.service is True for each in roles.values()):
+        yield "must have one that is no service: the others end after it"
     yield from _cycles(roles)
 
 
@@ -143,10 +155,19 @@ def _order_problems(name: str, role: Role, roles: Mapping[object, object]) -> It
             yield "after names the role itself"
         elif not getattr(roles[other], "ready", None):
             yield f"after: the role {other!r} must say when it is ready, as in ready='tcp:{{port}}'"
+    yield from _program_options(role)
+
+
+def _program_options(role: Role) -> Iterator[str]:
+    """Yield what is wrong with how the program of a role is started again and ended."""
     if type(role.restarts) is not int or not 0 <= role.restarts <= MAX_RESTARTS:
         yield f"restarts must be a number from 0 to {MAX_RESTARTS}, not {shown(role.restarts)}"
     elif role.restarts and role.run is None:
         yield "restarts are for a program: say run="
+    if type(role.service) is not bool:
+        yield f"service must be True or False, not {shown(role.service)}"
+    elif role.service and role.run is None:
+        yield "a service is a program: say run="
 
 
 def named_roles(after: str | Sequence[str]) -> tuple[str, ...]:
@@ -251,6 +272,7 @@ def place_roles(roles: Mapping[str, Role], backend: str) -> tuple[RoleSpec, ...]
                 ready=role.ready or "",
                 after=named_roles(role.after),
                 restarts=role.restarts,
+                is_service=role.service,
             )
         )
         first = ranks.stop

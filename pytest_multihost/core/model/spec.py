@@ -247,6 +247,12 @@ class WorldSpec:
         """The ranks that host a service of their role's runtime, so that they exit last."""
         return frozenset(each.ranks.start for each in self.roles if each.primary_leaves_last)
 
+    @property
+    def testing_ranks(self) -> tuple[int, ...]:
+        """The ranks that run the test's function, or a script, and no program in its place."""
+        programs = {rank for each in self.roles if each.run for rank in each.ranks}
+        return tuple(rank for rank in range(self.size) if rank not in programs)
+
     def role_of(self, rank: int) -> RoleSpec | None:
         """Return the role of a rank; None if the world has no roles."""
         return next((role for role in self.roles if rank in role.ranks), None)

@@ -140,11 +140,17 @@ class OperationName:
 
 @dataclass(frozen=True, slots=True)
 class WaitsFor:
-    """One rank's wait: its operation, and the ranks it waits for. A file lock has no operation."""
+    """One rank's wait: its operation, and the ranks it waits for. A file lock has no operation.
 
+    Attributes:
+        by: How it waits for them, in a world with roles; see docs/verdict.md.
+    """
+
+    omits_defaults: ClassVar = True
     rank: int
     operation: OperationName | None
     for_: tuple[int, ...]
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,10 +203,11 @@ def _plan_item(
         if own.services
     ]
     problems += [
-        f"cannot run: the role {role.name} has restarts, and the process group of its backend"
-        f" {own.name} is made once. Give it backend='none'; its program may make a group."
+        f"cannot run: the role {role.name} has restarts, or is a service: its program runs in a"
+        f" child process, and cannot use the process group of its backend {own.name}. Give it"
+        " backend='none'; its program may make a group."
         for role, own in zip(roles, of_roles, strict=True)
-        if role.restarts and own.package is not None
+        if role.has_children and own.package is not None
     ]
     nodeid = plain_nodeid(item)
     roles = tuple(

@@ -61,10 +61,11 @@ from pytest_multihost.core.pytest_private import (
 from pytest_multihost.core.rank.debugger import RankDebugger
 from pytest_multihost.core.rank.neighbours import share_hypothesis_examples
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import format_exception, raised_error, shortened
 from pytest_multihost.core.rank.recorder import current_recorder
 from pytest_multihost.core.rank.role_order import start_in_order
-from pytest_multihost.core.rank.role_program import program_of, run_again, run_program
+from pytest_multihost.core.rank.role_program import program_of, run_program
 from pytest_multihost.core.rank.services import (
     begin_test,
     end_test,
@@ -129,9 +130,9 @@ class RankPlugin:
         program = program_of(self._spec)
         if not program:
             return None
-        restarts = self._spec.role.restarts if self._spec.role is not None else 0
-        if restarts:
-            run_again(program, restarts, self._link.send)
+        role = self._spec.role
+        if role is not None and role.has_children:
+            run_in_child(program, role, self._link)
         else:
             run_program(program)
         return True

@@ -48,7 +48,7 @@ class World:
     `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
     test. They work before the process group is up and while it hangs, and they raise
     `WorldBrokenError` as soon as a rank can no longer take part. Every rank must call the same
-    operations in the same order.
+    operations in the same order, except ranks that run a program in place of the test's function.
     """
 
     _spec: RankSpec
@@ -179,12 +179,13 @@ class World:
         return [pickle.loads(part) for part in parts]  # noqa: S301 - from ranks of this world
 
     def broadcast(self, obj: T, name: str = "") -> T:
-        """Return the primary's `obj` on every rank; the other ranks' `obj` is ignored.
+        """Return the `obj` of the first rank, the primary, on every rank; others are ignored.
 
         Raises:
             WorldBrokenError: A rank failed, died or left its test and will never enter it.
         """
-        payload = pickle.dumps(obj) if self.is_primary else b""
+        is_first = self.rank == self._spec.world.testing_ranks[0]
+        payload = pickle.dumps(obj) if is_first else b""
         [part] = self._exchange("broadcast", name, payload)
         return pickle.loads(part)  # type: ignore[no-any-return]  # noqa: S301
 
@@ -243,7 +244,7 @@ class World:
         self._entered[operation, name] += 1
         key = operation, name, nth
         entered = ExchangeEntered(operation, name, nth, alone=threading.active_count() == 1)
-        all_ranks = self._recorder.all_ranks
+        all_ranks = self._spec.world.testing_ranks
         record = self._recorder.begin(
             f"world.{operation}", "collective", all_ranks, scope=HARNESS_SCOPE, detail=name
         )

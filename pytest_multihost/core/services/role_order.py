@@ -1,4 +1,4 @@
-"""See when roles are ready, and let the ranks start that wait for this.
+"""See when roles are ready, let the ranks start that wait for this, and end services.
 
 A role is ready when a TCP port listens. To connect to the port would show that as well, but a
 server may take the connection for its client. So the socket table of the rank's host is read.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.model.event import Event, ProgramReady, ReadyWhen
-from pytest_multihost.core.model.messages import RankReady
+from pytest_multihost.core.model.messages import EndService, RankReady
 from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.outcome import RankFacts
@@ -28,13 +28,16 @@ _LOCAL, _STATE = 1, 3  # fields of /proc/net/tcp
 
 @dataclass(slots=True)
 class RoleOrder:
-    """The ranks of a world that are not ready yet.
+    """The ranks of a world that are not ready yet, and its services.
 
     Attributes:
         starting: For each rank, those that start after it.
+        services: The ranks that serve the others.
     """
 
     starting: Mapping[int, tuple[int, ...]]
+    services: frozenset[int] = frozenset()
+    _have_ended: bool = False
     _unready: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def interval_s(self) -> float:
@@ -48,7 +51,16 @@ class RoleOrder:
             self._unready[rank] = pid, event.body.port
         elif facts[rank].is_gone:
             self._unready.pop(rank, None)
-        return ()
+        return self._end_services(event.at_s, facts)
+
+    def _end_services(self, now: float, facts: Sequence[RankFacts]) -> Sequence[Action]:
+        """End the services once all other ranks have left the test."""
+        others = (each for each in facts if each.rank not in self.services)
+        if self._have_ended or not self.services or not all(e.is_past_body for e in others):
+            return ()
+        self._have_ended = True
+        ended = tuple((rank, EndService()) for rank in sorted(self.services))
+        return [Action(to_ranks=ended, moves_at_s=now)]
 
     def due(self, turn: Turn) -> Sequence[Action]:
         """Return the actions that record which ranks are ready, and start those after them."""
@@ -91,10 +103,11 @@ def _of_table(pid: int, name: str) -> Iterator[int]:
 
 
 def order_part(roles: Sequence[RoleSpec]) -> dict[str, ServicePart]:
-    """Return the part of this service in a world's spec, if roles say when they are ready."""
+    """Return the part of this service in a world's spec, if its roles need it."""
     needs = ("ready='tcp:...' of a role", "roles without ready= and after=")
-    is_needed = any(each.ready for each in roles)
-    return {NAME: ServicePart(one_machine=needs)} if is_needed else {}
+    if any(each.ready for each in roles):
+        return {NAME: ServicePart(one_machine=needs)}
+    return {NAME: ServicePart()} if any(each.is_service for each in roles) else {}
 
 
 def _open(opening: Opening) -> Service:
@@ -104,7 +117,8 @@ def _open(opening: Opening) -> Service:
             rank: tuple(each for other in roles if role.name in other.after for each in other.ranks)
             for role in roles
             for rank in role.ranks
-        }
+        },
+        frozenset(rank for role in roles if role.is_service for rank in role.ranks),
     )
     return Service(
         name=NAME,

@@ -26,6 +26,7 @@ def dump_signal(kind: DumpKind) -> int:
     termination in torchelastic and Slurm; real-time signals end a process that does not handle
     them.
     """
+    kind = "tasks" if kind == "child tasks" else kind
     return signal.SIGRTMIN + 9 + _OTHERS.index(kind) if kind in _OTHERS else signal.SIGURG
 
 

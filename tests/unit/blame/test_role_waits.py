@@ -8,8 +8,9 @@ import pytest
 from builders import PYTHON, kernel_snapshot, operation, stands
 
 from pytest_multihost.core.blame.causes import find_causes
+from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
-from pytest_multihost.testing import Descriptor, Endpoint, Process, Thread
+from pytest_multihost.testing import Activity, Descriptor, Endpoint, Process, Thread
 
 CLIENT, SERVER, OTHER = (Endpoint("127.0.0.1", port) for port in (40_000, 5_000, 41_000))
 LISTENING = Descriptor(fd=4, target="socket:[4]", kind="listen")
@@ -43,7 +44,7 @@ def role(rank: int, *held: Descriptor, main: Thread, beside: tuple[Thread, ...] 
 def found_in(*processes: Process, waiting: tuple[int, ...] = ()) -> dict[int, RoleWait]:
     """Return the waits of ranks, without the calls in which they wait."""
     found = role_waits(kernel_snapshot(*processes), waiting)
-    return {rank: replace(each, call="", target="") for rank, each in found.items()}
+    return {rank: replace(each, call="", target="", medium="") for rank, each in found.items()}
 
 
 ASKS = role(1, end(5, CLIENT, SERVER), main=waits(1, (5,)))
@@ -120,18 +121,54 @@ def test_an_epoll_stands_for_what_it_watches() -> None:
     assert found_in(WORKS, client)[1] == SURE
 
 
+PIPE = Descriptor(fd=7, target="pipe:[7]", kind="pipe")
+BACK = Descriptor(fd=8, target="pipe:[8]", kind="pipe")
+
+
+def child_of(rank: int, *held: Descriptor, main: Thread) -> Process:
+    """Return a child of a rank."""
+    threads = (replace(main, tid=300),)
+    descriptors = {each.fd: each for each in held}
+    return Process(pid=300, rank=rank, is_rank=False, threads=threads, descriptors=descriptors)
+
+
 def test_a_rank_that_waits_for_its_child_waits_for_what_that_asks() -> None:
     """The child holds the other end of a pipe."""
-    pipe = Descriptor(fd=7, target="pipe:[7]", kind="pipe")
-    parent = role(1, pipe, main=waits(1, (7,), "read"))
-    child = Process(
-        pid=300,
-        rank=1,
-        is_rank=False,
-        threads=(replace(waits(300, (5,)), tid=300),),
-        descriptors={7: pipe, 5: end(5, CLIENT, SERVER)},
-    )
-    assert found_in(WORKS, parent, child)[1] == replace(SURE, is_for_child=True)
+    parent = role(1, PIPE, main=waits(1, (7,), "read"))
+    child = child_of(1, PIPE, end(5, CLIENT, SERVER), main=waits(300, (5,)))
+    assert found_in(WORKS, parent, child)[1] == replace(SURE, is_for_child=True, child=300)
+
+
+def test_a_child_that_waits_for_its_rank_is_not_singled_out() -> None:
+    """Each waits for the other, so either may have lost a message."""
+    parent = role(1, PIPE, BACK, main=waits(1, (7,), "read"))
+    child = child_of(1, PIPE, BACK, main=waits(300, (8,), "read"))
+    assert found_in(WORKS, parent, child)[1] == RoleWait(is_for_child=True)
+
+
+def test_a_pipe_whose_writers_are_dead_never_ends() -> None:
+    """The reader holds the other end by itself; a living child may still write."""
+    parent = role(1, PIPE, main=waits(1, (7,), "read"))
+    dead = child_of(1, PIPE, main=Thread(tid=300, state="Z"))
+    assert found_in(parent, dead)[1].is_endless
+    alive = child_of(1, PIPE, main=waits(300, call="clock_nanosleep"))
+    assert not found_in(parent, alive)[1].is_endless
+
+
+def test_a_connection_on_which_x() -> None:
+    """Its opening counts as one byte; so no answer can have been lost."""
+    opened = role(1, end(5, CLIENT, SERVER, bytes_moved=1), main=waits(1, (5,)))
+    used = role(1, end(5, CLIENT, SERVER, bytes_moved=90), main=waits(1, (5,)))
+    assert found_in(WORKS, opened)[1].sent_nothing
+    assert not found_in(WORKS, used)[1].sent_nothing
+
+
+def test_threads_of_zmq_keep_connections_and_ask_nothing() -> None:
+    """Who owes a message, the records of its sockets tell."""
+    io = replace(waits(9, (7,), "epoll_wait"), name="ZMQbg/IO/0")
+    beats = role(0, end(7, OTHER, SERVER), LISTENING, main=waits(0, (4,), "poll"), beside=(io,))
+    server = role(2, end(8, SERVER, OTHER), main=waits(2, call="clock_nanosleep"))
+    assert found_in(beats, server)[0].asked == frozenset()
 
 
 def test_a_connection_that_leads_outside_asks_no_rank() -> None:
@@ -207,3 +244,41 @@ def test_a_rank_that_others_need_waits_for_what_it_may_be_owed() -> None:
     client, between = stands(1, certain), stands(0, asks=REQUEST, label="IO")
     [found] = find_causes([between, client, stands(2, label="SLEEPING")])
     assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))
+
+
+SLEEPS = stands(2, label="SLEEPING")
+
+
+def idle_server(**changes: object) -> RankState:
+    """Return a rank that waits for somebody to connect."""
+    return stands(0, is_idle=True, label="BLOCKED", activity=Activity("accept4"), **changes)
+
+
+def test_a_server_that_was_never_asked_waits_for_the_last_rank() -> None:
+    """A client waits for what the server is to say by itself, and only one rank can still come."""
+    client = stands(1, asks=ANSWER, sent_nothing=True, label="IO")
+    [found] = find_causes([idle_server(), client, SLEEPS])
+    assert (found.kind, found.culprits, found.waiting) == ("straggler", (2,), (0, 1))
+    assert found.confidence == "likely"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (stands(1, asks=ANSWER, label="IO"), SLEEPS),
+        (
+            stands(1, asks=ANSWER, sent_nothing=True, label="IO"),
+            SLEEPS,
+            stands(3, label="SLEEPING"),
+        ),
+        (
+            stands(1, asks=ANSWER, sent_nothing=True, label="IO"),
+            stands(2, serves=True, label="SLEEPING"),
+        ),
+    ],
+    ids=["asked", "two may come", "serves in a thread"],
+)
+def test_else_nobody_is_named(others: tuple[RankState, ...]) -> None:
+    """An answer may be lost, or it is unknown which rank is to come."""
+    found = find_causes([idle_server(), *others])
+    assert found[0].culprits not in ((2,), (3,))

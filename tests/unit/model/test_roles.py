@@ -185,6 +185,9 @@ READY = Role(1, ready="tcp:{port}")
         ({"a": Role(1, restarts=1)}, "say run="),
         ({"a": Role(1, run="x.py", restarts=-1)}, "from 0 to 100"),
         ({"a": Role(1, run="x.py", restarts=True)}, "from 0 to 100"),
+        ({"a": Role(1, service=True), "b": 1}, "a service is a program: say run="),
+        ({"a": Role(1, run="x.py", service=1), "b": 1}, "must be True or False"),  # type: ignore[arg-type]
+        ({"a": Role(1, run="x.py", service=True)}, "must have one that is no service"),
     ],
 )
 def test_what_cannot_be_waited_for_is_a_problem(roles: dict[str, object], why: str) -> None:

@@ -161,6 +161,12 @@ class RankProcesses:
             if request.what == "children":
                 self._dump_children(rank, pids[rank], until_s)
                 continue
+            if request.what == "child tasks":
+                for child in _descendants(pids[rank]):
+                    with contextlib.suppress(OSError):
+                        if can_handle(child, number):
+                            os.kill(child, number)
+                continue
             with contextlib.suppress(OSError):
                 if request.what != "outside" and can_handle(pids[rank], number):
                     os.kill(pids[rank], number)

@@ -140,7 +140,7 @@ def _with_role_waits(
             is_for_child=wait.is_for_child,
             child=_child(child, names) if child is not None else None,
             is_endless=wait.is_endless,
-            is_silent=wait.is_silent,
+            sent_nothing=wait.sent_nothing,
             serves=wait.serves,
             asks=None if wait.is_certain else asks,
         )

@@ -19,6 +19,7 @@ from pytest_multihost.core.model.stack import (
     Dump,
     LockWait,
     TaskState,
+    ThreadStack,
 )
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
@@ -34,13 +35,14 @@ TASKS_S = 0.5
 DEAF_S = 1.0
 """The same for a computing rank, because Python runs a signal's handler between two bytecodes."""
 
-_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S, "locks": TASKS_S}
+_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S, "locks": TASKS_S, "child tasks": TASKS_S}
 _POLL_S = 0.003
 _STABLE = 3
 """How many successive sizes must be equal for an answer to count as complete: faulthandler writes
 line by line, and marks no end."""
 
-_LOOP = "asyncio/base_events.py"
+_LOOP = ("asyncio/base_events.py", "asyncio/runners.py")
+"""Files of the functions that run an event loop; the second one also those of other packages."""
 
 
 def dump_stacks(
@@ -89,20 +91,13 @@ def dump_stacks(
         if main.threads:
             threads = (*dumps[rank].threads, main.threads[-1])
             dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
-    running_loop = [
-        rank
-        for rank, dump in dumps.items()
-        if rank in own and dump.main is not None
-        if any(f.file.endswith(_LOOP) for f in dump.main.frames)
-    ]
+    running_loop = [rank for rank in own if _runs_loop(dumps[rank].main)]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
         dumps[rank] = _with_tasks(dumps[rank], _read_tasks(_read(file)))
     locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
-    for rank, file in request_dump(world, own, directory, "children").items():
-        dumps[rank] = replace(dumps[rank], children=_read_children(_read(file), rank=rank))
-        file.unlink(missing_ok=True)
+    dumps |= _with_children(world, [dumps[rank] for rank in own], directory)
     computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
@@ -111,6 +106,32 @@ def dump_stacks(
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(dumps[rank] for rank in ranks)
+
+
+def _with_children(
+    world: RunningWorld, dumps: Sequence[Dump], directory: Path
+) -> Mapping[int, Dump]:
+    """Return dumps with the stacks of the ranks' children, and the tasks of their event loops.
+
+    A rank that runs an event loop itself has told its own tasks.
+    """
+    found = {each.rank: each for each in dumps}
+    for rank, file in request_dump(world, list(found), directory, "children").items():
+        found[rank] = replace(found[rank], children=_read_children(_read(file), rank=rank))
+        file.unlink(missing_ok=True)
+    looping = [
+        rank
+        for rank, each in found.items()
+        if any(map(_runs_loop, each.children)) and not _runs_loop(each.main)
+    ]
+    for rank, file in request_dump(world, looping, directory, "child tasks").items():
+        found[rank] = _with_tasks(found[rank], _read_tasks(_read(file)))
+    return found
+
+
+def _runs_loop(thread: ThreadStack | ChildStack | None) -> bool:
+    """Return whether a thread runs an event loop."""
+    return thread is not None and any(each.file.endswith(_LOOP) for each in thread.frames)
 
 
 def _waits_for_lock(seen: RankSnapshot) -> bool:
@@ -178,7 +199,7 @@ def request_dump(
 
 
 def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict[int, Path]:
-    name = "stacks" if kind in {"threads", "outside", "main"} else kind
+    name = "stacks" if kind in {"threads", "outside", "main"} else kind.removeprefix("child ")
     return {rank: directory / f"rank-{rank}.{name}" for rank in ranks}
 
 

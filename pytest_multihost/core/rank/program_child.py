@@ -1,0 +1,125 @@
+"""Run the program of a role in a child of its rank, which outlives it.
+
+So the rank can start the program again after an error, and can end one that does not end by itself.
+Each run is a fork of the rank, in which no program has run yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import _exit  # by name: a program may replace it in its module
+from typing import NoReturn
+
+from pytest_multihost.core.cpython_private import run_exit_handlers, wait_for_threads
+from pytest_multihost.core.model.event import Exited, ProgramRestarted
+from pytest_multihost.core.model.messages import EndService
+from pytest_multihost.core.model.operation import HARNESS_SCOPE
+from pytest_multihost.core.model.role import RoleSpec
+from pytest_multihost.core.outcome import describe_exit
+from pytest_multihost.core.rank.raised_errors import trimmed_traceback
+from pytest_multihost.core.rank.recorder import current_recorder
+from pytest_multihost.core.rank.role_program import run_program
+from pytest_multihost.core.rank.stages import ControllerLink
+
+_GRACE_S = 5.0
+"""How long a service may take to end after SIGTERM before it is killed."""
+
+
+def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> None:
+    """Run a program in a child process, and again if it ends with an error and may restart.
+
+    The end of the last run is this rank's own, unless it was a service that has been ended.
+
+    Args:
+        words: The command line, as for `run_program`.
+
+    Raises:
+        SystemExit: The last run exited with an error.
+    """
+    __tracebackhide__ = True
+    service = _Service(link)
+    code = 0
+    for number in range(role.restarts + 1):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if (pid := os.fork()) == 0:
+            _become_program(words, number, role.restarts)
+        if role.is_service:
+            service.serves(pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code == 0 or service.is_over:
+            return
+        if number < role.restarts:
+            status = Exited(code=code) if code > 0 else Exited(signal=-code)
+            link.send(ProgramRestarted(describe_exit(status), number + 1, role.restarts))
+    if code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    raise SystemExit(code)
+
+
+@dataclass(slots=True)
+class _Service:
+    """Ends a program once the controller says so.
+
+    Attributes:
+        is_over: Whether it has been told.
+    """
+
+    link: ControllerLink
+    is_over: bool = False
+    _pid: int = 0
+    _thread: threading.Thread | None = None
+
+    def serves(self, pid: int) -> None:
+        """End this process when it is time; the last one that has been started counts."""
+        self._pid = pid
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._end, daemon=True)
+            self._thread.start()
+
+    def _end(self) -> None:
+        recorder = current_recorder()
+        record = recorder.begin("service", "wait", (recorder.rank,), scope=HARNESS_SCOPE)
+        with recorder.during(record):
+            self.link.channel.receive(lambda message: isinstance(message, EndService))
+        self.is_over = True
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(self._pid, signal.SIGTERM)
+            time.sleep(_GRACE_S)
+            os.kill(self._pid, signal.SIGKILL)
+
+
+def _become_program(words: Sequence[str], number: int, restarts: int) -> NoReturn:
+    """Run a program in this child process, and end it as the interpreter does."""
+    code = 1
+    try:
+        current_recorder().claim()
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        os.environ["TORCHELASTIC_MAX_RESTARTS"] = str(restarts)
+        try:
+            run_program(words)
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+            if not isinstance(error.code, int):
+                sys.stderr.write(f"{error.code}\n")
+        wait_for_threads()
+        run_exit_handlers()
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything
+        error.__traceback__ = trimmed_traceback(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the program may have closed it
+                stream.flush()
+        _exit(code & 0xFF)
