@@ -99,10 +99,16 @@ def project(path: Path, source: str) -> Path:
     return path
 
 
-def drive(path: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a project, and wait for its end."""
+def drive(
+    path: Path, *args: str, before: Sequence[str] = (), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a project, and wait for its end.
+
+    Args:
+        before: What starts pytest.
+    """
     return subprocess.run(
-        command(*args),
+        [*before, *command(*args)],
         cwd=path,
         env={**environment(), **variables},
         stdin=subprocess.DEVNULL,
@@ -114,10 +120,16 @@ def drive(path: Path, *args: str, **variables: str) -> subprocess.CompletedProce
     )
 
 
-def started(path: Path, *args: str, **variables: str) -> subprocess.Popen[str]:
-    """Start pytest in a project, and wait until four ranks have made their files `up-*`."""
+def started(
+    path: Path, *args: str, before: Sequence[str] = (), **variables: str
+) -> subprocess.Popen[str]:
+    """Start pytest in a project, and wait until four ranks have made their files `up-*`.
+
+    Args:
+        before: What starts pytest.
+    """
     process = subprocess.Popen(
-        command(*args),
+        [*before, *command(*args)],
         cwd=path,
         env={**environment(), **variables},
         stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -63,12 +64,64 @@ def two_machines() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
                 each.communicate(b"")
 
 
+@dataclass(frozen=True)
+class Site:
+    """Machines that a switch connects.
+
+    Attributes:
+        door: What a command has to begin with to use the switch's own address, 10.97.0.1; its
+            processes, name and clock are those of this machine.
+        entries: The same for each machine: its addresses are 10.97.0.11, 10.97.0.12, and so on.
+        switch: The switch's network.
+    """
+
+    door: tuple[str, ...]
+    entries: tuple[tuple[str, ...], ...]
+    switch: str
+
+    def unplug(self, index: int) -> None:
+        """Cut the machine at an index off from all others."""
+        _run_all([["ip", "-n", self.switch, "link", "set", f"port{index}", "down"]])
+
+
+@contextmanager
+def connected_machines(hosts: Sequence[str]) -> Iterator[Site]:
+    """Make machines with these names and a switch between them; skip if impossible."""
+    switch, *networks = [f"site-{os.getpid()}-{number}" for number in range(len(hosts) + 1)]
+    commands = [["netns", "add", name] for name in (switch, *networks)]
+    commands.append(["-n", switch, "link", "add", "switch", "type", "bridge"])
+    commands.append(["-n", switch, "address", "add", "10.97.0.1/24", "dev", "switch"])
+    commands += [["-n", switch, "link", "set", each, "up"] for each in ("lo", "switch")]
+    for number, name in enumerate(networks):
+        port, card = f"port{number}", ("name", "eth0", "netns", name)
+        commands.append(["-n", switch, "link", "add", port, "type", "veth", "peer", *card])
+        commands.append(["-n", switch, "link", "set", port, "master", "switch", "up"])
+        commands.append(["-n", name, "address", "add", f"10.97.0.{11 + number}/24", "dev", "eth0"])
+        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", "eth0")]
+    started = []
+    try:
+        _run_all([["ip", *each] for each in commands])
+        for network, host in zip(networks, hosts, strict=True):
+            started.append(_machine(network, host))
+        door = ("nsenter", f"--net=/run/netns/{switch}", "--")
+        yield Site(door, tuple(_entry(each.pid) for each in started), switch)
+    finally:
+        for each in started:
+            each.communicate(b"")
+        for name in (switch, *networks):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
 def _machine(network: str, host: str) -> subprocess.Popen[bytes]:
-    """Start the first process of a machine, which ends at the end of its input."""
+    """Start the first process of a machine, which ends at the end of its input.
+
+    It is bash, which collects the exit codes of orphans, as the first process of a machine must.
+    ip-netns-exec(8) would hide /sys/fs/cgroup, without which slurmd does not start.
+    """
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *OWN_CLOCK]
     up = f"hostname {host} && echo up && read line"
     process = subprocess.Popen(
-        ["ip", "netns", "exec", network, *alone, "sh", "-c", up],
+        ["nsenter", f"--net=/run/netns/{network}", "--", *alone, "bash", "-c", up],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -7,8 +7,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,39 +38,55 @@ PartitionName=all Nodes={host} Default=YES OverSubscribe=FORCE:8
 """
 
 
-@contextmanager
-def slurm_cluster() -> Iterator[dict[str, str]]:
-    """Run Slurm's daemons; yield the environment in which its commands find them."""
+def skip_without_slurm() -> None:
+    """Skip the test where Slurm's daemons cannot run."""
     missing = [each for each in PROGRAMS if shutil.which(each) is None]
     if missing or os.geteuid() != 0:
         why = f"{', '.join(missing)} not installed: apt-get install slurm-wlm" if missing else ""
         pytest.skip(f"Slurm cannot be run here: {why or 'only root can'}")
-    with tempfile.TemporaryDirectory() as name:
-        folder, host, key = Path(name), socket.gethostname().partition(".")[0], b"k" * 128
-        (folder / "key").write_bytes(key)
-        (folder / "key").chmod(0o600)
+
+
+@contextmanager
+def slurm_cluster() -> Iterator[dict[str, str]]:
+    """Run Slurm's daemons; yield the environment in which its commands find them."""
+    skip_without_slurm()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as daemons:
+        folder, host = Path(name), socket.gethostname().partition(".")[0]
         folder.chmod(0o755)
         text = CONFIGURATION.format(host=host, folder=folder, ports=free_ports())
         (folder / "slurm.conf").write_text(text)
-        munged = ["munged", "--foreground", "--force", f"--key-file={folder}/key"]
-        munged += [f"--{each}={folder}/munge.{each}" for each in ("socket", "pid-file", "log-file")]
-        munged += [f"--seed-file={folder}/munge.seed"]
-        commands = [munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", host]]
         variables = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        started = []
+        daemons.enter_context(daemon(munge_command(folder), variables, folder))
+        await_that((folder / "munge.socket").exists)
+        for each in (["slurmctld", "-D"], ["slurmd", "-D", "-N", host]):
+            daemons.enter_context(daemon(each, variables, folder))
+        await_that(lambda: "idle" in run(["sinfo"], folder, variables).stdout)
+        yield variables
+
+
+def munge_command(folder: Path) -> list[str]:
+    """Return the command of the daemon by which Slurm's daemons and commands trust each other."""
+    key = folder / "key"
+    key.write_bytes(b"k" * 128)
+    key.chmod(0o600)
+    files = [f"--{each}={folder}/munge.{each}" for each in ("socket", "pid-file", "log-file")]
+    own = [f"--key-file={key}", f"--seed-file={folder}/munge.seed"]
+    return ["munged", "--foreground", "--force", *own, *files]
+
+
+@contextmanager
+def daemon(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a daemon; its output goes to a file `log` in a folder."""
+    with (
+        (folder / "log").open("a") as log,
+        subprocess.Popen(command, env=variables, stdout=log, stderr=log) as process,
+    ):
         try:
-            with (folder / "log").open("w") as log:
-                for each in commands:
-                    daemon = subprocess.Popen(each, env=variables, stdout=log, stderr=log)
-                    started.append(daemon)
-                    if each is munged:
-                        await_that((folder / "munge.socket").exists)
-            await_that(lambda: "idle" in run(["sinfo"], folder, variables).stdout)
-            yield variables
+            yield process
         finally:
-            for daemon in reversed(started):
-                with daemon:
-                    daemon.terminate()
+            process.terminate()
 
 
 def free_ports() -> list[int]:

@@ -7,6 +7,7 @@ one thread, which waits only for its connection and its ranks.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import shutil
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_multihost.core.launch import Ending
-from pytest_multihost.core.launch.ending_signals import ENDING
+from pytest_multihost.core.launch.ending_signals import ENDING, LOST_AFTER_S
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.scratch import make_shared_directories
 from pytest_multihost.core.launch.server import ServerLauncher, ServerWorld
@@ -68,6 +69,10 @@ all others."""
 
 _AFTER_S = 0.2
 """Delay of this process's exit after rank 0's: launchers report the first process that failed."""
+
+SILENT_S = 120.0
+"""How long rank 0 may be silent after a snapshot of the ranks here, of which it takes several a
+second; before the first one, after the world's timeouts. A cut link ends no connection here."""
 
 Answer = tuple[FromPeer, bytes]
 """A message and its payload."""
@@ -120,6 +125,7 @@ class PeerServer:
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
         lacking: Returns what this machine lacks for a number of ranks of a test; empty if nothing.
+        silent_until_s: When rank 0 counts as gone unless it is heard; infinite without ranks here.
     """
 
     stream: FrameStream[ToPeer]
@@ -128,6 +134,8 @@ class PeerServer:
     _local: _LocalRanks | None = None
     _status: int | None = None
     lacking: Lacking | None = None
+    silent_until_s: float = math.inf
+    _is_watched: bool = False
 
     def serve(self) -> int:
         """Serve until the run ends; return its exit status.
@@ -140,15 +148,31 @@ class PeerServer:
             poll.register(self.stream.fileno(), self.stream.poll_events)
             if self._local is not None:
                 poll.register(self._local.world.fileno(), self._local.world.poll_events)
-            poll.poll()
+            poll.poll(1000 * min(SILENT_S, max(0.0, self.silent_until_s - time.monotonic())))
             self.stream.flush()
             for frame in self.stream.receive():
                 self._handle(frame)
+                self._note_heard(frame.message)
+            if time.monotonic() > self.silent_until_s:
+                happened = "rank 0's process has been silent for too long with ranks running here"
+                raise LaunchError(happened)
             self._unless_lost(self._pass_on_events)
             if self.stream.ended is not None and self._status is None:
                 happened = "rank 0's process has ended without a result of the run"
                 raise LaunchError(happened, seen=self.stream.ended)
         return self._status
+
+    def _note_heard(self, message: ToPeer) -> None:
+        """Note how long rank 0 may be silent from now on."""
+        now_s = time.monotonic()
+        if isinstance(message, Fork):
+            self._is_watched, spec = False, message.spec
+            self.silent_until_s = now_s + spec.startup_timeout_s + spec.timeout_s + SILENT_S
+        self._is_watched = self._is_watched or isinstance(message, TakeSnapshot)
+        if self._is_watched:
+            self.silent_until_s = now_s + SILENT_S
+        if self._local is None:
+            self.silent_until_s = math.inf
 
     def _unless_lost(self, act: Callable[[], None]) -> None:
         """Call a function that uses this process's ranks; inform rank 0 if their server is gone."""
@@ -273,7 +297,7 @@ class PeerProcess:
 
     connector: Connect
     _stream: FrameStream[ToPeer] | None = None
-    _told: FrameStream[ToPeer] | None = None
+    _signalled_s: float | None = None
 
     def take_signals(self) -> None:
         """Ignore Ctrl-C, which rank 0 handles, and forward other ending signals to rank 0."""
@@ -285,12 +309,15 @@ class PeerProcess:
     def _on_signal(self, number: int, _: object) -> None:
         """Ask rank 0 to end the run, which then reports where the ranks were.
 
-        Without a connection, and at the second signal, this process exits at once.
+        Without a connection this process exits at once, and at a second signal that comes later
+        than `LOST_AFTER_S`: Slurm repeats the one of a time limit within milliseconds.
         """
-        stream, self._told = self._told, None
-        if stream is None:
+        now_s, first_s = time.monotonic(), self._signalled_s
+        if self._stream is None or (first_s is not None and now_s > first_s + LOST_AFTER_S):
             sys.exit(128 + number)
-        stream.send(Frame(Signalled(signal.Signals(number).name)))
+        if first_s is None:
+            self._signalled_s = now_s
+            self._stream.send(Frame(Signalled(signal.Signals(number).name)))
 
     def connect(self, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]) -> None:
         """Connect to rank 0.
@@ -302,7 +329,7 @@ class PeerProcess:
         Raises:
             MultihostError: Rank 0 was not found.
         """
-        self._stream = self._told = self.connector(tests=tests, problems=problems)
+        self._stream = self.connector(tests=tests, problems=problems)
 
     def serve(
         self,

@@ -39,7 +39,7 @@ _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
 _HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
 """Processes that Python itself starts beside those of a program."""
 
-_LOOKS = re.compile(r"(/multihost|pytest_multihost\.command\.main) attach\b")
+_LOOKS = re.compile(r"(/multihost|pytest_multihost\.core\.command\.main) attach\b")
 """Processes that run ``multihost attach`` like this one: a launcher may have given them ranks."""
 
 

@@ -13,6 +13,7 @@ import pytest
 from pytest_multihost.extensions.engines.cluster.commands import begin_exec, begin_ssh
 from pytest_multihost.extensions.engines.cluster.ray_options import parse_ray_options
 from pytest_multihost.extensions.engines.cluster.slurm import split_options
+from pytest_multihost.extensions.engines.driver import byte_pump
 from pytest_multihost.extensions.engines.driver.byte_pump import pump
 from pytest_multihost.extensions.engines.driver.machines import hosts_of, shares_of
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
@@ -115,6 +116,39 @@ def test_a_pump_carries_all_bytes_both_ways_to_the_end() -> None:
     assert all_of(driver_reads) == data
     for each in threads:
         each.join(20)
+    os.close(from_driver)
+
+
+def test_a_pump_gives_up_bytes_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those to a driver behind a cable that is cut; an open pipe has no end."""
+    monkeypatch.setattr(byte_pump, "STUCK_S", 0.1)
+    ours, theirs = socket.socketpair()
+    (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
+    pumping = threading.Thread(target=carry, args=(theirs, from_driver, to_driver), daemon=True)
+    pumping.start()
+    with ours:
+        ours.sendall(bytes(300_000))  # more than a pipe holds
+    pumping.join(20)
+    assert not pumping.is_alive()
+    for each in (from_driver, driver_writes, driver_reads):
+        os.close(each)
+
+
+def test_a_pump_waits_for_a_reader_while_the_peer_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it is."""
+    monkeypatch.setattr(byte_pump, "STUCK_S", 0.1)
+    ours, theirs = socket.socketpair()
+    (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
+    pumping = threading.Thread(target=carry, args=(theirs, from_driver, to_driver), daemon=True)
+    pumping.start()
+    ours.sendall(bytes(100_000))
+    pumping.join(0.5)
+    assert pumping.is_alive()
+    assert len(os.read(driver_reads, 100_000)) > 0
+    ours.close()
+    os.close(driver_writes)
+    assert all_of(driver_reads)
+    pumping.join(20)
     os.close(from_driver)
 
 

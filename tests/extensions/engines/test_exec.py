@@ -25,7 +25,7 @@ from cluster import (
     started,
 )
 from machines import two_machines
-from runs import await_that
+from runs import await_that, living
 
 pytestmark = pytest.mark.clusters
 
@@ -260,12 +260,47 @@ def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: i
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
 
 
+def test_a_signal_that_is_repeated_at_once_counts_as_one(tmp_path: Path) -> None:
+    """Slurm repeats the one of a time limit; the peer must be there to show its stacks."""
+    path = project(tmp_path / "it", LOST)
+    with started(path, "--multihost-on", HERE) as process:
+        peer = psutil.Process(process.pid).children()[0]
+        for _ in range(2):
+            peer.terminate()
+            time.sleep(0.05)  # two signals, of which the kernel does not make one
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "where the ranks were:" in output
+    assert output.count("time.sleep(600)") == 1, output  # all four ranks are there
+    assert "interrupted by SIGTERM to node 0's process" in output
+
+
 def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
     """The peers see the end of their input."""
     path = project(tmp_path / "it", LOST)
     with started(path, "--multihost-on", HERE) as process:
         process.kill()
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)], 30)
+
+
+@needs_root
+@pytest.mark.namespaces
+def test_a_driver_that_is_silent_for_long_counts_as_gone(tmp_path: Path) -> None:
+    """A cable that is cut ends no connection at the peer, which still ends its ranks."""
+    path = project(tmp_path / "it", LOST)
+    impatient = (
+        "from pytest_multihost.extensions.engines import peer_server as it\nit.SILENT_S = 3\n"
+    )
+    (path / "conftest.py").write_text(impatient)
+    with two_machines() as entries:
+        enter = entering(path / "enter", entries)
+        with started(path, "--multihost-on", f"exec:{enter} {{i}}") as process:
+            time.sleep(1.0)  # until the driver has taken a snapshot
+            process.send_signal(signal.SIGSTOP)
+            await_that(lambda: [each.pid for each in living(path)] == [process.pid])
+            process.send_signal(signal.SIGCONT)
+            output, _ = process.communicate(timeout=LIMIT_S)
+    assert "ERROR test_worlds.py::test_loses_a_node" in output
+    assert "silent for too long" in output
 
 
 def test_the_secret_is_in_no_command_and_no_environment(tmp_path: Path) -> None:

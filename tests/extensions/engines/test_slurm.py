@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import HANG, await_that
+from runs import HANG, await_that, living
 from slurm_cluster import run, slurm_cluster
 
 pytestmark = pytest.mark.launchers
@@ -59,6 +59,7 @@ def job(slurm: dict[str, str], tmp_path: Path) -> Iterator[str]:
         await_that(lambda: len(list(tmp_path.glob("up*"))) == 2)
         yield run(["squeue", "-h", "-o", "%i"], tmp_path, slurm).stdout.strip()
         started.terminate()
+    await_that(lambda: not living(tmp_path))  # they would be a second job for the next test
 
 
 def diagnosis_in(done: subprocess.CompletedProcess[str]) -> tuple[Any, ...]:

@@ -211,8 +211,9 @@ class Peer:
     def lost(self, seen: str) -> LaunchError:
         """Drop the connection, and return the error for that."""
         self.stream.give_up(seen)
+        why = self.why_lost()
         return LaunchError(
             f"{self.name} is gone",
-            seen="\n".join(filter(None, (self.stream.ended or seen, self.why_lost()))),
-            remedy="Its own last words, or its launcher's, may say why.",
+            seen="\n".join(filter(None, (self.stream.ended or seen, why))),
+            remedy="" if why else "Its own last words, or its launcher's, may say why.",
         )

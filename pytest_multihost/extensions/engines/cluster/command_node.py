@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +97,10 @@ def end_commands(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End commands whose input has ended: wait, then send SIGTERM and SIGKILL to their sessions."""
     running = list(processes)
     for wait_s, number in ((_END_S, signal.SIGTERM), (_KILL_S, signal.SIGKILL), (_KILL_S, None)):
+        deadline_s = time.monotonic() + wait_s
         for each in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                each.wait(wait_s)
+                each.wait(max(0.0, deadline_s - time.monotonic()))
         running = [each for each in running if each.poll() is None]
         for each in running:
             if number is not None:

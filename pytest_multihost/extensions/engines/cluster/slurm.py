@@ -37,7 +37,11 @@ _HOLD = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >&2'
 _CANCEL = 'cat > /dev/null; scancel --name="$0"; sleep 2; scancel --name="$0"'
 """What cancels a job, whose name follows, at the end of the input."""
 
+_SURVIVE = "--no-kill"
+"""Otherwise a node that fails ends the whole job, and it is not clear which node it was."""
+
 _JOB = re.compile(r"job allocation (\d+)")
+_TIME = re.compile(r"\d+:\d+")
 _ASK_S = 10.0
 """How long squeue and scontrol may take."""
 
@@ -46,9 +50,10 @@ _AGAIN_S = 2.0
 
 _STEP = (
     *("--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none"),
-    *("--kill-on-bad-exit=0", "--export=ALL", "--unbuffered"),
+    *("--kill-on-bad-exit=0", "--export=ALL", "--unbuffered", "--quiet"),
 )
-"""Options of a step. Without --unbuffered, output is held back until it has a line's end."""
+"""Options of a step. Without --unbuffered, output is held back until it has a line's end; with
+--quiet, srun still reports errors."""
 
 
 @dataclass(slots=True)
@@ -127,10 +132,12 @@ class SlurmFleet:
         if self._steps is None:
             return ""
         node = self._steps.started[index]
-        job = _ask("squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T")
-        state = _ask("sinfo", "--noheader", f"--nodes={node.name}", "--format=%T")
-        found = [f"Slurm: job {self.job} is {job or 'gone'}"]
-        found += [f"node {node.name} is {state.splitlines()[0]}"] if state else []
+        about = ("--states=all", f"--jobs={self.job}", "--Format=State,PreemptTime")
+        state, _, preempted = _ask("squeue", "--noheader", *about).partition(" ")
+        found = [f"Slurm: job {self.job} is {state or 'gone'}"]
+        found += ["preempted"] if _TIME.search(preempted) else []
+        of_node = _ask("sinfo", "--noheader", f"--nodes={node.name}", "--format=%T")
+        found += [f"node {node.name} is {of_node.splitlines()[0]}"] if of_node else []
         return "\n".join(filter(None, (", ".join(found), self._steps.why_lost(index))))
 
     def stop(self) -> None:
@@ -166,7 +173,7 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
         return SlurmFleet(request, options, job=job)
     count = [f"--nodes={request.count}"] if request.count is not None else []
     name = f"pytest-{secrets.token_hex(4)}"
-    command = ["salloc", f"--job-name={name}", *count, *options, "sh", "-c", _HOLD]
+    command = ["salloc", f"--job-name={name}", _SURVIVE, *count, *options, "sh", "-c", _HOLD]
     before: Callable[[], None] = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     fleet = SlurmFleet(request, name=name)
     cancel = ["sh", "-c", _CANCEL, name]

@@ -18,6 +18,9 @@ _CHUNK = 1 << 16
 _ROOM = 1 << 20
 """How many unwritten bytes stop the reading."""
 
+STUCK_S = 10.0
+"""How long the last bytes of a connection that has ended may stay unread: nobody may be there."""
+
 
 @dataclass(slots=True)
 class _Way:
@@ -68,7 +71,7 @@ class _Way:
 def pump(connection: socket.socket, incoming: int, outgoing: int) -> None:
     """Carry bytes from a pipe to a connection, and from the connection to another pipe.
 
-    Returns when the connection has ended and all its bytes are written.
+    Returns when the connection has ended and all its bytes are written, or nobody reads them.
     """
     for each in (connection.fileno(), incoming, outgoing):
         os.set_blocking(each, False)
@@ -80,7 +83,10 @@ def pump(connection: socket.socket, incoming: int, outgoing: int) -> None:
         poll = select.poll()
         for way in (inward, outward):
             way.register(poll)
-        ready = {descriptor for descriptor, _ in poll.poll()}
+        limit_ms = STUCK_S * 1000 if outward.source < 0 else None
+        ready = {descriptor for descriptor, _ in poll.poll(limit_ms)}
+        if not ready:
+            return
         for way in (inward, outward):
             way.move(ready)
         if inward.is_over and not is_announced:
