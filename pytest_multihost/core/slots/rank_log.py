@@ -23,7 +23,9 @@ MAX_LOG_BYTES = 50_000_000
 _KEPT = 20_000_000
 """How many bytes are kept of the beginning, and of the end."""
 
-_INTERVAL_S = 0.1
+_INTERVAL_S, _FEW = 0.1, 64
+"""Time between two checks of so many logs; with more, it is in proportion to their number."""
+
 _NOTE = "\n... {} bytes of this log were cut here: it had more than {} ...\n"
 _FOUND = re.compile(rb"\n\.\.\. (\d+) bytes of this log were cut here: ")
 
@@ -74,7 +76,7 @@ class RankLogs:
     def act(self, now_s: float) -> None:
         """Free the middle of logs that are too long, if the check is due."""
         if now_s >= self._next_s:
-            self._next_s = now_s + _INTERVAL_S
+            self._next_s = now_s + _INTERVAL_S * max(1.0, len(self.paths) / _FEW)
             for path in self.paths:
                 _bound(path, _free)
 

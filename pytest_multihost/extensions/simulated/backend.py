@@ -56,6 +56,7 @@ def _start(spec: RankSpec) -> None:
             world_size=spec.world.size,
             timeout=timeout,
         )
+        link.lend_place()  # it goes to the harness's gate
 
 
 def _devices() -> tuple[object, ...]:

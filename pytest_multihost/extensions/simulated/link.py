@@ -37,6 +37,9 @@ ASK = ("ask",)
 EXPIRED = ("expired",)
 """What a thread of a rank sends when the timeout of its wait has struck."""
 
+AWAY = ("away",)
+"""What a rank sends when it is about to wait elsewhere: at a gate of the harness."""
+
 _LENGTH = struct.Struct("<Q")
 
 
@@ -209,6 +212,10 @@ class Link:
         """Wait until a place is free: all ranks come through a gate of the harness at once."""
         if os.getpid() == self.pid and self._local.connection is not None:
             self._take_ends(self._ask(("rest", count_threads())), ())
+
+    def lend_place(self) -> None:
+        """Say that this rank is about to wait elsewhere, so that another one may run."""
+        self._send(AWAY)
 
     def finish(self) -> None:
         """Say that this rank has left the test's body: it will launch nothing more."""

@@ -28,7 +28,7 @@ from pytest_multihost.extensions.simulated.launches import (
     completion_to_tuple,
     launch_from_tuple,
 )
-from pytest_multihost.extensions.simulated.link import ASK, EXPIRED, Threads, Unpacker, pack
+from pytest_multihost.extensions.simulated.link import ASK, AWAY, EXPIRED, Threads, Unpacker, pack
 from pytest_multihost.extensions.simulated.standing import Standing, write_standing
 from pytest_multihost.extensions.simulated.waits import Hang, Wait, Waits
 
@@ -183,6 +183,8 @@ class _Process:
             self.last_s = time.monotonic()
             if message == EXPIRED:
                 self._expire(peer.thread)
+            elif message == AWAY:
+                self.waits.lend(peer.rank)
             else:
                 self._take(peer, message)
 
