@@ -13,6 +13,9 @@ with gloo of torch 2.13, where a send waits for its receive:
 
 NCCL runs the operations of a communicator on one stream. Launches may name such a stream: then an
 operation meets others only when all earlier ones of its stream have ended.
+
+With NCCL, the caller of such an operation goes on before it has ended. That is not simulated, but
+the exchange says where it matters: see `is_left_early` and `may_go_on_alone`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from pytest_multihost.extensions.simulated.launches import Blob, Completion, Lau
 from pytest_multihost.extensions.simulated.results import UnequalError, result_of
 
 TRANSFERS = frozenset({"send", "recv"})
+
+JOIN, AHEAD = "join", 1
+"""The operation that makes a group or communicator, and its tag if the caller may launch others
+before the operation has ended for which the communicator is made."""
 
 _Place = tuple[str, int, str, int | None]
 """Where a collective's members meet: group, sequence, name, root."""
@@ -74,6 +81,7 @@ class Exchange:
     _meetings: dict[_Place, _Meeting] = field(default_factory=dict)
     _sends: dict[_Lane, deque[Launch]] = field(default_factory=dict)
     _receives: dict[_Lane, deque[Launch]] = field(default_factory=dict)
+    _on_host: set[tuple[int, int]] = field(default_factory=set)
 
     def launch(self, *launches: Launch) -> list[Completion]:
         """Take launches of one rank; return the operations, of any rank, that they end.
@@ -83,6 +91,8 @@ class Exchange:
         """
         first = launches[0]
         if not first.stream:
+            if first.operation != JOIN or first.tag == AHEAD:
+                self._on_host |= {(each.rank, each.number) for each in launches}
             return self._start([_Batch((first.rank, ""), launches, set())])
         batch = _Batch((first.rank, first.stream), launches, {each.number for each in launches})
         stream = self._streams.setdefault(batch.stream, deque())
@@ -91,6 +101,20 @@ class Exchange:
             self._batch_of[each.rank, each.number] = batch
         return self._start([batch] if stream[0] is batch else [])
 
+    def is_left_early(self, rank: int, number: int) -> bool:
+        """Return whether NCCL lets a rank go on from the wait for an operation that is open."""
+        batch = self._batch_of.get((rank, number))
+        if batch is None:
+            return False
+        return any(e.number == number and e.operation != "barrier" for e in batch.launches)
+
+    def may_go_on_alone(self, rank: int, number: int) -> bool:
+        """Return whether an open operation may end by what ranks do that NCCL lets go on.
+
+        Those of NCCL do not: all that a rank launches comes after the operation that it waits for.
+        """
+        return (rank, number) in self._on_host
+
     def _start(self, batches: list[_Batch]) -> list[Completion]:
         """Let batches start; return all ends, also those in batches that can start then."""
         found: list[Completion] = []
@@ -98,6 +122,7 @@ class Exchange:
             batch = batches.pop()
             ended = [end for each in batch.launches for end in self._enter(each)]
             found += ended
+            self._on_host -= {(each.rank, each.number) for each in ended}
             batches += [each for end in ended for each in self._next_after(end)]
         return found
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from pytest_multihost.core.torch_private import name_of_group, rename_backend
+from pytest_multihost.extensions.simulated.exchange import AHEAD, JOIN
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
 from pytest_multihost.extensions.simulated.link import links
 from pytest_multihost.extensions.simulated.tensors import (
@@ -522,7 +523,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     ) -> Work:
         link, stream = links[0], ""
         if self._has_streams:
-            stream = self._stream(operation, root)
+            stream = self._stream(operation, root, 0 if is_waited else AHEAD)
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         with self._lock:
             launch = Launch(
@@ -551,7 +552,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     def _has_streams(self) -> bool:
         return semantics[0] == "nccl" and self.BACKEND == "nccl" and self.size() > 1
 
-    def _stream(self, operation: str, peer: int | None) -> str:
+    def _stream(self, operation: str, peer: int | None, tag: int) -> str:
         """Return the stream of NCCL's on which an operation runs; first make its communicator.
 
         torch runs transfers that are no part of a batch on a communicator of their two ranks.
@@ -563,10 +564,10 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             name, member, size = f"{name}:{low}-{high}", int(self.rank() == high), 2
         if name not in self._communicators:
             self._communicators.add(name)
-            self._join(name, member, size)
+            self._join(name, member, size, tag)
         return name
 
-    def _join(self, name: str, member: int, size: int) -> None:
+    def _join(self, name: str, member: int, size: int, tag: int = 0) -> None:
         """Wait until all members join."""
         link, limit_s = links[0], self._timeout.total_seconds()
         launch = Launch(
@@ -575,7 +576,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             group=name,
             member=member,
             size=size,
-            operation="join",
+            operation=JOIN,
+            tag=tag,
         )
         SimulatedWork(link, launch, lambda _: None, (), limit_s).wait()
 

@@ -98,7 +98,7 @@ class _Process:
 
     def _answer_controller(self) -> None:
         """Say how the world stands, now that all that ranks have sent is read."""
-        is_idle = not self.waits.ready and not self.waits.yielding()
+        is_idle = not self.waits.ready and not self.waits.yielding() and self._is_certain()
         for each in self.asking:
             self._send(each, (is_idle, self.last_s, self.waits.next_expiry_s))
         self.asking.clear()
@@ -143,11 +143,25 @@ class _Process:
         """
         standing, until_s = Standing(), self.waits.next_expiry_s
         hang = self.waits.hang()
-        if hang is not None and self._has_only(hang) and not self.selector.select(0.0):
+        is_proof = hang is not None and self._has_only(hang) and self._is_certain()
+        if is_proof and not self.selector.select(0.0):
             standing = Standing(is_still=True, until_s=until_s)
         if standing != self.told:
             self.told = standing
             write_standing(self.folder, standing)
+
+    def _is_certain(self) -> bool:
+        """Return whether the ranks would wait as they do if NCCL's waits ended early.
+
+        They might not if a rank that NCCL lets go on could do what another one waits for elsewhere:
+        set a key, or enter an operation of a group of gloo.
+        """
+        waits = self.waits.parked()
+        numbers = [(each.rank, number) for each in waits for number in each.numbers]
+        if not any(self.exchange.is_left_early(*each) for each in numbers):
+            return True
+        elsewhere = any(each.request is not None for each in waits)
+        return not (elsewhere or any(self.exchange.may_go_on_alone(*each) for each in numbers))
 
     def _has_only(self, hang: Hang) -> bool:
         """Return whether no process has a thread besides those that wait or are the harness's."""

@@ -11,9 +11,13 @@ With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow 
   wait for each other: "If multiple ncclSend() and ncclRecv() operations need to progress
   concurrently to complete, they must be fused within a ncclGroupStart()/ncclGroupEnd() section"
   (NCCL, Point To Point Communication Functions).
-* Transfers have no tags: they match in the order in which they are launched.
+* Transfers have no tags: they match in the order in which they are launched. None receives from
+  any rank.
+* On the clock that jumps, an operation that lasts for its timeout ends its process: "collectives
+  will be aborted asynchronously and the process will crash" (torch, `init_process_group`).
 
-A wait ends when the operation has ended, as with gloo; with NCCL it ends earlier.
+A wait ends when the operation has ended, as with gloo. With NCCL it ends earlier. So a hang is not
+proven if that could make a difference.
 """
 
 from __future__ import annotations

@@ -236,6 +236,10 @@ class Waits:
         found, ended.untold = ended.untold, []
         return found
 
+    def parked(self) -> list[Wait]:
+        """Return all waits that are not over."""
+        return list(self._parked.values())
+
     def asking(self) -> list[Wait]:
         """Return the waits for keys of stores."""
         return list(self._asking.values())

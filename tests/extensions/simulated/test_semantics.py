@@ -101,6 +101,27 @@ def test_a_ring_hangs(world):
 def test_a_ring_passes(world):
     run(a_ring_of_transfers_without_a_batch, world)
 
+def a_key_is_set_behind_a_collective(world):
+    # NCCL lets rank 0 go on from its wait, to the key that rank 1 waits for.
+    store = dist.distributed_c10d._get_default_store()
+    if world.rank == 0:
+        dist.all_reduce(torch.ones(1))
+        store.set("go", "")
+    else:
+        store.wait(["go"])
+        dist.all_reduce(torch.ones(1))
+
+@pytest.mark.multihost(ranks=2, backend="simulated", semantics="nccl", timeout=4)
+def test_a_wait_that_nccl_leaves_early_proves_nothing(world):
+    dist.init_process_group("nccl")
+    dist.barrier()  # the communicator exists
+    a_key_is_set_behind_a_collective(world)
+
+@world_of(2, "gloo")
+def test_the_same_of_gloo_is_proven(world):
+    dist.init_process_group("nccl")
+    a_key_is_set_behind_a_collective(world)
+
 @world_of(2, "nccl")
 def test_a_receive_must_name_its_sender(world):
     dist.init_process_group("nccl")
@@ -138,7 +159,11 @@ def test_innocents_pass_with_nccl(world):
 @pytest.mark.program(PROGRAMS)
 def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None:
     """And programs that keep the rules pass."""
-    worlds.run.assert_outcomes(passed=10)
+    worlds.run.assert_outcomes(passed=10, failed=2)
+    early = worlds.verdicts["test_a_wait_that_nccl_leaves_early_proves_nothing"]
+    assert early["diagnosis"]["detected_by"] == "deadline"
+    proven = worlds.verdicts["test_the_same_of_gloo_is_proven"]
+    assert proven["diagnosis"]["detected_by"] == "proof"
 
 
 @pytest.mark.program(
