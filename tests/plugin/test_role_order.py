@@ -45,6 +45,7 @@ def test_server(world):
 @pytest.mark.multihost(roles={"client": Role(2, after="server"), "server": SERVER}, timeout=20)
 def test_served(world):
     assert world.broadcast(world.rank) == 0
+    world.same("step", 1)
     world.barrier()  # of the two clients
 
 @pytest.mark.multihost(roles={"driver": AFTER, "engine": ENGINE}, hosts="one", timeout=20)
@@ -116,6 +117,7 @@ def test_a_rank_that_never_becomes_ready_is_to_blame(worlds) -> None:
     found = diagnosis(worlds, "test_never")
     assert (found["kind"], found["culprits"], found["detected_by"]) == ("straggler", [2], "proof")
     assert found["summary"].startswith("engine 1 never became ready (tcp:")
+    assert [each["by"] for each in found["waits_for"]] == ["ready"]
 
 
 @pytest.mark.program(ORDER)

@@ -73,7 +73,8 @@ def disagreements(result: WorldResult) -> tuple[Disagreement, ...]:
     if not stated:  # nearly always
         return ()
     facts = fold_history(result.history, result.spec.size)
-    passed = [each.rank for each in facts if _has_passed(each)]
+    stating = result.spec.testing_ranks
+    passed = [rank for rank in stating if _has_passed(facts[rank])]
     found = []
     for (name, nth), by_rank in stated.items():
         sides: dict[str, list[int]] = {}

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import _exit  # by name: a program may replace it in its module
@@ -49,7 +50,7 @@ def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> 
     for number in range(role.restarts + 1):
         sys.stdout.flush()
         sys.stderr.flush()
-        if (pid := os.fork()) == 0:
+        if (pid := _fork()) == 0:
             _become_program(words, number, role.restarts)
         if role.is_service:
             service.serves(pid)
@@ -64,6 +65,13 @@ def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> 
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     raise SystemExit(code)
+
+
+def _fork() -> int:
+    """Fork this process, which may have the thread of a service: the child does not need it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 @dataclass(slots=True)

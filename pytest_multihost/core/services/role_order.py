@@ -21,7 +21,10 @@ from pytest_multihost.core.services.service import Action, Opening, Service, Ser
 
 NAME = "role_order"
 
-_INTERVAL_S = 0.02
+_INTERVAL_S, _LONGEST_S = 0.02, 0.25
+_LOOKS = 50
+"""After so many looks the time between two is twice as long, and so on."""
+
 _LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
 _LOCAL, _STATE = 1, 3  # fields of /proc/net/tcp
 
@@ -38,11 +41,13 @@ class RoleOrder:
     starting: Mapping[int, tuple[int, ...]]
     services: frozenset[int] = frozenset()
     _have_ended: bool = False
+    _looks: int = 0
     _unready: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def interval_s(self) -> float:
         """Return the longest time to the next look at the ports."""
-        return _INTERVAL_S if self._unready else math.inf
+        between_s = _INTERVAL_S * (1 + self._looks / _LOOKS)
+        return min(between_s, _LONGEST_S) if self._unready else math.inf
 
     def after(self, event: Event, facts: Sequence[RankFacts]) -> Sequence[Action]:
         """Begin to look for a rank's port once it says which one; forget ranks that are gone."""
@@ -64,6 +69,7 @@ class RoleOrder:
 
     def due(self, turn: Turn) -> Sequence[Action]:
         """Return the actions that record which ranks are ready, and start those after them."""
+        self._looks += 1
         return [self._ready(rank, turn.now) for rank in self._listening()]
 
     def _ready(self, rank: int, now: float) -> Action:

@@ -104,7 +104,9 @@ class WorldObserver:
         }
         pages = [(operations, last_s) for _, operations, last_s in self._read.values()]
         children = self._children()
-        names = self.names = find_names([each for each, _ in (*pages, *children.values())])
+        if self._has_roles:
+            self.names = find_names([each for each, _ in (*pages, *children.values())])
+        names = self.names
         pages += [(_of_child(e, pid, names), last_s) for pid, (e, last_s) in children.items()]
         known = [operations for operations, _ in pages]
         groups, ends = find_memberships(known), self._endpoints(known)
@@ -115,8 +117,11 @@ class WorldObserver:
 
     def _endpoints(self, pages: Sequence[Operations]) -> Endpoints:
         """Return the endpoints of message sockets, which only worlds with roles record."""
-        has_roles = self.spec is not None and bool(self.spec.roles)
-        return find_endpoints(pages) if has_roles else Endpoints()
+        return find_endpoints(pages) if self._has_roles else Endpoints()
+
+    @property
+    def _has_roles(self) -> bool:
+        return self.spec is not None and bool(self.spec.roles)
 
     def _children(self) -> Mapping[int, tuple[Operations, float]]:
         """Return what living children of ranks have recorded, by process id, if there are roles."""
