@@ -17,6 +17,7 @@ from pytest_multihost.core.services.service import (
     Turn,
     asked_for,
     open_services,
+    services_of_world,
 )
 
 BUILT_IN_SERVICES = (HELD_RANKS, SCRIPT_END)
@@ -32,4 +33,5 @@ __all__ = [
     "asked_for",
     "debugger_service",
     "open_services",
+    "services_of_world",
 ]
