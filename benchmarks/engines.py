@@ -3,16 +3,17 @@
     python benchmarks/engines.py [--only local exec slurm ray mpirun torchrun] [--failures]
 
 Runs eight worlds of four ranks: without an engine; with `exec` on two machines of namespaces to
-which pytest has no route; with Slurm and Ray on this machine; attached to mpirun and torchrun. The
-first column is a checksum of the summary's lines on tests that failed. Times are of one run, so on
-a busy machine they are upper bounds:
+which pytest has no route; with Slurm on three such machines, each with a slurmd; with three raylets
+of Ray on this machine; attached to mpirun and torchrun. The first column is a checksum of the
+summary's lines on tests that failed. Times are of one run, so on a busy machine they are upper
+bounds:
 
 * around: seconds of the whole command that pytest does not count as its own
 * none, gloo, jax: seconds of a passing test
 * judged: seconds from the last progress of a hang until the verdict, for gloo and for jax
 
 With --failures it prints instead what users read when something fails, how long that takes, and
-how many processes are left. Slurm and namespaces need root.
+how many processes are left: with `exec`, or with `--only slurm` on Slurm. Both need root.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ def way(name: str, path: Path) -> Iterator[Way]:
             enter = entering(path / "enter", entries)
             yield Way(args=("--multihost-on", f"exec:{enter} {{i}}"))
     elif name == "slurm":
-        from slurm_cluster import slurm_cluster
+        from slurm_failures import SLURM
+        from slurm_site import slurm_site
 
-        with slurm_cluster() as variables:
-            found = {"SLURM_CONF": variables["SLURM_CONF"]}
-            yield Way(args=("--multihost-on", "slurm"), variables=found)
+        with slurm_site() as site:
+            yield Way(site.site.door, SLURM, site.variables)
     elif name == "ray":
         from ray_cluster import ray_cluster
 
@@ -276,6 +277,26 @@ def failures() -> Iterator[str]:
             yield f"| {name} | {said or 'nothing'} | {took_s:.1f} | {len(left)} |"
 
 
+def failures_of_slurm() -> Iterator[str]:
+    """Yield the lines of a Markdown table, one for each failure on three nodes of Slurm."""
+    import slurm_failures
+    from slurm_site import slurm_site
+
+    yield "| event | what users read | seconds | exit | seconds until nothing is left |"
+    yield "|---|---|---|---|---|"
+    for name, failure in slurm_failures.FAILURES.items():
+        with slurm_site() as site, tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "it"
+            shown = failure.act(site, path)
+            ended_s = time.monotonic()
+            lines = [re.search(f".*{each}.*", shown.output, re.MULTILINE) for each in failure.words]
+            said = "; ".join(each[0].strip() if each else "??" for each in lines)
+            while _left(path) and time.monotonic() < ended_s + LIMIT_S:
+                time.sleep(0.05)
+            left_s = time.monotonic() - ended_s
+            yield f"| {name} | {said} | {shown.seconds:.1f} | {shown.code} | {left_s:.1f} |"
+
+
 def _left(path: Path) -> Sequence[int]:
     """Return the processes that work in a project."""
     found = []
@@ -292,7 +313,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--failures", action="store_true")
     options = parser.parse_args()
-    for line in failures() if options.failures else table(options.only):
+    of_failures = failures_of_slurm if options.only == ["slurm"] else failures
+    for line in of_failures() if options.failures else table(options.only):
         print(line, flush=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -13,7 +13,7 @@ from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import ONE
 
 if TYPE_CHECKING:
-    from pytest_multihost.core.model.spec import Host, ServicePart
+    from pytest_multihost.core.model.spec import Host, ServicePart, WorldSpec
 
 _SETTING = re.compile(r"([a-z][a-z0-9_]*)(?::([1-9][0-9]{0,8}))?", re.ASCII)
 
@@ -104,6 +104,12 @@ class Hosts:
     def services(self) -> Mapping[str, ServicePart]:
         """The services that make the hosts, by name."""
         return self.kind.services() if self.kind is not None else {}
+
+    def removed_from(self, spec: WorldSpec) -> WorldSpec:
+        """Return a world without these hosts, because they cannot be made: on this machine."""
+        own = self.services
+        kept = {name: part for name, part in spec.services.items() if name not in own}
+        return replace(spec, hosts=(), services=kept)
 
     def __str__(self) -> str:
         """Return the setting in canonical form."""

@@ -161,3 +161,36 @@ def entering(file: Path, entries: Sequence[Sequence[str]]) -> Path:
     """
     cases = [f'{index}) exec {" ".join(each)} "$@";;' for index, each in enumerate(entries)]
     return script(file, "index=$1; shift", 'case "$index" in', *cases, "esac")
+
+
+LAPTOP = """
+import asyncio, ctypes.util, importlib.machinery, multiprocessing, os, select, signal, socket
+import subprocess, sys, sysconfig, time
+
+import psutil, pytest
+
+sysconfig.get_config_vars()  # of this platform's own files
+
+class Installed(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in ("torch", "jax", "jaxlib", "numpy", "ray"):
+            return super().find_spec(name, path, target)
+
+sys.meta_path[:] = [Installed if "PathFinder" in repr(each) else each for each in sys.meta_path]
+assert not [each for each in sys.modules if each.startswith(("torch", "jax", "pytest_multihost"))]
+OF_LINUX = {
+    os: "memfd_create pidfd_open sched_getaffinity eventfd splice getxattr setxattr O_PATH",
+    signal: "SIGRTMIN SIGRTMAX sigtimedwait pidfd_send_signal",
+    select: "epoll",
+    socket: "AF_NETLINK SO_PEERCRED SOCK_CLOEXEC",
+    time: "CLOCK_BOOTTIME",
+}
+for module, names in OF_LINUX.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+sys.platform = "darwin"
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+"""A program that runs pytest as on another system than Linux, without torch, jax or numpy."""

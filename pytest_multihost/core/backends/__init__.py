@@ -20,7 +20,14 @@ from pytest_multihost.core.backends.torch_groups import GLOO, NCCL, gpu_count
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND
 
-__all__ = ["BUILT_IN_BACKENDS", "Backend", "find_backend", "gpu_count", "offered_backends"]
+__all__ = [
+    "BUILT_IN_BACKENDS",
+    "Backend",
+    "find_backend",
+    "gpu_count",
+    "named_backend",
+    "offered_backends",
+]
 
 
 NONE = Backend(
@@ -49,17 +56,27 @@ def offered_backends(hook: pluggy.HookRelay) -> list[Backend]:
     return [backend for group in hook.pytest_multihost_backends() for backend in group]
 
 
-def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
+def named_backend(name: str, offered: Iterable[Backend]) -> Backend:
     """Return the backend called `name`; of several, the first one offered.
 
     Raises:
-        SettingError: No plugin offers it, or the package it needs is not installed.
+        SettingError: No plugin offers it.
     """
     offered = list(offered)
     backend = next((each for each in offered if each.name == name), None)
     if backend is None:
         known = known_names([each.name for each in offered], name)
         raise SettingError(f"unknown backend {shown(name)}", seen=f"There are: {known}")
+    return backend
+
+
+def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
+    """Return the backend called `name`, which this process can start.
+
+    Raises:
+        SettingError: No plugin offers it, or the package it needs is not installed.
+    """
+    backend = named_backend(name, offered)
     if backend.package is not None and importlib.util.find_spec(backend.package) is None:
         happened = f"backend {name!r} needs the package {backend.package!r}"
         extra = backend.extra or backend.package

@@ -68,7 +68,7 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
-from pytest_multihost.core.services import ServiceKind, asked_for
+from pytest_multihost.core.services import ServiceKind, asked_for, services_of_world
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
@@ -301,10 +301,7 @@ class _Command:
             "multihost run: other processes can connect to the roles, so no hang can be proven"
             f" while one listens. {printable(why)}\n"
         )
-        services = {
-            name: part for name, part in spec.services.items() if name not in hosts.services
-        }
-        return replace(spec, hosts=(), services=services)
+        return hosts.removed_from(spec)
 
     def _launcher(self, spec: WorldSpec, *, directory: Path) -> ServerLauncher:
         """Return a launcher whose server starts a new interpreter for each rank, or forks it.
@@ -479,11 +476,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         faults=faults,
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
-        services={
-            **hosts.services,
-            **backend.services,
-            **{each.name: each.part for each in services},
-        },
+        services=services_of_world(hosts, backend, services),
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
         command=shlex.join(options.command(size)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -49,7 +49,12 @@ from pytest_multihost.core.pytest_plugin.options import (
     TIMEOUT,
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
-from pytest_multihost.core.services import ServiceKind, asked_for, order_part
+from pytest_multihost.core.services import (
+    ServiceKind,
+    asked_for,
+    order_part,
+    services_of_world,
+)
 
 MAX_NODEID = 30_000
 """Maximum number of characters: the world's spec, with the node id, goes to the server in one
@@ -81,12 +86,7 @@ class Plan:
 
     def unsealed(self) -> Plan:
         """Return the plan of a test whose default host cannot be made: on this machine."""
-        services = {
-            name: part
-            for name, part in self.world.services.items()
-            if name not in self.hosts.services
-        }
-        world = replace(self.world, hosts=(), services=services)
+        world = self.hosts.removed_from(self.world)
         return replace(self, world=world, hosts=Hosts(), is_sealed=False)
 
     @property
@@ -122,10 +122,20 @@ class Plan:
         return next((reason for reason in reasons if reason), None)
 
 
+FindBackend = Callable[[str, Sequence[Backend]], Backend]
+"""Returns the backend with a name among those offered, or raises SettingError."""
+
+
 def plan_items(
-    config: pytest.Config, items: Iterable[pytest.Item], settings: Settings
+    config: pytest.Config,
+    items: Iterable[pytest.Item],
+    settings: Settings,
+    find: FindBackend = find_backend,
 ) -> dict[str, Plan]:
     """Return the plan of each multihost item, by the item's node id.
+
+    Args:
+        find: `named_backend` where other machines start the ranks: they need its package.
 
     Raises:
         pytest.UsageError: An item has a problem; the error lists all problems of all items.
@@ -136,7 +146,7 @@ def plan_items(
     plans: dict[str, Plan] = {}
     problems: list[str] = []
     for item in items:
-        plan, found = _plan_item(item, settings, offered, fault_options)
+        plan, found = _plan_item(item, settings, offered, fault_options, find)
         problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in found]
         if plan is not None:
             plans[item.nodeid] = plan
@@ -175,7 +185,11 @@ def _check_backends(settings: Settings, offered: Sequence[Backend]) -> None:
 
 
 def _plan_item(
-    item: pytest.Item, settings: Settings, offered: Sequence[Backend], fault_options: FaultOptions
+    item: pytest.Item,
+    settings: Settings,
+    offered: Sequence[Backend],
+    fault_options: FaultOptions,
+    find: FindBackend,
 ) -> tuple[Plan | None, list[str]]:
     """Return the plan of an item, or None if its backend is unknown, and every problem with it."""
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
@@ -192,8 +206,8 @@ def _plan_item(
     expected, found = read_expectation(item, roles)
     problems += [f"(multihost_expect) {each}" for each in found]
     try:
-        backend = find_backend(name, offered)
-        of_roles = tuple(find_backend(each.backend, offered) for each in roles)
+        backend = find(name, offered)
+        of_roles = tuple(find(each.backend, offered) for each in roles)
     except SettingError as error:
         why = ". ".join(each.rstrip(".") for each in error.parts)
         return None, [*problems, f"cannot run: {why}"]
@@ -241,12 +255,7 @@ def _plan_item(
         faults=faults,
         fault_facts=facts,
         hosts=hosts.of(size),
-        services={
-            **hosts.services,
-            **backend.services,
-            **{each.name: each.part for each in services},
-            **order_part(roles),
-        },
+        services={**services_of_world(hosts, backend, services), **order_part(roles)},
         selected_by=_selected_by(item.config, nodeid),
         options=_replayed_options(settings, marked.settings),
         roles=roles,

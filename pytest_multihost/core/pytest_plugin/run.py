@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.core.backends import offered_backends
+from pytest_multihost.core.backends import find_backend, named_backend, offered_backends
 from pytest_multihost.core.files import REMEDY
 from pytest_multihost.core.launch.capacity import look
 from pytest_multihost.core.launch.ending_signals import (
@@ -71,11 +71,12 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         if not config.pluginmanager.has_plugin(name):
             raise pytest.UsageError(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
     tally = config.stash[TALLY]
-    plans = plan_items(config, chosen, tally.settings)
+    others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
+    find = find_backend if others is None else named_backend
+    plans = plan_items(config, chosen, tally.settings, find)
     tally.selected = len(plans)
     if option.collectonly or getattr(option, "setupplan", False):
         return
-    others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
     if PLATFORM != "linux" and others is None:
         reason = f"multihost tests need Linux (/proc, pidfds), and this is {PLATFORM}"
         for item in chosen:

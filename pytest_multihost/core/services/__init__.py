@@ -18,6 +18,7 @@ from pytest_multihost.core.services.service import (
     Turn,
     asked_for,
     open_services,
+    services_of_world,
 )
 
 BUILT_IN_SERVICES = (HELD_RANKS, ROLE_ORDER, SCRIPT_END)
@@ -34,4 +35,5 @@ __all__ = [
     "debugger_service",
     "open_services",
     "order_part",
+    "services_of_world",
 ]

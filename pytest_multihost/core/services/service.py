@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event, EventBody, Gate
@@ -24,6 +25,10 @@ from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.preload import PreloadedLibrary
 from pytest_multihost.core.watch import Watchdog
 from pytest_multihost.core.watch.kernel import TimeSource
+
+if TYPE_CHECKING:
+    from pytest_multihost.core.backends import Backend
+    from pytest_multihost.core.host_kind import Hosts
 
 
 def _do_nothing(_now: float) -> None:
@@ -197,6 +202,18 @@ def asked_for(
     """
     offered = [each for group in groups for each in group]
     return [each for each in offered if each.asked_by and each.asked_by in settings.items()]
+
+
+def services_of_world(
+    hosts: Hosts, backend: Backend, asked: Iterable[ServiceKind]
+) -> Mapping[str, ServicePart]:
+    """Return the services of a world by name: of its hosts, of its backend, and by request.
+
+    Args:
+        asked: The requested ones, see `asked_for`. Of two with one name the later counts.
+    """
+    requested = {each.name: each.part for each in asked}
+    return {**hosts.services, **backend.services, **requested}
 
 
 def open_services(kinds: Collection[ServiceKind], opening: Opening) -> tuple[Service, ...]:

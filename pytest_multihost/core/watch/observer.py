@@ -36,7 +36,7 @@ from pytest_multihost.core.watch.kernel import (
     TimeSource,
 )
 from pytest_multihost.core.watch.kernel.proc_files import read_stat
-from pytest_multihost.core.watch.kernel.remote_reader import RemoteReader
+from pytest_multihost.core.watch.kernel.remote_reader import NoProcesses, RemoteReader
 
 _TRIES, _TRY_S = 5, 0.005
 """How many quiescence checks to make of a world that looks still, and the time between two."""
@@ -194,7 +194,8 @@ class WorldObserver:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
             if self.remote is not None:
                 here = {rank: pid for rank, pid in pids.items() if rank not in self.remote.ranks}
-                self._reader = RemoteReader(ProcReader(here, self.harness), self.remote)
+                local = ProcReader(here, self.harness) if here else NoProcesses()
+                self._reader = RemoteReader(local, self.remote)
             else:
                 self._reader = ProcReader(pids, self.harness, self.time)
         return self._reader

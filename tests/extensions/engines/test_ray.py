@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from cluster import (
 )
 from ray_cluster import ray_cluster
 from runs import await_that, living
+from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
 
 pytestmark = pytest.mark.launchers
 
@@ -134,6 +137,39 @@ def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> N
     with started(path, "--multihost-on", f"ray:{ray}") as process:
         process.kill()
     await_that(lambda: not living(path), 30)
+
+
+RECORDS = """
+import sys, ray
+from ray._private import state
+from ray.experimental import internal_kv
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(state.jobs(), state.actors(), ray.util.placement_group_table())
+for key in internal_kv._internal_kv_list(b""):
+    print(key, internal_kv._internal_kv_get(key))
+"""
+"""Prints what a cluster has recorded of jobs and actors."""
+
+
+def test_the_secret_is_in_no_process_no_record_and_no_log(ray: str, tmp_path: Path) -> None:
+    """It is an argument of an actor's method, which Ray does not keep."""
+    path = project(tmp_path / "it", SLEEPS)
+    (path / "conftest.py").write_text(TELLS)
+    with started(path, "--multihost-on", f"ray:{ray}") as process:
+        secret = (path / "told").read_bytes()
+        seen = seen_in_processes(secret)
+        asked = subprocess.run(
+            [sys.executable, "-c", RECORDS, ray], capture_output=True, check=True, timeout=LIMIT_S
+        )
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    assert b"PeerActor" in asked.stdout
+    assert not [each for each in forms_of(secret) if each in asked.stdout]
+    assert seen == []
+    logs = list(Path("/tmp/ray/session_latest/logs").rglob("*"))  # noqa: S108 - Ray's own
+    assert logs
+    assert seen_in_files(secret, logs) == []
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"cpus": 1}', '{"resources": 1}'])

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import GLOO_WORLDS, JAX_WORLDS, WORLDS, drive, project, result_lines
+from cluster import (
+    GLOO_WORLDS,
+    JAX_WORLDS,
+    LIMIT_S,
+    WORLDS,
+    drive,
+    project,
+    result_lines,
+    started,
+)
 from runs import await_that, living
-from slurm_failures import FAILURES, SLURM
+from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
+from slurm_failures import FAILURES, SLEEPS, SLURM, job_of
 from slurm_site import SlurmSite, slurm_site
 
 pytestmark = pytest.mark.launchers
@@ -60,3 +71,29 @@ def test_a_failure_is_told_in_the_words_of_slurm(
     assert not missing, shown.output
     assert shown.code == failure.code
     await_that(lambda: not living(path), 40)
+
+
+def test_the_secret_is_in_no_process_and_no_record(site: SlurmSite, tmp_path: Path) -> None:
+    """Neither on a node, nor in what slurmctld keeps of a job, during the run and afterwards."""
+    path = project(tmp_path / "it", SLEEPS)
+    (path / "conftest.py").write_text(TELLS)
+    with started(path, *SLURM, before=site.site.door, **site.variables) as process:
+        secret = (path / "told").read_bytes()
+        seen = seen_in_processes(secret)
+        shown = site.ask("scontrol", "show", "--all", "--details", "job")
+        shown += site.ask("scontrol", "show", "step")
+        site.ask("scontrol", "write", "batch_script", job_of(site))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    await_that(lambda: "JobState=CANCELLED" in kept(site) or "JobState=COMPLETED" in kept(site))
+    assert "JobName=pytest-" in shown
+    assert not [each for each in forms_of(secret) if each in shown.encode()]
+    assert seen == []
+    assert seen_in_files(secret, (path / ".pytest_multihost").rglob("*")) == []
+    assert seen_in_files(secret, site.folder.rglob("*")) == []
+
+
+def kept(site: SlurmSite) -> str:
+    """Return Slurm's records of the jobs that have ended."""
+    file = site.folder / "jobs"
+    return file.read_text() if file.exists() else ""

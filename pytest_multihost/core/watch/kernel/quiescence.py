@@ -140,6 +140,8 @@ class Quiescence:
             frozen: Ranks that are stopped and will not be continued. They and their children count
                 as asleep.
         """
+        if not self.ranks:  # all are on other machines, and this one may have no /proc
+            return Stillness()
         turns: dict[int, int] = {}
         found = self._causes(turns, idle if idle is None else frozenset(idle), frozen)
         causes = tuple(found)  # this fills turns

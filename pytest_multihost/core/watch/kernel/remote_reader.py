@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from pytest_multihost.core.launch.remote_ranks import RemoteRanks
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.watch.kernel.proc import KernelReader
+
+
+@dataclass(frozen=True, slots=True)
+class NoProcesses:
+    """The reader of a machine that has no rank; it need not run Linux."""
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Return an empty snapshot."""
+        return KernelSnapshot(at_s=time.monotonic(), processes=())
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Return an empty snapshot that is complete."""
+        return KernelSnapshot(at_s=time.monotonic(), processes=(), is_deep=True)
 
 
 @dataclass(frozen=True, slots=True)

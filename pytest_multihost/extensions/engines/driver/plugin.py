@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.core.backends import named_backend
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.model.errors import (
@@ -148,8 +149,8 @@ class Driver:
             raise
 
     def _meet(self, chosen: Sequence[pytest.Item]) -> None:
-        plans = plan_items(self.config, chosen, self.settings)
-        refuse(self.config, plans, chosen)
+        plans = plan_items(self.config, chosen, self.settings, named_backend)
+        refuse(self.config, plans, chosen, run="a run with --multihost-on")
         limit_s = self.settings.get(QUEUE_TIMEOUT)
         if limit_s is None and os.environ.get("CI"):
             limit_s = _QUEUE_IN_CI_S

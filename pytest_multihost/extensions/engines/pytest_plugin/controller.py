@@ -92,19 +92,33 @@ class Controller:
                 peer.part(int(session.exitstatus))
 
 
-def refuse(config: pytest.Config, plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
+_MADE = "hosts are made on one machine, and this run has its own"
+_ROLES = "its roles share the network and the files of one machine"
+
+
+def refuse(
+    config: pytest.Config,
+    plans: Mapping[str, Plan],
+    chosen: Sequence[pytest.Item],
+    *,
+    run: str = "an attached run",
+) -> None:
     """Refuse tests with requirements that only one machine can meet.
+
+    Args:
+        run: The kind of this run, for the error.
 
     Raises:
         LaunchError: There are such tests; the error names the first.
     """
-    made = "hosts are made on one machine, and an attached run has its own"
-    found = [(plan.world.nodeid, made) for plan in plans.values() if plan.world.hosts]
+    worlds = [plan.world for plan in plans.values()]
+    found = [(each.nodeid, _ROLES) for each in worlds if each.roles]
+    found += [(each.nodeid, _MADE) for each in worlds if each.hosts]
     for item in chosen:
         whys = config.hook.pytest_multihost_needs_one_machine(item=item)
         found += [(item.nodeid, why) for why in whys]
     for nodeid, why in found:
-        happened = f"{nodeid} cannot be part of an attached run: {why}"
+        happened = f"{nodeid} cannot be part of {run}: {why}"
         raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
 
 
