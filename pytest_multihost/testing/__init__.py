@@ -125,6 +125,7 @@ from pytest_multihost.core.model.result import RankSnapshot as RankSnapshot
 from pytest_multihost.core.model.result import ServiceRecord as ServiceRecord
 from pytest_multihost.core.model.result import WorldResult as WorldResult
 from pytest_multihost.core.model.result import WorldSnapshot as WorldSnapshot
+from pytest_multihost.core.model.role import place_roles as place_roles
 from pytest_multihost.core.model.setting_values import MAX_RANKS as MAX_RANKS
 from pytest_multihost.core.model.source import files_below as files_below
 from pytest_multihost.core.model.spec import BackendFacts as BackendFacts

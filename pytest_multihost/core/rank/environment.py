@@ -82,6 +82,7 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
         inherited: The environment so far; the user's thread limits in it are kept.
     """
     whole, role = spec, spec.role
+    own = {} if role is None else dict(role.env)
     spec = spec.in_role
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
     is_alone = not spec.world.hosts
@@ -113,6 +114,6 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "PYTEST_MULTIHOST_RANK": str(whole.rank),
             "PYTEST_MULTIHOST_WORLD_SIZE": str(whole.world.size),
         }
-        | child_variables(whole, inherited)
-        | ({} if role is None else dict(role.env))
+        | own
+        | child_variables(whole, {**inherited, **own})
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from pytest_multihost import Role
 from pytest_multihost.core.launch import LAUNCHERS, Launcher
 from pytest_multihost.core.rank.environment import (
     foreign_variables,
     rank_variables,
     thread_variables,
 )
-from pytest_multihost.testing import RankSpec, make_spec
+from pytest_multihost.testing import RankSpec, make_spec, place_roles
 
 SPEC = RankSpec(
     world=make_spec(4), rank=2, directory="/out", scratch="/scratch", ports=(4711, 4712)
@@ -106,3 +109,22 @@ def test_a_limit_of_the_users_is_kept() -> None:
     assert "OMP_NUM_THREADS" not in variables
     assert "MKL_NUM_THREADS" not in variables
     assert "OPENBLAS_NUM_THREADS" not in variables
+
+
+@pytest.mark.parametrize(
+    ("env", "inherited", "rest"),
+    [
+        ({}, {}, []),
+        ({}, {"PYTHONPATH": "/a:/b"}, ["/a", "/b"]),
+        ({"PYTHONPATH": "/c"}, {"PYTHONPATH": "/a"}, ["/c"]),
+    ],
+)
+def test_interpreters_that_a_role_starts_are_recorded(
+    env: dict[str, str], inherited: dict[str, str], rest: list[str]
+) -> None:
+    """Their path has a folder of ours in front of the user's; without roles it is the user's."""
+    role = place_roles({"engine": Role(4, env=env)}, "none")
+    spec = replace(SPEC, world=replace(SPEC.world, roles=role), role_ports=tuple(range(50)))
+    first, *found = rank_variables(spec, inherited)["PYTHONPATH"].split(":")
+    assert (first.endswith("rank/children"), found) == (True, rest)
+    assert "PYTHONPATH" not in rank_variables(SPEC, inherited)
