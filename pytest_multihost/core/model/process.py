@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 NEVER = math.inf
@@ -217,7 +218,7 @@ class Process:
         return all(thread.state in {"", "X", "Z"} for thread in self.threads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: a value is kept
 class KernelSnapshot:
     """A world's processes at one instant.
 
@@ -231,9 +232,9 @@ class KernelSnapshot:
     processes: tuple[Process, ...]
     is_deep: bool = False
 
-    @property
+    @cached_property
     def ranks(self) -> Mapping[int, Process]:
-        """The ranks themselves."""
+        """The ranks themselves; made once, for a world of a thousand asks for it for each rank."""
         ranks = (each for each in self.processes if each.is_rank)
         return {each.rank: each for each in ranks if each.rank is not None}
 

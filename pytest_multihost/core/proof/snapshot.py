@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
@@ -20,7 +21,7 @@ _BUSY = 0.02
 """Share of a processor above which a thread does more than wake up and poll."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a value is kept
 class Snapshot:
     """A world at one instant.
 
@@ -40,10 +41,17 @@ class Snapshot:
     is_disturbed: bool = False
     recorded: frozenset[int] = frozenset()
 
+    @cached_property
+    def _of_ranks(self) -> Mapping[int | None, Sequence[Operations]]:
+        """The contents of slot pages by rank."""
+        found: dict[int | None, list[Operations]] = {}
+        for each in self.operations:
+            found.setdefault(each.rank, []).append(each)
+        return found
+
     def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the open operations whose end a thread of a rank waits for."""
-        of_rank = [each for each in self.operations if each.rank == rank]
-        found = [operation for each in of_rank for operation in each.open]
+        found = [operation for each in self._of_ranks.get(rank, ()) for operation in each.open]
         return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
 
     def give_ups(self) -> Iterator[str]:
