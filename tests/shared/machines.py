@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -15,12 +16,16 @@ OWN_CLOCK = ("--uts", "--time", "--monotonic", "5000")
 
 _UP_S = 10.0
 
+_NUMBERS = count(1)
+"""Numbers of networks in this process, which may need several pairs at once."""
+
 
 @contextmanager
 def two_networks() -> Iterator[tuple[str, str]]:
     """Make two networks with a cable between them: 10.98.0.1 and 10.98.0.2; skip if impossible."""
-    first, second = names = tuple(f"attach-{os.getpid()}-{number}" for number in (1, 2))
-    cable = [f"c{os.getpid()}-{number}" for number in (1, 2)]
+    numbers = [next(_NUMBERS) for _ in range(2)]
+    first, second = names = tuple(f"attach-{os.getpid()}-{number}" for number in numbers)
+    cable = [f"c{os.getpid()}-{number}" for number in numbers]
     commands = [["netns", "add", name] for name in names]
     commands.append(["link", "add", cable[0], "type", "veth", "peer", "name", cable[1]])
     for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
@@ -87,7 +92,7 @@ class Site:
 @contextmanager
 def connected_machines(hosts: Sequence[str]) -> Iterator[Site]:
     """Make machines with these names and a switch between them; skip if impossible."""
-    switch, *networks = [f"site-{os.getpid()}-{number}" for number in range(len(hosts) + 1)]
+    switch, *networks = [f"site-{os.getpid()}-{next(_NUMBERS)}" for _ in range(len(hosts) + 1)]
     commands = [["netns", "add", name] for name in (switch, *networks)]
     commands.append(["-n", switch, "link", "add", "switch", "type", "bridge"])
     commands.append(["-n", switch, "address", "add", "10.97.0.1/24", "dev", "switch"])

@@ -53,6 +53,7 @@ from pytest_multihost.core.model.messages import (
     ToPeer,
     WorldEnded,
 )
+from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.page import history_path
@@ -135,7 +136,7 @@ class PeerServer:
     _status: int | None = None
     lacking: Lacking | None = None
     silent_until_s: float = math.inf
-    _is_watched: bool = False
+    _silence_s: float = math.inf
 
     def serve(self) -> int:
         """Serve until the run ends; return its exit status.
@@ -164,15 +165,12 @@ class PeerServer:
 
     def _note_heard(self, message: ToPeer) -> None:
         """Note how long rank 0 may be silent from now on."""
-        now_s = time.monotonic()
         if isinstance(message, Fork):
-            self._is_watched, spec = False, message.spec
-            self.silent_until_s = now_s + spec.startup_timeout_s + spec.timeout_s + SILENT_S
-        self._is_watched = self._is_watched or isinstance(message, TakeSnapshot)
-        if self._is_watched:
-            self.silent_until_s = now_s + SILENT_S
-        if self._local is None:
-            self.silent_until_s = math.inf
+            self._silence_s = _silence_before_watch(message.spec)
+        elif isinstance(message, TakeSnapshot) and self._silence_s < math.inf:
+            self._silence_s = SILENT_S
+        has_ranks = self._local is not None
+        self.silent_until_s = time.monotonic() + self._silence_s if has_ranks else math.inf
 
     def _unless_lost(self, act: Callable[[], None]) -> None:
         """Call a function that uses this process's ranks; inform rank 0 if their server is gone."""
@@ -285,6 +283,13 @@ class PeerServer:
         payload = pack(sorted(local.logs.glob("rank-*")))
         shutil.rmtree(local.private, ignore_errors=True)
         return WorldEnded(ending.leftovers), payload
+
+
+def _silence_before_watch(spec: WorldSpec) -> float:
+    """Return how long rank 0 may be silent before it has taken a snapshot of a world."""
+    if spec.debugger is not None:  # somebody may be thinking
+        return math.inf
+    return spec.startup_timeout_s + spec.timeout_s + SILENT_S
 
 
 @dataclass(slots=True)

@@ -114,7 +114,8 @@ def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None
         cluster.stdin.write("one\n")
         cluster.stdin.flush()
         output, _ = process.communicate(timeout=LIMIT_S)
-    assert "ERROR test_worlds.py::test_sleeps" in output, output
+    lost = f"ERROR test_worlds.py::test_sleeps - node {socket.gethostname()}'s process"
+    assert lost in output, output
     assert "its actor is lost" in output
     assert "state-dump" not in output
     await_that(lambda: not living(path), 30)
