@@ -14,6 +14,9 @@ import pytest
 OWN_CLOCK = ("--uts", "--time", "--monotonic", "5000")
 """Of unshare(1): a name and a monotonic clock of its own."""
 
+CARD = "eth0"
+"""The network interface of each machine."""
+
 _UP_S = 10.0
 
 _NUMBERS = count(1)
@@ -23,15 +26,13 @@ _NUMBERS = count(1)
 @contextmanager
 def two_networks() -> Iterator[tuple[str, str]]:
     """Make two networks with a cable between them: 10.98.0.1 and 10.98.0.2; skip if impossible."""
-    numbers = [next(_NUMBERS) for _ in range(2)]
-    first, second = names = tuple(f"attach-{os.getpid()}-{number}" for number in numbers)
-    cable = [f"c{os.getpid()}-{number}" for number in numbers]
+    first, second = names = [f"attach-{os.getpid()}-{next(_NUMBERS)}" for _ in range(2)]
     commands = [["netns", "add", name] for name in names]
-    commands.append(["link", "add", cable[0], "type", "veth", "peer", "name", cable[1]])
-    for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
-        commands.append(["link", "set", end, "netns", name])
-        commands.append(["-n", name, "address", "add", f"10.98.0.{number}/24", "dev", end])
-        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", end)]
+    other_end = ("peer", "name", CARD, "netns", second)
+    commands.append(["-n", first, "link", "add", CARD, "type", "veth", *other_end])
+    for number, name in enumerate(names, 1):
+        commands.append(["-n", name, "address", "add", f"10.98.0.{number}/24", "dev", CARD])
+        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", CARD)]
     alone = ["unshare", "--pid", "--fork", "--mount-proc", *OWN_CLOCK, "hostname", "beta"]
     whole = [["ip", *each] for each in commands] + [["ip", "netns", "exec", second, *alone]]
     try:
@@ -98,11 +99,11 @@ def connected_machines(hosts: Sequence[str]) -> Iterator[Site]:
     commands.append(["-n", switch, "address", "add", "10.97.0.1/24", "dev", "switch"])
     commands += [["-n", switch, "link", "set", each, "up"] for each in ("lo", "switch")]
     for number, name in enumerate(networks):
-        port, card = f"port{number}", ("name", "eth0", "netns", name)
+        port, card = f"port{number}", ("name", CARD, "netns", name)
         commands.append(["-n", switch, "link", "add", port, "type", "veth", "peer", *card])
         commands.append(["-n", switch, "link", "set", port, "master", "switch", "up"])
-        commands.append(["-n", name, "address", "add", f"10.97.0.{11 + number}/24", "dev", "eth0"])
-        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", "eth0")]
+        commands.append(["-n", name, "address", "add", f"10.97.0.{11 + number}/24", "dev", CARD])
+        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", CARD)]
     started = []
     try:
         _run_all([["ip", *each] for each in commands])

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from machines import two_machines
+from machines import CARD, two_machines
 from runs import start_together, wait_until_idle
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
@@ -99,8 +99,7 @@ def started(text: str, path: Path, machines: tuple[Entry, Entry]) -> Iterator[tu
     ranks = []
     for rank in range(4):
         entry = machines[rank // 2]
-        interface = f"c{os.getpid()}-{rank // 2 + 1}"
-        own = {**os.environ, **shared, "RANK": str(rank), "GLOO_SOCKET_IFNAME": interface}
+        own = {**os.environ, **shared, "RANK": str(rank), "GLOO_SOCKET_IFNAME": CARD}
         command = [*entry, sys.executable, str(program)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         ranks.append(subprocess.Popen(command, env=own, **pipes))
