@@ -55,10 +55,10 @@ INTERVAL_S = 0.25
 PEEK_S = 0.05
 """Time between two readings of a world's clocks, and between two snapshots of a still world."""
 
-_REST_AFTER_LOOK = 4.0
+_LONG_LOOK_S, _REST_AFTER_LOOK, _REST_AFTER_LONG = 0.1, 4.0, 20.0
 """How many times as long as a shallow snapshot took no other one is due, unless the world is still.
 
-A snapshot of a thousand ranks takes a quarter of a second, which the ranks need, too."""
+A snapshot of a thousand ranks takes a second on a busy machine, which the ranks need, too."""
 
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search
@@ -234,8 +234,8 @@ class Watchdog:
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
         self._is_still = share < STILL_SHARE
-        interval_s = max(INTERVAL_S, _REST_AFTER_LOOK * self._took_s)
-        is_due = now >= self._checked_s + interval_s - SLACK_S
+        rest = _REST_AFTER_LONG if self._took_s > _LONG_LOOK_S else _REST_AFTER_LOOK
+        is_due = now >= self._checked_s + max(INTERVAL_S, rest * self._took_s) - SLACK_S
         is_due = is_due or (self._is_still and (is_searching or not was_still))
         self._still_checks = self._still_checks + is_due if self._is_still else 0
         return is_due

@@ -1,10 +1,10 @@
 """The server, which holds the collected tests and forks ranks, and the controller's side of it.
 
 In the server, `serve` is the loop, `rank_processes` manages the ranks, and `parts` is the interface
-to the code of services; `huge_pages` makes forks of a large process cheap, and `heap_gaps` lets
-ranks copy less of it. `start_server` starts a server, and `fork_safety` checks whether a process
-may be forked. In the controller, `launcher` starts worlds, and `world` is the ranks of one server;
-`split_launcher` starts worlds with several.
+to the code of services; `huge_pages` and `heap_gaps` make forks of a large process cheap.
+`start_server` starts a server, and `fork_safety` checks whether a process may be forked. In the
+controller, `launcher` starts worlds, and `world` is the ranks of one server; `split_launcher`
+starts worlds with several.
 """
 
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
