@@ -354,8 +354,7 @@ def _reader_of_union(args: Sequence[object]) -> _Convert:
             except JsonError as error:
                 problems.append(str(error))
         kinds = [f"must be an object of kind {', '.join(map(repr, tagged))}"] if tagged else []
-        # Sorted: `int | str` and `str | int` are equal, so either may have made this reader.
-        raise JsonError("; ".join(sorted(problems) + kinds))
+        raise JsonError("; ".join(problems + kinds))
 
     return read
 
