@@ -90,10 +90,6 @@ _COLLECTION_S = 60.0
 _MANY = 32
 """In a world of more ranks, whose hang a service has proven, only some ranks write their stacks."""
 
-_LARGE = 64
-_TURN_S = 2e-5
-"""How long a turn of the loop waits for more events, for each rank beyond so many."""
-
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
 
@@ -278,7 +274,6 @@ class _WorldRun:
             due = () if is_busy else self._due(now)
             wait_s = 0.0 if due else min(deadline_s - now, self._tick_s(is_busy=is_busy))
             moved_bytes = world.moved_bytes
-            self._let_events_gather(events)
             events = news or world.wait(max(0.0, wait_s))
             is_moving = not events and world.moved_bytes != moved_bytes
             has_news = bool(events) or is_moving
@@ -290,14 +285,6 @@ class _WorldRun:
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
             self._collect_garbage()
-
-    def _let_events_gather(self, events: Sequence[Event]) -> None:
-        """Wait a moment in a large world whose ranks are sending events.
-
-        A turn takes time in proportion to the ranks, so it must not serve one event.
-        """
-        if events and self.spec.size > _LARGE:
-            time.sleep((self.spec.size - _LARGE) * _TURN_S)
 
     def _collect_garbage(self) -> None:
         """Collect garbage if the last time is long ago: a script may run for days."""
