@@ -67,6 +67,16 @@ def test_datagrams(world):
         server.recv(1)
 
 @pytest.mark.multihost(roles=ROLES, timeout=15)
+def test_shutdown(world):
+    if world.role == "engine":
+        with HTTPServer(("", world.port("engine")), BaseHTTPRequestHandler) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(3.0,))
+            thread.start()
+            time.sleep(0.2)
+            server.shutdown()
+            thread.join()
+
+@pytest.mark.multihost(roles=ROLES, timeout=15)
 def test_outside(world):
     if world.role == "driver":
         with pytest.raises(OSError):
@@ -95,6 +105,13 @@ def test_a_server_does_not_prevent_a_proof(worlds, name: str) -> None:
 def test_a_server_that_others_can_reach_prevents_it(worlds, name: str) -> None:
     """On this machine, or by a path outside of the world's directories."""
     assert told(worlds, name) == ("straggler", [0], "deadline")
+
+
+@pytest.mark.usefixtures("netns_hosts")
+@pytest.mark.program(SEALED)
+def test_a_server_that_is_to_shut_down_is_not_idle(worlds) -> None:
+    """It looks three seconds later; until then the thread that shuts it down waits for a lock."""
+    assert worlds.verdicts["test_shutdown"]["status"] == "passed"
 
 
 @pytest.mark.usefixtures("netns_hosts")
