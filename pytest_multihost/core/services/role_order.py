@@ -7,7 +7,7 @@ server may take the connection for its client. So the socket table of the rank's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,13 @@ from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.services.service import Action, Opening, Service, ServiceKind, Turn
+from pytest_multihost.core.watch.kernel import LISTEN, inet_sockets_from
 
 NAME = "role_order"
 
 _INTERVAL_S, _LONGEST_S = 0.02, 0.25
 _LOOKS = 50
 """After so many looks the time between two is twice as long, and so on."""
-
-_LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
-_LOCAL, _STATE = 1, 3  # fields of /proc/net/tcp
 
 
 @dataclass(slots=True)
@@ -97,15 +95,18 @@ class RoleOrder:
 
 def listening_ports(pid: int) -> frozenset[int]:
     """Return the TCP ports that listen in the network namespace of a process."""
-    return frozenset(port for name in ("tcp", "tcp6") for port in _of_table(pid, name))
+    return frozenset(
+        each.local.port
+        for name in ("tcp", "tcp6")
+        for each in inet_sockets_from(_table(pid, name))
+        if each.state == LISTEN
+    )
 
 
-def _of_table(pid: int, name: str) -> Iterator[int]:
+def _table(pid: int, name: str) -> str:
     with suppress(OSError):  # it is gone, or there is no IPv6
-        for line in Path(f"/proc/{pid}/net/{name}").read_text("ascii").splitlines()[1:]:
-            fields = line.split()
-            if fields[_STATE] == _LISTENS:
-                yield int(fields[_LOCAL].rpartition(":")[2], 16)
+        return Path(f"/proc/{pid}/net/{name}").read_text("ascii")
+    return ""
 
 
 def order_part(roles: Sequence[RoleSpec]) -> dict[str, ServicePart]:

@@ -20,10 +20,16 @@ from pytest_multihost.core.watch.kernel.proc_files import (
     root_of,
 )
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
-from pytest_multihost.core.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.core.watch.kernel.sockets import (
+    LISTEN,
+    inet_sockets,
+    inet_sockets_from,
+    unix_sockets,
+)
 from pytest_multihost.core.watch.kernel.time_source import MACHINE_TIME, TimeSource
 
 __all__ = [
+    "LISTEN",
     "MACHINE_TIME",
     "HarnessProcesses",
     "KernelReader",
@@ -34,6 +40,7 @@ __all__ = [
     "TimeSource",
     "holders_of_lock",
     "inet_sockets",
+    "inet_sockets_from",
     "link",
     "merge_snapshots",
     "path_below",
