@@ -79,17 +79,22 @@ class _Service:
     """Ends a program once the controller says so.
 
     Attributes:
-        is_over: Whether it has been told.
+        is_over: Whether the controller has said so.
     """
 
     link: ControllerLink
     is_over: bool = False
-    _pid: int = 0
+    _process: int = -1
     _thread: threading.Thread | None = None
 
     def serves(self, pid: int) -> None:
-        """End this process when it is time; the last one that has been started counts."""
-        self._pid = pid
+        """End this process when it is time; the last one that has been started counts.
+
+        It is kept by a descriptor: when it has ended, another process may get its id.
+        """
+        previous, self._process = self._process, os.pidfd_open(pid)
+        if previous >= 0:
+            os.close(previous)
         if self._thread is None:
             self._thread = threading.Thread(target=self._end, daemon=True)
             self._thread.start()
@@ -100,10 +105,10 @@ class _Service:
         with recorder.during(record):
             self.link.channel.receive(lambda message: isinstance(message, EndService))
         self.is_over = True
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(self._pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # it has just ended
+            signal.pidfd_send_signal(self._process, signal.SIGTERM)
             time.sleep(_GRACE_S)
-            os.kill(self._pid, signal.SIGKILL)
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
 
 def _become_program(words: Sequence[str], number: int, restarts: int) -> NoReturn:
