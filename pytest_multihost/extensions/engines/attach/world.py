@@ -55,6 +55,10 @@ _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. A stopped process never answers."""
 
 
+Machine = tuple[str, str, str]
+"""A machine: its name, its address, its network interface."""
+
+
 def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
     """Return the ranks that each process starts.
 
@@ -75,6 +79,11 @@ def hosts_at(size: int, peers: Mapping[int, Peer]) -> tuple[Host, ...]:
         (peers[process].its_address if process in far else here, ranks)
         for process, ranks in sorted(shares.items())
     ]
+    return hosts_of_places(places)
+
+
+def hosts_of_places(places: Iterable[tuple[Machine, Sequence[int]]]) -> tuple[Host, ...]:
+    """Return machines as hosts, from the address and the ranks of each process, in rank order."""
     hosts: list[Host] = []
     for (name, address, interface), group in groupby(places, key=itemgetter(0)):
         ranks = [rank for _, share in group for rank in share]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.json_values import JsonObject
 from pytest_multihost.core.model.messages import Answered, Ask
-from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
+from pytest_multihost.core.model.spec import Host, WorldSpec
 from pytest_multihost.core.pytest_plugin.plan import Plan
 from pytest_multihost.extensions.engines.attach import Peer
 from pytest_multihost.extensions.engines.attach.peer import PING_S
-from pytest_multihost.extensions.engines.attach.world import PeerWorld, assign_ranks
+from pytest_multihost.extensions.engines.attach.world import (
+    PeerWorld,
+    assign_ranks,
+    hosts_of_places,
+)
 from pytest_multihost.extensions.engines.driver.lingering import LINGERING, PART
 from pytest_multihost.extensions.engines.engine import Engine
 from pytest_multihost.extensions.engines.peer_server import LACKING
@@ -37,13 +39,7 @@ def hosts_of(size: int, peers: Peers) -> tuple[Host, ...]:
     shares = shares_of(size, peers)
     if all(peer.is_local for peer, _ in shares):
         return ()
-    hosts: list[Host] = []
-    places = [(peer.its_address, ranks) for peer, ranks in shares]
-    for (name, address, interface), group in groupby(places, key=itemgetter(0)):
-        ranks = [rank for _, share in group for rank in share]
-        span = range(ranks[0], ranks[-1] + 1)
-        hosts.append(Host(len(hosts), name, address, interface, span, MACHINE))
-    return tuple(hosts)
+    return hosts_of_places((peer.its_address, ranks) for peer, ranks in shares)
 
 
 @dataclass(frozen=True, slots=True)
