@@ -122,7 +122,7 @@ def test_pipeline(world):
 ACCELERATE = (
     HEAD
     + """
-accelerate = pytest.importorskip("accelerate")
+import accelerate
 
 @both
 def test_accelerate(world):
@@ -170,4 +170,5 @@ def test_accelerate_runs(worlds: Worlds) -> None:
 @pytest.mark.program(MEGATRON)
 def test_the_groups_of_megatron_are_right(worlds: Worlds) -> None:
     """Two tensor-parallel, four pipeline and two data-parallel ranks."""
+    pytest.importorskip("megatron.core")
     worlds.run.assert_outcomes(passed=1)

@@ -148,7 +148,7 @@ def test_the_losses_agree(name):
 ACCELERATE = (
     HEAD
     + """
-accelerate = pytest.importorskip("accelerate")
+import accelerate
 
 @both
 def test_accelerate(world):
@@ -347,7 +347,6 @@ def test_torchs_own_libraries_compute_the_same_losses(worlds: Worlds) -> None:
 @pytest.mark.program(ACCELERATE)
 def test_accelerate_computes_the_same_losses(worlds: Worlds) -> None:
     """With clipped gradients and gathered losses."""
-    pytest.importorskip("accelerate")
     worlds.run.assert_outcomes(passed=3)
 
 
