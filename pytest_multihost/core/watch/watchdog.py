@@ -58,7 +58,7 @@ PEEK_S = 0.05
 _LONG_LOOK_S, _REST_AFTER_LOOK, _REST_AFTER_LONG = 0.1, 4.0, 20.0
 """How many times as long as a shallow snapshot took no other one is due, unless the world is still.
 
-A snapshot of a thousand ranks takes a second on a busy machine, which the ranks need, too."""
+A snapshot of a thousand ranks takes a second of a busy core that the ranks could use."""
 
 AGAIN_S = 0.02
 """Time from the first snapshot of a world that has become still to the second, with which a search

@@ -81,7 +81,7 @@ class Lessons:
             import_safely(sorted(missing))
             gc.collect()
             gc.freeze()  # a collection in a rank would touch, and so copy, all that it shares
-            # What this process has imported is not a rank's own memory any more.
+            # Ranks share these modules from now on, so the forecast for one rank omits them.
             grown = max(0, private_bytes() - before)
             known.update({n: max(each - grown, _LEAST) for n, each in known.items()})
         if known:

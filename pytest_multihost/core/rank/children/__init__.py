@@ -1,4 +1,4 @@
-"""What interpreters do that a rank starts, in worlds with roles: engines are often such children.
+"""Record new interpreters that a rank with a role starts, because engines are often such children.
 
 * `sitecustomize`: run at the start of such an interpreter. It lets the rank's server ask for its
   stacks, and records its operations.

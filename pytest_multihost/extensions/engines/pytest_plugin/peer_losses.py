@@ -60,11 +60,13 @@ class PeerLosses:
                 item.session.shouldstop = f"multihost: interrupted by {why}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Report which processes were lost, or why one was told to end the run."""
-        for words in (*self.lost, *self._why_told().splitlines()):
+        """Report the lost processes; if there are none, why a peer was interrupted."""
+        for words in (*self.lost, *self._why_interrupted().splitlines()):
             terminalreporter.write_line(f"multihost: {printable(words)}", red=True)
 
-    def _why_told(self) -> str:
-        """Return why the first peer that was told to end the run was; empty if that is unknown."""
-        told = [] if self.lost else [each for each in self.peers.values() if each.interruption]
-        return told[0].why_lost() if told else ""
+    def _why_interrupted(self) -> str:
+        """Return why a peer was interrupted; empty if none was, or that is unknown."""
+        if self.lost:
+            return ""
+        signalled = (each.why_lost() for each in self.peers.values() if each.interruption)
+        return next(signalled, "")
