@@ -96,8 +96,9 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
         with naming(path), open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(text.encode("utf-8", "replace"))
         new.replace(path)
-    finally:
+    except BaseException:
         new.unlink(missing_ok=True)
+        raise
 
 
 def append(path: Path, text: str) -> None:

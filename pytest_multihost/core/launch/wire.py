@@ -186,6 +186,7 @@ class Channel:
     _is_being_read: bool = False
     _decoder: Decoder[ToRank] = field(default_factory=lambda: Decoder(ToRank))
     _arrived: list[Frame[ToRank]] = field(default_factory=list)
+    _held: bytes = b""
 
     @property
     def is_ours(self) -> bool:
@@ -200,9 +201,24 @@ class Channel:
             OSError: The controller is gone or the descriptor was closed.
         """
         self._check_owner()
-        data = encode(Frame(header, payload))
+        self._write(encode(Frame(header, payload)))
+
+    def send_with_next(self, header: Mapping[str, Any]) -> None:
+        """Send an event together with the next one: each write wakes the controller.
+
+        Only for an event after which this process soon sends another one or waits for a frame.
+
+        Raises:
+            MultihostError: As in `send`.
+        """
+        self._check_owner()
         with self._sending:
-            self.stream.sendall(data)
+            self._held += encode(Frame(header))
+
+    def _write(self, data: bytes) -> None:
+        with self._sending:
+            held, self._held = self._held, b""
+            self.stream.sendall(held + data)
 
     def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
         """Return the first frame whose message is `wanted`, waiting without a timeout.
@@ -211,6 +227,8 @@ class Channel:
             EOFError: The controller is gone.
         """
         self._check_owner()
+        if self._held:
+            self._write(b"")
         while True:
             with self._changed:
                 for index, frame in enumerate(self._arrived):

@@ -198,7 +198,7 @@ class RankPlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send each phase's report as soon as it is over, before the next phase can hang."""
+        """Send each phase's report before the next phase can hang."""
         at_s = now()
         if not self._link.channel.is_ours:  # a forked child of the rank left the test's body
             if call.excinfo is not None:
@@ -228,7 +228,10 @@ class RankPlugin:
             error=error,
             report=_serialized(item.config, report),
         )
-        self._link.send(made, at_s)
+        if report.passed and report.when != "teardown":  # the event of the next phase is near
+            self._link.send_with_next(made, at_s)
+        else:
+            self._link.send(made, at_s)
         self._has_failed = self._has_failed or report.failed
         return report
 

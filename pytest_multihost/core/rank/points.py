@@ -378,7 +378,8 @@ def delay_start(spec: RankSpec, send: Send) -> None:
                 detail = {"until_s": now() + after_s}
             send(_fault_changed(index, fault, "begun", detail))
     mine = (each for each in spec.world.faults if spec.rank in each.ranks)
-    sleep(sum(each.params["seconds"] for each in mine if each.kind == "start_skew"))
+    if seconds := sum(each.params["seconds"] for each in mine if each.kind == "start_skew"):
+        sleep(seconds)
 
 
 def bind_faults(

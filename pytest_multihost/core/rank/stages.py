@@ -46,6 +46,10 @@ class ControllerLink:
         """Send an event that has happened at `at_s`, or now."""
         self.channel.send(event_header(body, now() if at_s is None else at_s))
 
+    def send_with_next(self, body: RankEventBody, at_s: float) -> None:
+        """Send an event that has happened at `at_s` together with the next one."""
+        self.channel.send_with_next(event_header(body, at_s))
+
     def await_gate(self, gate: Gate) -> None:
         """Wait until the controller opens `gate`."""
         self.channel.receive(lambda message: message == Release(gate))

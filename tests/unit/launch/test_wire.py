@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import time
@@ -160,6 +161,27 @@ def test_what_a_rank_sends_arrives(ends: Ends) -> None:
     channel, controller = ends
     channel.send({"kind": "exchange"}, b"payload")
     assert Decoder().feed(controller.recv(1000)) == [Frame({"kind": "exchange"}, b"payload")]
+
+
+def test_an_event_that_is_sent_with_the_next_one_comes_before_it(ends: Ends) -> None:
+    """Nothing is written until the next event, and then both are, in their order."""
+    channel, controller = ends
+    channel.send_with_next({"kind": "report"})
+    assert not select.select([controller], [], [], 0.0)[0]
+    channel.send({"kind": "phase"})
+    assert Decoder().feed(controller.recv(1000)) == [
+        Frame({"kind": "report"}),
+        Frame({"kind": "phase"}),
+    ]
+
+
+def test_a_wait_sends_what_was_to_be_sent_with_the_next_event(ends: Ends) -> None:
+    """The controller may open the gate only because of that event."""
+    channel, controller = ends
+    channel.send_with_next({"kind": "report"})
+    controller.sendall(encode(Frame(Release("go"))))
+    wait_for(channel, "go")
+    assert Decoder().feed(controller.recv(1000)) == [Frame({"kind": "report"})]
 
 
 def test_frames_for_somebody_else_are_kept(ends: Ends) -> None:
