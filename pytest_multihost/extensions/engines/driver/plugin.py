@@ -5,6 +5,7 @@ The nodes are asked for when pytest is configured, so that they start while the 
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -37,6 +38,8 @@ from pytest_multihost.extensions.engines.attach import (
     require_one_machine,
 )
 from pytest_multihost.extensions.engines.attach.admission import Admission
+from pytest_multihost.extensions.engines.driver import heartbeats
+from pytest_multihost.extensions.engines.driver.carrier import Carrier
 from pytest_multihost.extensions.engines.driver.machines import Nodes, NodesLauncher
 from pytest_multihost.extensions.engines.driver.meeting import (
     Queue,
@@ -79,6 +82,7 @@ class Driver:
     folder: Path
     peers: Mapping[int, Peer] = field(default_factory=dict)
     _admission: Admission | None = None
+    _carrier: Carrier | None = None
 
     @classmethod
     def start(cls, config: pytest.Config, engines: Sequence[Engine]) -> Driver:
@@ -120,7 +124,12 @@ class Driver:
             own = Membership(rank=0, size=len(nodes) + 1, source=name, job="")
             self._admission = Admission(own, secret)
             orders = orders_of_run(self.config, name, secret.hex(), len(nodes))
-            send_orders(nodes, orders, self._admission)
+            send_orders(nodes, orders)
+            taken = [each.connection for each in nodes]
+            self._carrier = Carrier.start(taken, heartbeats.BEAT_S)
+            for rank, connection in enumerate(self._carrier.connections, 1):
+                label = f"node {nodes[rank - 1].name}"
+                self._admission.begin(connection, label, within_s=math.inf, rank=rank)
         return self._admission
 
     @property
@@ -159,7 +168,8 @@ class Driver:
         await_peers(nodes, admission, self.settings.get(STARTUP_TIMEOUT))
         peers = admission.peers
         for rank, peer in sorted(peers.items()):
-            peer.why_lost = partial(self._why_lost, nodes[rank - 1], rank - 1)
+            node = nodes[rank - 1]
+            peer.why_lost = partial(self._why_lost, node, rank - 1)
         _check_versions(peers)
         for peer in peers.values():
             _check_tests(collected_tests(plans), peer)
@@ -178,6 +188,8 @@ class Driver:
         """End everything that has been started; does nothing twice."""
         if self._admission is not None:
             self._admission.close()
+        if self._carrier is not None:
+            self._carrier.stop()
         self.fleet.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
