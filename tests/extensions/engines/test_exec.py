@@ -503,6 +503,43 @@ def test_a_node_without_the_project_says_so(tmp_path: Path) -> None:
     assert done.returncode == 4
 
 
+OVER_TCP = """
+import os, select, socket, subprocess, sys
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    far = socket.create_connection(listener.getsockname())
+    near, _ = listener.accept()
+with far:
+    process = subprocess.Popen(sys.argv[2:], stdin=far, stdout=far)
+before = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+while True:
+    ready, _, _ = select.select([0, near], [], [])
+    if near in ready:
+        if not (data := near.recv(1024)):
+            break
+        os.write(1, data)
+    if 0 in ready:
+        if not (data := os.read(0, 1024)):
+            break
+        near.sendall(data)
+after = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+near.close()
+process.wait()
+open(f"delays-{sys.argv[1]}", "w").write(f"{before} {after}")
+"""
+"""A program that carries a peer's bytes as srun does."""
+
+
+def test_a_command_that_carries_bytes_over_tcp_does_not_hold_them_back(tmp_path: Path) -> None:
+    """The driver sets that for the command's connection, and acknowledges what arrives there."""
+    path = project(tmp_path / "it", WORLDS)
+    (path / "over_tcp.py").write_text(OVER_TCP)
+    on = f"exec:{sys.executable} {path}/over_tcp.py {{i}}"
+    done = drive(path, "--multihost-on", on, "-k", "meets")
+    assert "1 passed" in done.stdout, done.stdout
+    await_that(lambda: [each.read_text() for each in path.glob("delays-*")] == ["0 1"] * 2)
+
+
 def test_time_of_a_run_is_not_spent_waiting_for_dead_peers(tmp_path: Path) -> None:
     """A peer that ends while others collect ends the wait, long before its timeout."""
     path = project(tmp_path / "it", WORLDS)

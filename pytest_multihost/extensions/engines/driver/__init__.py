@@ -5,7 +5,8 @@
 * `start_peer` runs on a node: it follows an order. `ordered_peer` is the plugin that makes its
   pytest a peer.
 * `byte_pump` carries a peer's bytes, and `carrier` those of the driver, both by `one_way`.
-  `heartbeats` tell a peer that the driver's machine is in reach.
+  `heartbeats` tell a peer that the driver's machine is in reach. `carrying_sockets` takes delays
+  out of the connection to a node.
 * `versions` compares the software of all processes. `lingering` keeps ranks alive after SIGTERM.
 * `meeting` waits for the nodes and admits their peers. `machines` starts worlds through them.
 * `plugin` is the plugin in pytest's process.

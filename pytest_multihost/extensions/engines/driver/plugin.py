@@ -9,6 +9,7 @@ import math
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +39,13 @@ from pytest_multihost.extensions.engines.attach import (
     require_one_machine,
 )
 from pytest_multihost.extensions.engines.attach.admission import Admission
+from pytest_multihost.extensions.engines.attach.rendezvous import close_in_children
 from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.carrier import Carrier
+from pytest_multihost.extensions.engines.driver.carrying_sockets import (
+    acknowledge,
+    tcp_sockets_of,
+)
 from pytest_multihost.extensions.engines.driver.machines import Nodes, NodesLauncher
 from pytest_multihost.extensions.engines.driver.meeting import (
     Queue,
@@ -83,6 +89,7 @@ class Driver:
     peers: Mapping[int, Peer] = field(default_factory=dict)
     _admission: Admission | None = None
     _carrier: Carrier | None = None
+    _sockets: list[socket.socket] = field(default_factory=list)
 
     @classmethod
     def start(cls, config: pytest.Config, engines: Sequence[Engine]) -> Driver:
@@ -170,6 +177,7 @@ class Driver:
         for rank, peer in sorted(peers.items()):
             node = nodes[rank - 1]
             peer.why_lost = partial(self._why_lost, node, rank - 1)
+            self._hasten(peer, node)
         _check_versions(peers)
         for peer in peers.values():
             _check_tests(collected_tests(plans), peer)
@@ -184,12 +192,22 @@ class Driver:
         names = ", ".join(each.name for each in nodes)
         self._say(f"multihost: {self.engine.name}: {len(nodes)} nodes: {names}")
 
+    def _hasten(self, peer: Peer, node: Node) -> None:
+        """Let what arrives from a peer be acknowledged at once."""
+        if node.pid is not None and (sockets := tcp_sockets_of(node.pid)):
+            for each in sockets:
+                close_in_children(each)
+            self._sockets += sockets
+            peer.stream.heard = partial(acknowledge, sockets)
+
     def stop(self) -> None:
         """End everything that has been started; does nothing twice."""
         if self._admission is not None:
             self._admission.close()
         if self._carrier is not None:
             self._carrier.stop()
+        for each in self._sockets:
+            each.close()
         self.fleet.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
