@@ -13,7 +13,8 @@ bounds:
 * judged: seconds from the last progress of a hang until the verdict, for gloo and for jax
 
 With --failures it prints instead what users read when something fails, how long that takes, and
-how many processes are left: with `exec`, or with `--only slurm` on Slurm. Both need root.
+how many processes are left: with `exec`, with `--only slurm` on Slurm, or with `--only ray` on Ray.
+The first two need root.
 """
 
 from __future__ import annotations
@@ -197,10 +198,15 @@ def test_sleeps(world):
 HERE = ("--multihost-on", "exec:env NODE={i}")
 
 
-def interrupted(path: Path, number: int) -> tuple[str, float]:
-    """Signal pytest while its ranks sleep; return its output, and the seconds until its end."""
+def disturbed(path: Path, disturb: Callable[[int], object], *on: str) -> tuple[str, float]:
+    """Disturb a run while its ranks sleep; return its output, and the seconds until its end.
+
+    Args:
+        disturb: Gets the process id of pytest.
+        on: Options that name the engine.
+    """
     process = subprocess.Popen(
-        command(*HERE),
+        command(*on),
         cwd=path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -210,9 +216,14 @@ def interrupted(path: Path, number: int) -> tuple[str, float]:
     while len(list(path.glob("up-*"))) < 4 and process.poll() is None:
         time.sleep(0.05)
     started_s = time.monotonic()
-    process.send_signal(number)
+    disturb(process.pid)
     output, _ = process.communicate(timeout=LIMIT_S)
     return output, time.monotonic() - started_s
+
+
+def signalled(path: Path, number: int, *on: str) -> tuple[str, float]:
+    """Signal pytest while its ranks sleep; see `disturbed`."""
+    return disturbed(path, lambda pid: os.kill(pid, number), *on)
 
 
 def driven(path: Path, *args: str, **variables: str) -> tuple[str, float]:
@@ -222,7 +233,10 @@ def driven(path: Path, *args: str, **variables: str) -> tuple[str, float]:
     return done.stdout, time.monotonic() - started_s
 
 
-FAILURES: Mapping[str, tuple[Callable[[Path], tuple[str, float]], str]] = {
+Failures = Mapping[str, tuple[Callable[[Path], tuple[str, float]], str]]
+"""By the name of each failure: what makes it happen, and what the words for users match."""
+
+FAILURES: Failures = {
     "a peer dies at its start": (
         lambda path: driven(path, "--multihost-on", "exec:sh -c 'echo no pod {i} >&2; exit 3'"),
         r"the peer on node.*",
@@ -231,8 +245,11 @@ FAILURES: Mapping[str, tuple[Callable[[Path], tuple[str, float]], str]] = {
         lambda path: driven(path, *HERE, TORCH_VICTIM="1"),
         r"multihost: node.*is gone.*",
     ),
-    "pytest gets SIGTERM": (lambda path: interrupted(path, signal.SIGTERM), r"interrupted by \w+"),
-    "pytest is killed": (lambda path: interrupted(path, signal.SIGKILL), r"^$"),
+    "pytest gets SIGTERM": (
+        lambda path: signalled(path, signal.SIGTERM, *HERE),
+        r"interrupted by \w+",
+    ),
+    "pytest is killed": (lambda path: signalled(path, signal.SIGKILL, *HERE), r"^$"),
     "another version": (
         lambda path: driven(
             path, "--multihost-on", f"exec:env PYTHONPATH={_other_version(path)} NODE={{i}}"
@@ -261,11 +278,57 @@ def _hiding(path: Path) -> Path:
     return script(path.parent / "enter", line)
 
 
-def failures() -> Iterator[str]:
+def failures_on_ray(address: str, cluster: subprocess.Popen[str]) -> Failures:
+    """Return what can fail on two nodes of Ray; the last one ends a raylet for good."""
+    on = ("--multihost-on", f"ray:{address}")
+
+    def end_raylet(_: int) -> None:
+        assert cluster.stdin is not None
+        cluster.stdin.write("one\n")
+        cluster.stdin.flush()
+
+    def other(path: Path) -> str:
+        return json.dumps({"runtime_env": {"env_vars": {"PYTHONPATH": str(_other_version(path))}}})
+
+    no_room = (*on, "--multihost-nodes=3", "--multihost-queue-timeout=5")
+    return {
+        "there is no cluster": (
+            lambda path: driven(path, "--multihost-on", "ray:127.0.0.1:1"),
+            r"Ray has not started the peers.*\n.*",
+        ),
+        "there is no room": (
+            lambda path: driven(path, *no_room),
+            r"ray has not provided the nodes.*\n.*",
+        ),
+        "a peer dies at its start": (
+            lambda path: driven(path, *on, "--multihost-python=/bin/false"),
+            r"the peer on node.*",
+        ),
+        "a peer is killed in a test": (
+            lambda path: driven(path, *on, TORCH_VICTIM="1"),
+            r"multihost: node.*is gone.*",
+        ),
+        "pytest gets SIGTERM": (
+            lambda path: signalled(path, signal.SIGTERM, *on),
+            r"interrupted by \w+",
+        ),
+        "pytest is killed": (lambda path: signalled(path, signal.SIGKILL, *on), r"^$"),
+        "another version": (
+            lambda path: driven(path, *on, "--multihost-ray", other(path)),
+            r".*0\.0\.9.*",
+        ),
+        "a raylet is killed": (
+            lambda path: disturbed(path, end_raylet, *on),
+            r"ERROR test_.*|its actor is lost.*",
+        ),
+    }
+
+
+def failures(given: Failures) -> Iterator[str]:
     """Yield the lines of a Markdown table, one for each failure."""
     yield "| event | what users read | seconds | left after 5 s |"
     yield "|---|---|---|---|"
-    for name, (act, words) in FAILURES.items():
+    for name, (act, words) in given.items():
         with tempfile.TemporaryDirectory() as folder:
             path = project(Path(folder) / "it", SLEEPS)
             output, took_s = act(path)
@@ -274,7 +337,16 @@ def failures() -> Iterator[str]:
             while (left := _left(path)) and time.monotonic() < deadline_s:
                 time.sleep(0.05)
             said = found[0] if found is not None else f"?? {output[-300:]!r}"
-            yield f"| {name} | {said or 'nothing'} | {took_s:.1f} | {len(left)} |"
+            shown = " ".join(said.split()) or "nothing"
+            yield f"| {name} | {shown} | {took_s:.1f} | {len(left)} |"
+
+
+def failures_of_ray() -> Iterator[str]:
+    """Yield the lines of a Markdown table, one for each failure on two nodes of Ray."""
+    from ray_cluster import ray_cluster
+
+    with ray_cluster(2) as (address, cluster):
+        yield from failures(failures_on_ray(address, cluster))
 
 
 def failures_of_slurm() -> Iterator[str]:
@@ -313,8 +385,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--failures", action="store_true")
     options = parser.parse_args()
-    of_failures = failures_of_slurm if options.only == ["slurm"] else failures
-    for line in of_failures() if options.failures else table(options.only):
+    if not options.failures:
+        lines = table(options.only)
+    elif options.only == ["slurm"]:
+        lines = failures_of_slurm()
+    elif options.only == ["ray"]:
+        lines = failures_of_ray()
+    else:
+        lines = failures(FAILURES)
+    for line in lines:
         print(line, flush=True)
 
 

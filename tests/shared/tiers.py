@@ -40,7 +40,7 @@ NEEDS = {
     "runtimes": Need("full", "worlds over torch and jax that part, die and record"),
     "processes": Need("full", "real processes that are stopped, killed or out of something"),
     "namespaces": Need("full", "root rights, for hosts made from namespaces"),
-    "launchers": Need("full", "torchrun, Open MPI or Slurm"),
+    "launchers": Need("full", "torchrun, Open MPI, Slurm or sshd"),
     "containers": Need("full", "Docker"),
     "browser": Need("full", "Chromium, or a reader of traces"),
     "commands": Need("full", "the commands that README and guide print, in folders of their own"),

@@ -23,6 +23,7 @@ _REMOVE_ID = 0
 _SET_PARENT_DEATH_SIGNAL, _SET_NAME, _GET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 16, 36
 _NAME_BYTES = 16
 _COLLAPSE = 25
+_PIDFD_GETFD = 438
 
 _libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
 
@@ -118,6 +119,23 @@ def rename_thread(name: str) -> str:
 def collapse(start: int, size: int) -> None:
     """Move memory of this process into huge pages (madvise(2), MADV_COLLAPSE)."""
     _call("madvise", ctypes.c_void_p(start), ctypes.c_size_t(size), _COLLAPSE)
+
+
+def descriptor_of(process: int, number: int) -> int:
+    """Return a new descriptor for one that another process has open (pidfd_getfd(2)).
+
+    Args:
+        process: A pidfd of the process, such as a child of this one.
+        number: The descriptor's number there.
+
+    Raises:
+        OSError: There is none, or this process may not have it.
+    """
+    found = int(_libc().syscall(_PIDFD_GETFD, process, number, 0))
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"pidfd_getfd: {os.strerror(error)}")
+    return found
 
 
 def remove_shared_memory(segment: int) -> None:

@@ -35,6 +35,7 @@ class FrameStream(Generic[M]):
     Attributes:
         ended: Why receiving has ended; None while it has not.
         is_garbled: Whether it has ended because of invalid frames.
+        heard: Called when bytes have been received; None: nothing is.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class FrameStream(Generic[M]):
         self.socket = socket
         self.ended: str | None = None
         self.is_garbled = False
+        self.heard: Callable[[], None] | None = None
         self._decoder: Decoder[M] = Decoder(messages, authenticator=theirs)
         self._authenticator = ours
         self.moved_bytes = 0
@@ -121,6 +123,12 @@ class FrameStream(Generic[M]):
     def _read(self) -> None:
         if self.ended is not None:
             return
+        before = self.moved_bytes
+        self._read_available()
+        if self.heard is not None and self.moved_bytes > before:
+            self.heard()
+
+    def _read_available(self) -> None:
         try:
             while data := self.socket.recv(_CHUNK):
                 self.moved_bytes += len(data)

@@ -52,7 +52,11 @@ class Node(Protocol):
 
     @property
     def connection(self) -> socket.socket:
-        """The connection to the peer's standard input and output."""
+        """The connection to the peer's standard input and output; the caller may close it."""
+
+    @property
+    def pid(self) -> int | None:
+        """The child process that carries the peer's bytes; None if there is none for the node."""
 
     def ended(self) -> str:
         """Return how the peer has ended, such as "exit code 1"; empty while it runs."""

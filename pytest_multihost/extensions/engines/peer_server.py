@@ -7,7 +7,6 @@ one thread, which waits only for its connection and its ranks.
 from __future__ import annotations
 
 import contextlib
-import math
 import select
 import shutil
 import signal
@@ -53,7 +52,6 @@ from pytest_multihost.core.model.messages import (
     ToPeer,
     WorldEnded,
 )
-from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.nemesis import clean_up_faults, heal_files
 from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.page import history_path
@@ -70,10 +68,6 @@ all others."""
 
 _AFTER_S = 0.2
 """Delay of this process's exit after rank 0's: launchers report the first process that failed."""
-
-SILENT_S = 120.0
-"""How long rank 0 may be silent after a snapshot of the ranks here, of which it takes several a
-second; before the first one, after the world's timeouts. A cut link ends no connection here."""
 
 Answer = tuple[FromPeer, bytes]
 """A message and its payload."""
@@ -126,7 +120,6 @@ class PeerServer:
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
         lacking: Returns what this machine lacks for a number of ranks of a test; empty if nothing.
-        silent_until_s: When rank 0 counts as gone unless it is heard; infinite without ranks here.
     """
 
     stream: FrameStream[ToPeer]
@@ -135,8 +128,6 @@ class PeerServer:
     _local: _LocalRanks | None = None
     _status: int | None = None
     lacking: Lacking | None = None
-    silent_until_s: float = math.inf
-    _silence_s: float = math.inf
 
     def serve(self) -> int:
         """Serve until the run ends; return its exit status.
@@ -149,28 +140,15 @@ class PeerServer:
             poll.register(self.stream.fileno(), self.stream.poll_events)
             if self._local is not None:
                 poll.register(self._local.world.fileno(), self._local.world.poll_events)
-            poll.poll(1000 * min(SILENT_S, max(0.0, self.silent_until_s - time.monotonic())))
+            poll.poll()
             self.stream.flush()
             for frame in self.stream.receive():
                 self._handle(frame)
-                self._note_heard(frame.message)
-            if time.monotonic() > self.silent_until_s:
-                happened = "rank 0's process has been silent for too long with ranks running here"
-                raise LaunchError(happened)
             self._unless_lost(self._pass_on_events)
             if self.stream.ended is not None and self._status is None:
                 happened = "rank 0's process has ended without a result of the run"
                 raise LaunchError(happened, seen=self.stream.ended)
         return self._status
-
-    def _note_heard(self, message: ToPeer) -> None:
-        """Note how long rank 0 may be silent from now on."""
-        if isinstance(message, Fork):
-            self._silence_s = _silence_before_watch(message.spec)
-        elif isinstance(message, TakeSnapshot) and self._silence_s < math.inf:
-            self._silence_s = SILENT_S
-        has_ranks = self._local is not None
-        self.silent_until_s = time.monotonic() + self._silence_s if has_ranks else math.inf
 
     def _unless_lost(self, act: Callable[[], None]) -> None:
         """Call a function that uses this process's ranks; inform rank 0 if their server is gone."""
@@ -283,13 +261,6 @@ class PeerServer:
         payload = pack(sorted(local.logs.glob("rank-*")))
         shutil.rmtree(local.private, ignore_errors=True)
         return WorldEnded(ending.leftovers), payload
-
-
-def _silence_before_watch(spec: WorldSpec) -> float:
-    """Return how long rank 0 may be silent before it has taken a snapshot of a world."""
-    if spec.debugger is not None:  # somebody may be thinking
-        return math.inf
-    return spec.startup_timeout_s + spec.timeout_s + SILENT_S
 
 
 @dataclass(slots=True)

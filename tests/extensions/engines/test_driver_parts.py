@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +18,12 @@ from pytest_multihost.extensions.engines.cluster.ray_options import parse_ray_op
 from pytest_multihost.extensions.engines.cluster.slurm import split_options
 from pytest_multihost.extensions.engines.driver import byte_pump
 from pytest_multihost.extensions.engines.driver.byte_pump import pump
+from pytest_multihost.extensions.engines.driver.carrier import carry
+from pytest_multihost.extensions.engines.driver.heartbeats import (
+    HEARTBEAT,
+    ChunkDecoder,
+    encode_chunk,
+)
 from pytest_multihost.extensions.engines.driver.machines import hosts_of, shares_of
 from pytest_multihost.extensions.engines.driver.order import PeerOrder, encode_order, read_order
 from pytest_multihost.extensions.engines.driver.orders_of_run import carried_variables
@@ -35,6 +44,7 @@ ORDER = PeerOrder(
     directory="/nowhere/project",
     landmarks=("pytest.ini",),
     environment={"LANG": "C"},
+    silent_s=7.5,
 )
 
 
@@ -80,12 +90,6 @@ def all_of(descriptor: int) -> bytes:
         return file.read()
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write bytes, however long it takes, and close the descriptor."""
-    with open(descriptor, "wb") as file:
-        file.write(data)
-
-
 def answer(connection: socket.socket) -> None:
     """Send back everything that has arrived, once the other side has ended."""
     with connection, connection.makefile("rwb") as file:
@@ -93,11 +97,22 @@ def answer(connection: socket.socket) -> None:
         file.write(data)
 
 
-def carry(connection: socket.socket, incoming: int, outgoing: int) -> None:
+def pumped(
+    connection: socket.socket, incoming: int, outgoing: int, silent_s: float = 100.0
+) -> None:
     """Pump until the end, and close the way out."""
     with connection:
-        pump(connection, incoming, outgoing)
+        pump(connection, incoming, outgoing, silent_s)
         os.close(outgoing)
+
+
+def write_chunks(descriptor: int, data: bytes) -> None:
+    """Write bytes in chunks with heartbeats between them, and close the descriptor."""
+    with open(descriptor, "wb") as file:
+        file.writelines(
+            encode_chunk(data[start : start + 100_000]) + HEARTBEAT
+            for start in range(0, len(data), 100_000)
+        )
 
 
 def test_a_pump_carries_all_bytes_both_ways_to_the_end() -> None:
@@ -106,9 +121,9 @@ def test_a_pump_carries_all_bytes_both_ways_to_the_end() -> None:
     (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
     data = os.urandom(3_000_000)
     calls = [
-        partial(write_all, driver_writes, data),
+        partial(write_chunks, driver_writes, data),
         partial(answer, ours),
-        partial(carry, theirs, from_driver, to_driver),
+        partial(pumped, theirs, from_driver, to_driver),
     ]
     threads = [threading.Thread(target=each, daemon=True) for each in calls]
     for each in threads:
@@ -119,12 +134,96 @@ def test_a_pump_carries_all_bytes_both_ways_to_the_end() -> None:
     os.close(from_driver)
 
 
+def test_a_pump_ends_an_input_that_has_fallen_silent() -> None:
+    """The pipe is open: nobody can tell a cable that is cut from a driver without words."""
+    ours, theirs = socket.socketpair()
+    (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
+    arguments = (theirs, from_driver, to_driver, 0.3)
+    pumping = threading.Thread(target=pumped, args=arguments, daemon=True)
+    pumping.start()
+    os.write(driver_writes, encode_chunk(b"last words"))
+    with ours, ours.makefile("rb") as file:
+        assert file.read() == b"last words"  # and then the end
+    pumping.join(20)
+    assert not pumping.is_alive()
+    for each in (from_driver, driver_writes, driver_reads):
+        os.close(each)
+
+
+def test_heartbeats_keep_an_input_open() -> None:
+    """For longer than the limit, which counts from the last one."""
+    ours, theirs = socket.socketpair()
+    (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
+    arguments = (theirs, from_driver, to_driver, 2.0)
+    pumping = threading.Thread(target=pumped, args=arguments, daemon=True)
+    pumping.start()
+    for _ in range(30):
+        os.write(driver_writes, HEARTBEAT)
+        time.sleep(0.1)
+    os.write(driver_writes, encode_chunk(b"still here"))
+    assert ours.recv(100) == b"still here"
+    os.close(driver_writes)
+    assert ours.recv(100) == b""
+    ours.close()
+    pumping.join(20)
+    for each in (from_driver, driver_reads):
+        os.close(each)
+
+
+def test_chunks_survive_any_cut() -> None:
+    """Wherever a read ends, the same bytes come out, and heartbeats carry none."""
+    data = HEARTBEAT + encode_chunk(b"one") + HEARTBEAT + encode_chunk(b"and two") + HEARTBEAT
+    for cut in range(len(data) + 1):
+        decoder = ChunkDecoder()
+        assert decoder.feed(data[:cut]) + decoder.feed(data[cut:]) == b"oneand two"
+    decoder = ChunkDecoder()
+    assert b"".join(decoder.feed(bytes([each])) for each in data) == b"oneand two"
+
+
+@contextmanager
+def carried(beat_s: float) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield the driver's connection and a node's, between which a thread carries bytes."""
+    (driver, driver_side), (node, node_side) = socket.socketpair(), socket.socketpair()
+    arguments = ([(driver_side, node_side)], beat_s)
+    carrying = threading.Thread(target=carry, args=arguments, daemon=True)
+    carrying.start()
+    with driver, node:
+        yield driver, node
+    carrying.join(20)
+    assert not carrying.is_alive()
+
+
+def test_a_node_gets_heartbeats_from_a_silent_driver() -> None:
+    """Whatever the driver is doing: it need not do anything."""
+    with carried(0.01) as (_, node), node.makefile("rb") as file:
+        assert file.read(3 * len(HEARTBEAT)) == HEARTBEAT * 3
+
+
+def test_bytes_are_carried_both_ways() -> None:
+    """In chunks to the node, and as they are to the driver."""
+    with carried(100.0) as (driver, node):
+        driver.sendall(b"to the node")
+        assert ChunkDecoder().feed(node.recv(100)) == b"to the node"
+        node.sendall(b"to the driver")
+        assert driver.recv(100) == b"to the driver"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_end_of_one_side_is_the_end_of_the_other(first: int) -> None:
+    """After its last bytes."""
+    with carried(100.0) as ends:
+        ends[first].sendall(b"the last")
+        ends[first].close()
+        with ends[1 - first].makefile("rb") as file:
+            assert file.read().endswith(b"the last")
+
+
 def test_a_pump_gives_up_bytes_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those to a driver behind a cable that is cut; an open pipe has no end."""
     monkeypatch.setattr(byte_pump, "STUCK_S", 0.1)
     ours, theirs = socket.socketpair()
     (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
-    pumping = threading.Thread(target=carry, args=(theirs, from_driver, to_driver), daemon=True)
+    pumping = threading.Thread(target=pumped, args=(theirs, from_driver, to_driver), daemon=True)
     pumping.start()
     with ours:
         ours.sendall(bytes(300_000))  # more than a pipe holds
@@ -139,7 +238,7 @@ def test_a_pump_waits_for_a_reader_while_the_peer_lives(monkeypatch: pytest.Monk
     monkeypatch.setattr(byte_pump, "STUCK_S", 0.1)
     ours, theirs = socket.socketpair()
     (from_driver, driver_writes), (driver_reads, to_driver) = os.pipe(), os.pipe()
-    pumping = threading.Thread(target=carry, args=(theirs, from_driver, to_driver), daemon=True)
+    pumping = threading.Thread(target=pumped, args=(theirs, from_driver, to_driver), daemon=True)
     pumping.start()
     ours.sendall(bytes(100_000))
     pumping.join(0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -287,25 +288,86 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)], 30)
 
 
+IMPATIENT = """
+from pytest_multihost.extensions.engines.driver import heartbeats
+
+heartbeats.BEAT_S = 0.2
+heartbeats.SILENT_S = 3.0
+"""
+"""For a conftest.py: peers wait less long for a driver whose machine is out of reach."""
+
+IDLE = """
+import os, time, pytest
+
+def test_has_no_ranks():
+    for rank in range(4):
+        open(f"up-{rank}", "w").close()
+    while not os.path.exists("go-on"):
+        time.sleep(0.05)
+
+@pytest.mark.multihost
+def test_comes_later(world):
+    world.barrier()
+"""
+
+
+def carrier_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """Return the process that carries the bytes between a driver and its nodes."""
+    (found,) = (
+        each for each in psutil.Process(process.pid).children() if "carrier" in str(each.cmdline())
+    )
+    return found
+
+
 @needs_root
 @pytest.mark.namespaces
-def test_a_driver_that_is_silent_for_long_counts_as_gone(tmp_path: Path) -> None:
-    """A cable that is cut ends no connection at the peer, which still ends its ranks."""
+def test_ranks_end_when_pytests_machine_is_out_of_reach(tmp_path: Path) -> None:
+    """A cable that is cut ends no connection at the peer, but no heartbeat comes through."""
     path = project(tmp_path / "it", LOST)
-    impatient = (
-        "from pytest_multihost.extensions.engines import peer_server as it\nit.SILENT_S = 3\n"
-    )
-    (path / "conftest.py").write_text(impatient)
+    (path / "conftest.py").write_text(IMPATIENT)
     with two_machines() as entries:
         enter = entering(path / "enter", entries)
         with started(path, "--multihost-on", f"exec:{enter} {{i}}") as process:
-            time.sleep(1.0)  # until the driver has taken a snapshot
-            process.send_signal(signal.SIGSTOP)
-            await_that(lambda: [each.pid for each in living(path)] == [process.pid])
-            process.send_signal(signal.SIGCONT)
+            carrier = carrier_of(process)
+            carrier.suspend()
+            await_that(lambda: {each.pid for each in living(path)} <= {process.pid, carrier.pid})
+            carrier.resume()
             output, _ = process.communicate(timeout=LIMIT_S)
     assert "ERROR test_worlds.py::test_loses_a_node" in output
-    assert "silent for too long" in output
+    assert "pytest's machine has been silent for too long" in output
+
+
+def test_an_idle_peer_ends_when_pytests_machine_is_out_of_reach(tmp_path: Path) -> None:
+    """It has no ranks, and pytest is in a test without any."""
+    path = project(tmp_path / "it", IDLE)
+    (path / "conftest.py").write_text(IMPATIENT)
+    with started(path, "--multihost-on", HERE) as process:
+        carrier = carrier_of(process)
+        carrier.suspend()
+        await_that(lambda: {each.pid for each in living(path)} <= {process.pid, carrier.pid})
+        carrier.resume()
+        (path / "go-on").touch()
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "is gone: it closed the connection; no world can be started any more" in output
+    assert "pytest's machine has been silent for too long" in output
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["busy", "stopped"])
+def test_a_peer_waits_for_a_pytest_that_is_busy_or_stopped(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    """For longer than a machine may be out of reach: its heartbeats go on."""
+    path = project(tmp_path / "it", IDLE)
+    (path / "conftest.py").write_text(IMPATIENT)
+    with started(path, "--multihost-on", HERE) as process:
+        if is_stopped:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(6.0)  # twice as long
+        process.send_signal(signal.SIGCONT)
+        (path / "go-on").touch()
+        output, _ = process.communicate(timeout=LIMIT_S)
+    assert "2 passed" in output, output
 
 
 def test_the_secret_is_in_no_command_and_no_environment(tmp_path: Path) -> None:
@@ -387,20 +449,43 @@ def test_a_test_with_roles_is_refused_with_the_reason(tmp_path: Path) -> None:
 @needs_root
 def test_stacks_of_copies_are_one_stack_in_the_drivers_tree(tmp_path: Path) -> None:
     """Each node has the project below another directory."""
-    path = project(tmp_path / "driver", WORLDS + GLOO_WORLDS)
-    for node in (0, 1):
-        project(tmp_path / f"node-{node}", WORLDS + GLOO_WORLDS)
-    hidden = f"mount -t tmpfs none {path}"
-    enter = script(
-        tmp_path / "enter",
-        f"cd {tmp_path}/node-$1; shift",
-        f'exec unshare --mount sh -c \'{hidden} && exec "$@"\' sh "$@"',
-    )
+    path, enter = copied(tmp_path, WORLDS + GLOO_WORLDS)
     done = drive(path, "--multihost-on", f"exec:{enter} {{i}}", "-k", "waits")
     diagnosis = verdicts(path)["test_waits"]["diagnosis"]
     assert diagnosis["where"]["file"] == "test_worlds.py"
     assert [each["ranks"] for each in diagnosis["groups"]] == [[2], [0, 1, 3]]
     assert "node-0" not in done.stdout
+
+
+@needs_root
+def test_annotations_of_copies_name_files_of_the_drivers_tree(tmp_path: Path) -> None:
+    """GitHub shows them beside the lines of the repository."""
+    path, enter = copied(tmp_path, WORLDS)
+    on = ("--multihost-on", f"exec:{enter} {{i}}", "-k", "waits or fails")
+    done = drive(path, *on, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(path))
+    found = re.findall(r"^::error file=([^,]*),line=(\d+)", done.stdout, re.MULTILINE)
+    lines = (path / "test_worlds.py").read_text().splitlines()
+    assert {file for file, _ in found} == {"test_worlds.py"}, done.stdout
+    assert {lines[int(line) - 1].strip() for _, line in found} >= {"assert world.rank != 3"}
+    assert "node-1" not in done.stdout, done.stdout
+
+
+def copied(folder: Path, source: str) -> tuple[Path, Path]:
+    """Write a project and a copy for each of two nodes, from which it is hidden.
+
+    Returns:
+        The project, and a script that runs a command in the copy of the node whose index is first.
+    """
+    path = project(folder / "driver", source)
+    for node in (0, 1):
+        project(folder / f"node-{node}", source)
+    hidden = f"mount -t tmpfs none {path}"
+    enter = script(
+        folder / "enter",
+        f"cd {folder}/node-$1; shift",
+        f'exec unshare --mount sh -c \'{hidden} && exec "$@"\' sh "$@"',
+    )
+    return path, enter
 
 
 @needs_root
@@ -416,6 +501,43 @@ def test_a_node_without_the_project_says_so(tmp_path: Path) -> None:
     assert f"this node does not have the project of {path}" in done.stdout
     assert f"{path}: it has no pytest.ini, test_worlds.py" in done.stdout
     assert done.returncode == 4
+
+
+OVER_TCP = """
+import os, select, socket, subprocess, sys
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    far = socket.create_connection(listener.getsockname())
+    near, _ = listener.accept()
+with far:
+    process = subprocess.Popen(sys.argv[2:], stdin=far, stdout=far)
+before = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+while True:
+    ready, _, _ = select.select([0, near], [], [])
+    if near in ready:
+        if not (data := near.recv(1024)):
+            break
+        os.write(1, data)
+    if 0 in ready:
+        if not (data := os.read(0, 1024)):
+            break
+        near.sendall(data)
+after = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+near.close()
+process.wait()
+open(f"delays-{sys.argv[1]}", "w").write(f"{before} {after}")
+"""
+"""A program that carries a peer's bytes as srun does."""
+
+
+def test_a_command_that_carries_bytes_over_tcp_does_not_hold_them_back(tmp_path: Path) -> None:
+    """The driver sets that for the command's connection, and acknowledges what arrives there."""
+    path = project(tmp_path / "it", WORLDS)
+    (path / "over_tcp.py").write_text(OVER_TCP)
+    on = f"exec:{sys.executable} {path}/over_tcp.py {{i}}"
+    done = drive(path, "--multihost-on", on, "-k", "meets")
+    assert "1 passed" in done.stdout, done.stdout
+    await_that(lambda: [each.read_text() for each in path.glob("delays-*")] == ["0 1"] * 2)
 
 
 def test_time_of_a_run_is_not_spent_waiting_for_dead_peers(tmp_path: Path) -> None:

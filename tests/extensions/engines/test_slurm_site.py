@@ -27,13 +27,12 @@ from slurm_site import SlurmSite, slurm_site
 pytestmark = pytest.mark.launchers
 
 IMPATIENT = """
-from pytest_multihost.extensions.engines import peer_server
-from pytest_multihost.extensions.engines.driver import byte_pump
+from pytest_multihost.extensions.engines.driver import heartbeats
 
-peer_server.SILENT_S = 15.0
-byte_pump.STUCK_S = 1.0
+heartbeats.BEAT_S = 2.0
+heartbeats.SILENT_S = 15.0
 """
-"""For a conftest.py: peers wait less long for a driver that is silent."""
+"""For a conftest.py: peers wait less long for a driver whose machine is out of reach."""
 
 
 @pytest.fixture

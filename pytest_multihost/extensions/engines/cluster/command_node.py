@@ -64,6 +64,11 @@ class CommandNode:
                 raise LaunchError(happened, seen=str(error)) from error
         return cls(name, ours, process, errors)
 
+    @property
+    def pid(self) -> int:
+        """The command's process id."""
+        return self.process.pid
+
     def ended(self) -> str:
         """Return how the command has ended; empty while it runs."""
         return describe_code(self.process.poll())

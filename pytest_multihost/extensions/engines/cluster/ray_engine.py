@@ -38,6 +38,7 @@ class RayNode:
     Attributes:
         how: How the peer has ended; empty while it runs.
         words: Its last lines.
+        pid: None: Ray's client carries the bytes of all nodes.
     """
 
     name: str
@@ -45,6 +46,7 @@ class RayNode:
     fleet: RayFleet = field(repr=False)
     how: str = ""
     words: str = ""
+    pid: int | None = None
 
     def ended(self) -> str:
         """Return how the peer has ended; empty while it runs."""

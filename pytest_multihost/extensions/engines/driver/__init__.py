@@ -2,8 +2,11 @@
 
 * `options` are the options of such runs; `order` is what a peer is to do, and `orders_of_run`
   derives it from pytest's own command line.
-* `start_peer` runs on a node: it follows an order. `byte_pump` carries its bytes. `ordered_peer` is
-  the plugin that makes its pytest a peer.
+* `start_peer` runs on a node: it follows an order. `ordered_peer` is the plugin that makes its
+  pytest a peer.
+* `byte_pump` carries a peer's bytes, and `carrier` those of the driver, both by `one_way`.
+  `heartbeats` tell a peer that the driver's machine is in reach. `carrying_sockets` takes delays
+  out of the connection to a node.
 * `versions` compares the software of all processes. `lingering` keeps ranks alive after SIGTERM.
 * `meeting` waits for the nodes and admits their peers. `machines` starts worlds through them.
 * `plugin` is the plugin in pytest's process.

@@ -1,92 +1,49 @@
-"""Carries bytes between a socket and two pipes, in a process of its own.
+"""Carries bytes between a peer and its standard input and output, in a process of its own.
 
 A peer is connected to the driver by its standard input and output, which may be two pipes. The code
 that waits for connections needs one descriptor, and the peer must have only one thread, so a child
-process makes one socket of the two.
+process makes one socket of the two. It also notices that the driver's machine is out of reach.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
-from dataclasses import dataclass, field
+import time
 
-_CHUNK = 1 << 16
-_ROOM = 1 << 20
-"""How many unwritten bytes stop the reading."""
+from pytest_multihost.extensions.engines.driver.heartbeats import ChunkDecoder
+from pytest_multihost.extensions.engines.driver.one_way import OneWay, await_ready
 
 STUCK_S = 10.0
 """How long the last bytes of a connection that has ended may stay unread: nobody may be there."""
 
 
-@dataclass(slots=True)
-class _Way:
-    """One direction.
-
-    Attributes:
-        source: Descriptor to read from; negative once it has ended.
-        target: Descriptor to write to; negative once nobody reads there.
-    """
-
-    source: int
-    target: int
-    held: bytearray = field(default_factory=bytearray)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more can arrive at the target."""
-        return self.target < 0 or (self.source < 0 and not self.held)
-
-    def register(self, poll: select.poll) -> None:
-        """Register what this direction waits for."""
-        if self.source >= 0 and self.target >= 0 and len(self.held) < _ROOM:
-            poll.register(self.source, select.POLLIN)
-        if self.held and self.target >= 0:
-            poll.register(self.target, select.POLLOUT)
-
-    def move(self, ready: set[int]) -> None:
-        """Read and write as much as is possible without blocking."""
-        if self.source in ready:
-            try:
-                data = os.read(self.source, _CHUNK)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            self.held += data
-            if not data:
-                self.source = -1
-        if self.held and self.target >= 0:
-            try:
-                del self.held[: os.write(self.target, self.held)]
-            except BlockingIOError:
-                return
-            except OSError:
-                self.target = -1
-
-
-def pump(connection: socket.socket, incoming: int, outgoing: int) -> None:
-    """Carry bytes from a pipe to a connection, and from the connection to another pipe.
+def pump(connection: socket.socket, incoming: int, outgoing: int, silent_s: float) -> None:
+    """Carry chunks from a pipe to a connection, and bytes from the connection to another pipe.
 
     Returns when the connection has ended and all its bytes are written, or nobody reads them.
+
+    Args:
+        silent_s: After so many seconds without a byte, the incoming pipe counts as ended.
     """
     for each in (connection.fileno(), incoming, outgoing):
         os.set_blocking(each, False)
-    # Two descriptors of one socket, because a poll has one entry for each descriptor.
-    write_end = os.dup(connection.fileno())
-    inward, outward = _Way(incoming, write_end), _Way(connection.fileno(), outgoing)
-    is_announced = False
+    inward = OneWay(incoming, os.dup(connection.fileno()), ChunkDecoder().feed)
+    outward = OneWay(connection.fileno(), outgoing)
+    is_announced, heard_s = False, time.monotonic()
     while not outward.is_over:
-        poll = select.poll()
-        for way in (inward, outward):
-            way.register(poll)
-        limit_ms = STUCK_S * 1000 if outward.source < 0 else None
-        ready = {descriptor for descriptor, _ in poll.poll(limit_ms)}
-        if not ready:
+        left_s = heard_s + silent_s - time.monotonic()
+        limit_s = STUCK_S if outward.source < 0 else left_s if inward.reads else None
+        ready = await_ready((inward, outward), limit_s)
+        if not ready and outward.source < 0:
             return
+        if incoming in ready or not inward.reads:
+            heard_s = time.monotonic()
+        elif time.monotonic() > heard_s + silent_s:
+            os.write(2, b"pytest-multihost-hangs: pytest's machine has been silent for too long\n")
+            inward.source = -1
         for way in (inward, outward):
             way.move(ready)
         if inward.is_over and not is_announced:
@@ -95,11 +52,14 @@ def pump(connection: socket.socket, incoming: int, outgoing: int) -> None:
                 connection.shutdown(socket.SHUT_WR)
 
 
-def socket_of_streams() -> socket.socket:
+def socket_of_streams(silent_s: float) -> socket.socket:
     """Return one socket in place of this process's standard input and output.
 
     From then on standard input is empty, and standard output goes to standard error. A child
     process carries the bytes until this process has ended.
+
+    Args:
+        silent_s: After so many seconds without a heartbeat, standard input counts as ended.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - for its descriptor
@@ -115,6 +75,6 @@ def socket_of_streams() -> socket.socket:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # this process's parent decides
         signal.signal(number, signal.SIG_IGN)
     try:
-        pump(theirs, incoming, outgoing)
+        pump(theirs, incoming, outgoing, silent_s)
     finally:
         os._exit(0)

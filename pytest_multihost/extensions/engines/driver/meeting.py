@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,12 +63,11 @@ class Queue:
         return nodes
 
 
-def send_orders(nodes: Sequence[Node], orders: Sequence[PeerOrder], admission: Admission) -> None:
+def send_orders(nodes: Sequence[Node], orders: Sequence[PeerOrder]) -> None:
     """Send each node its order; a peer that has ended already is found in `await_peers`."""
     for node, order in zip(nodes, orders, strict=True):
         with contextlib.suppress(OSError):
             node.connection.sendall(encode_order(order))
-        admission.begin(node.connection, f"node {node.name}", within_s=math.inf, rank=order.rank)
 
 
 def await_peers(nodes: Sequence[Node], admission: Admission, timeout_s: float) -> None:

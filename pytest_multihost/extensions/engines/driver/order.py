@@ -33,6 +33,7 @@ class PeerOrder:
         directory: Where the driver was started.
         landmarks: Files, relative to that directory, by which the peer recognises the project.
         environment: Variables to set.
+        silent_s: How long the peer waits for a heartbeat.
         path: Entries of `sys.path` to add, relative to the directory.
     """
 
@@ -45,6 +46,7 @@ class PeerOrder:
     directory: str
     landmarks: tuple[str, ...]
     environment: Mapping[str, str]
+    silent_s: float
     path: tuple[str, ...] = ()
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.launch.launcher_env import is_foreign
+from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.order import PeerOrder
 from pytest_multihost.extensions.engines.driver.start_peer import PACKAGE
 
@@ -47,6 +48,7 @@ def orders_of_run(
             directory=str(start),
             landmarks=tuple(_landmarks(config, start)),
             environment=carried_variables(os.environ),
+            silent_s=heartbeats.SILENT_S,
             path=tuple(_below(start, sys.path)),
         )
         for rank in range(1, count + 1)

@@ -5,9 +5,11 @@ The nodes are asked for when pytest is configured, so that they start while the 
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +39,13 @@ from pytest_multihost.extensions.engines.attach import (
     require_one_machine,
 )
 from pytest_multihost.extensions.engines.attach.admission import Admission
+from pytest_multihost.extensions.engines.attach.rendezvous import close_in_children
+from pytest_multihost.extensions.engines.driver import heartbeats
+from pytest_multihost.extensions.engines.driver.carrier import Carrier
+from pytest_multihost.extensions.engines.driver.carrying_sockets import (
+    acknowledge,
+    tcp_sockets_of,
+)
 from pytest_multihost.extensions.engines.driver.machines import Nodes, NodesLauncher
 from pytest_multihost.extensions.engines.driver.meeting import (
     Queue,
@@ -79,6 +88,8 @@ class Driver:
     folder: Path
     peers: Mapping[int, Peer] = field(default_factory=dict)
     _admission: Admission | None = None
+    _carrier: Carrier | None = None
+    _sockets: list[socket.socket] = field(default_factory=list)
 
     @classmethod
     def start(cls, config: pytest.Config, engines: Sequence[Engine]) -> Driver:
@@ -120,7 +131,12 @@ class Driver:
             own = Membership(rank=0, size=len(nodes) + 1, source=name, job="")
             self._admission = Admission(own, secret)
             orders = orders_of_run(self.config, name, secret.hex(), len(nodes))
-            send_orders(nodes, orders, self._admission)
+            send_orders(nodes, orders)
+            taken = [each.connection for each in nodes]
+            self._carrier = Carrier.start(taken, heartbeats.BEAT_S)
+            for rank, connection in enumerate(self._carrier.connections, 1):
+                label = f"node {nodes[rank - 1].name}"
+                self._admission.begin(connection, label, within_s=math.inf, rank=rank)
         return self._admission
 
     @property
@@ -159,7 +175,9 @@ class Driver:
         await_peers(nodes, admission, self.settings.get(STARTUP_TIMEOUT))
         peers = admission.peers
         for rank, peer in sorted(peers.items()):
-            peer.why_lost = partial(self._why_lost, nodes[rank - 1], rank - 1)
+            node = nodes[rank - 1]
+            peer.why_lost = partial(self._why_lost, node, rank - 1)
+            self._hasten(peer, node)
         _check_versions(peers)
         for peer in peers.values():
             _check_tests(collected_tests(plans), peer)
@@ -174,10 +192,22 @@ class Driver:
         names = ", ".join(each.name for each in nodes)
         self._say(f"multihost: {self.engine.name}: {len(nodes)} nodes: {names}")
 
+    def _hasten(self, peer: Peer, node: Node) -> None:
+        """Let what arrives from a peer be acknowledged at once."""
+        if node.pid is not None and (sockets := tcp_sockets_of(node.pid)):
+            for each in sockets:
+                close_in_children(each)
+            self._sockets += sockets
+            peer.stream.heard = partial(acknowledge, sockets)
+
     def stop(self) -> None:
         """End everything that has been started; does nothing twice."""
         if self._admission is not None:
             self._admission.close()
+        if self._carrier is not None:
+            self._carrier.stop()
+        for each in self._sockets:
+            each.close()
         self.fleet.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

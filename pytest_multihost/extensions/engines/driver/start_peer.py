@@ -29,7 +29,7 @@ def main() -> NoReturn:
     """Follow the order on standard input; never returns."""
     try:
         order = read_order(0, version(PACKAGE))
-        connection = socket_of_streams()
+        connection = socket_of_streams(order.silent_s)
         place = find_project(order, Path.cwd(), is_copy=IN_COPY in sys.argv)
     except MultihostError as error:
         sys.stderr.write(f"{error}\n")

@@ -19,11 +19,11 @@ class PeerLosses:
 
     Attributes:
         peers: The peers by rank.
-        lost: Descriptions of the peers that are gone.
+        lost: A description of each peer that is gone; also why, unless an error says that.
     """
 
     peers: Mapping[int, Peer]
-    lost: list[str] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
 
     def take_signals(self) -> None:
         """Let signals that end a run interrupt it, unless they have a handler already."""
@@ -41,12 +41,13 @@ class PeerLosses:
 
     def _note(self) -> list[str]:
         """Check which peers are gone; return a description of each."""
-        for peer in self.peers.values():
+        for rank, peer in self.peers.items():
             peer.note_arrived()
-            if peer.stream.ended is not None:
-                words = f"{peer.name} is gone: {peer.stream.ended}"
-                self.lost += [words] if words not in self.lost else []
-        return self.lost
+            if peer.stream.ended is not None and rank not in self.lost:
+                happened = f"{peer.name} is gone: {peer.stream.ended}"
+                why = "" if peer.is_loss_told else peer.why_lost()
+                self.lost[rank] = "\n".join(filter(None, (happened, why)))
+        return list(self.lost.values())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -54,14 +55,16 @@ class PeerLosses:
         if call.when != "teardown":
             return
         if lost := self._note():
-            item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+            happened = lost[0].partition("\n")[0]
+            item.session.shouldfail = f"multihost: {happened}; no world can be started any more"
         for peer in self.peers.values():
             if why := peer.interruption:
                 item.session.shouldstop = f"multihost: interrupted by {why}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Report the lost processes; if there are none, why a peer was interrupted."""
-        for words in (*self.lost, *self._why_interrupted().splitlines()):
+        lost = "\n".join(self.lost.values())
+        for words in (*lost.splitlines(), *self._why_interrupted().splitlines()):
             terminalreporter.write_line(f"multihost: {printable(words)}", red=True)
 
     def _why_interrupted(self) -> str:
