@@ -55,10 +55,10 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the service that its worlds have."""
-    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICE
+    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICES
     from pytest_multihost.extensions.simulated.service import SIMULATED_SERVICE
 
-    return [SIMULATED_SERVICE, SEMANTICS_SERVICE]
+    return [SIMULATED_SERVICE, *SEMANTICS_SERVICES]
 
 
 @hookimpl

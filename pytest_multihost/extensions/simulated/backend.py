@@ -32,7 +32,7 @@ def _start(spec: RankSpec) -> None:
     from pytest_multihost.extensions.simulated.group import semantics
     from pytest_multihost.extensions.simulated.install import install
     from pytest_multihost.extensions.simulated.link import own_link
-    from pytest_multihost.extensions.simulated.option import NCCL
+    from pytest_multihost.extensions.simulated.option import GLOO as GLOO_RULES
     from pytest_multihost.extensions.simulated.server_part import exchange_address
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
@@ -44,7 +44,7 @@ def _start(spec: RankSpec) -> None:
     install(
         size=spec.world.size,
         folder=folder,
-        nccl_has_timeouts=semantics[0] == NCCL and link.times_itself,
+        nccl_has_timeouts=semantics[0] != GLOO_RULES and link.times_itself,
     )
     if spec.world.subject == "test":  # a script makes its group itself
         timeout = timedelta(seconds=group_timeout_s(spec.world))
@@ -81,6 +81,7 @@ SIMULATED = Backend(
     symptoms=(
         *GLOO.symptoms,
         r"Timed out waiting \d+ms for \w+ operation to complete",
+        r"Connection closed by peer: (the timeout of )?rank \d+",
         r"the process that exchanges the ranks' messages has ended",
     ),
 )

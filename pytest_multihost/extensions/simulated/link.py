@@ -7,6 +7,7 @@ rank wait.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import marshal
 import math
@@ -148,14 +149,23 @@ class Link:
         """Return the number of the next launch."""
         return int(next(self._numbers))
 
-    def launch(self, receivers: Mapping[int, Receiver], launches: Sequence[Launch]) -> None:
+    def launch(
+        self, receivers: Mapping[int, Receiver], launches: Sequence[Launch], timeout_s: float
+    ) -> None:
         """Send launches that start together, and return at once.
 
         Args:
             receivers: What takes the end of each of them, by its number.
+            timeout_s: When gloo ends them, whether somebody waits for them or not.
         """
         self.launched.update(receivers)
-        self._send(("launch", tuple(map(launch_to_tuple, launches))))
+        limit_s = math.inf if self.times_itself or launches[0].stream else timeout_s
+        self._send(("launch", tuple(map(launch_to_tuple, launches)), limit_s))
+
+    def lose(self, group: str, member: int, why: str) -> None:
+        """Say that this rank, a member of a group, has closed its connections there."""
+        with contextlib.suppress(ExchangeLostError):
+            self._send(("lose", group, member, why))
 
     def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
         """Send a launch with the wait for its end; return an error, empty if there is none."""
