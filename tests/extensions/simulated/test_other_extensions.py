@@ -44,6 +44,38 @@ def test_groups_launched_in_two_orders_are_a_hazard(worlds: Worlds) -> None:
 
 @pytest.mark.program(
     """
+    import threading, time
+    import pytest, torch
+    import torch.distributed as dist
+
+    def saves_beside_a_barrier(world, is_joined):
+        time.sleep(0.2 * (world.rank == 1))
+        saver = threading.Thread(target=lambda: dist.all_reduce(torch.ones(3)))
+        saver.start()
+        if is_joined:
+            saver.join()
+        time.sleep(0.1)
+        dist.barrier()
+        saver.join()
+
+    @pytest.mark.multihost(ranks=4, backend="simulated")
+    def test_two_threads(world):
+        saves_beside_a_barrier(world, False)
+
+    @pytest.mark.multihost(ranks=4, backend="simulated")
+    def test_one_thread_after_the_other(world):
+        saves_beside_a_barrier(world, True)
+    """,
+    "--multihost-hazards=fail",
+)
+def test_threads_that_use_one_group_at_a_time_are_a_hazard(worlds: Worlds) -> None:
+    """The record of one run says it; a thread that is joined first looks the same and is none."""
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    worlds.run.stdout.fnmatch_lines(["*threads*two threads of *are in operations of the world*"])
+
+
+@pytest.mark.program(
+    """
     import pytest, torch
     import torch.distributed as dist
 
