@@ -96,3 +96,39 @@ def test_a_sweep_disturbs_one_rank_of_each_class(worlds: Worlds) -> None:
     """Seven of eight ranks do the same, so one stands for them."""
     worlds.run.assert_outcomes(failed=1)
     worlds.run.stdout.fnmatch_lines(["*did not see other ranks' new files*stands for ranks 1-7"])
+
+
+@pytest.mark.full
+@pytest.mark.program(
+    """
+    import pytest, torch
+    import torch.distributed as dist
+
+    @pytest.mark.multihost(ranks=64, backend="simulated")
+    def test_step(world, shared_tmp_path):
+        mesh = dist.init_device_mesh("cpu", (4, 8, 2), mesh_dim_names=("pp", "dp", "tp"))
+        if world.rank == 0:
+            (shared_tmp_path / "state").write_text("1")
+        dist.barrier()
+        if (shared_tmp_path / "state").exists():
+            dist.all_reduce(torch.ones(1))
+        try:
+            if mesh.get_local_rank("pp") == 3:
+                (shared_tmp_path / f"loss-{world.rank}").write_text("0.5")
+        except OSError:
+            return
+        dist.barrier()
+    """,
+    "--multihost-sweep",
+    "--multihost-sweep-budget=120",
+)
+def test_a_sweep_at_a_shape_disturbs_one_rank_of_each_class(worlds: Worlds) -> None:
+    """Of 64 ranks there are three classes: the first, the last stage, and all others."""
+    worlds.run.assert_outcomes(failed=1)
+    worlds.run.stdout.fnmatch_lines(
+        [
+            "*did not see other ranks' new files*",
+            "*write of */loss-48 failed with ENOSPC*rank 48 stands for ranks 48-63",
+            "*3 roles: rank 0; ranks 1-47; ranks 48-63",
+        ]
+    )
