@@ -84,7 +84,8 @@ class Threads:
     Attributes:
         alive: Python's threads of the test.
         own: The harness's own threads.
-        has_timer: Whether a signal may interrupt the rank: of a timer, or of a child that ends.
+        has_timer: Whether a signal may interrupt the rank: of a timer, of a child that ends, or one
+            that a child may send.
     """
 
     alive: int
@@ -100,7 +101,32 @@ def count_threads() -> Travelling:
         own = sum(each.startswith(OWN_THREADS) for each in names)
         alive = len(names) - own
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
-    return alive, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    has_timer = has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    return alive, own, has_timer or (_has_handler() and _has_child())
+
+
+_SIGNALS = sorted(each for each in signal.valid_signals() if each < signal.SIGRTMIN)
+"""Those that programs use; the harness uses real-time signals."""
+
+
+def _has_handler() -> bool:
+    """Return whether the program handles a signal."""
+    handlers = map(signal.getsignal, _SIGNALS)
+    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
+
+
+def _has_child() -> bool:
+    """Return whether this process has a child, which may send it a signal."""
+    try:
+        tasks = os.listdir("/proc/self/task")  # no `Path`: it costs each rank pages
+        return any(_content(f"/proc/self/task/{each}/children") for each in tasks)
+    except OSError:
+        return True  # a thread has just ended, or the kernel does not say it
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        return file.read()
 
 
 def is_own_thread() -> bool:

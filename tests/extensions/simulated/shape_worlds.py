@@ -24,7 +24,8 @@ import torch.distributed as dist
 import shapes
 
 @pytest.mark.multihost(ranks={size}, backend="simulated", startup_timeout=600, timeout={timeout_s})
-@pytest.mark.parametrize("is_mended", [False, True], ids=["guilty", "mended"])
+@pytest.mark.parametrize("is_mended", [
+    pytest.param(False, id="guilty", marks={marks}), pytest.param(True, id="mended")])
 @pytest.mark.parametrize("name", {names!r})
 def test_shape(world, shared_tmp_path, name, is_mended):
     if {is_nccl}:
@@ -34,18 +35,25 @@ def test_shape(world, shared_tmp_path, name, is_mended):
 
 
 def run_shapes(
-    folder: Path, size: int, names: Sequence[str], semantics: str = "gloo"
+    folder: Path,
+    size: int,
+    names: Sequence[str],
+    semantics: str = "gloo",
+    marks: str = "()",
 ) -> Mapping[str, Verdict]:
     """Run programs at a size, each guilty and mended; return their verdicts by test.
 
     Args:
         folder: An empty directory for the run.
         semantics: Whose rules the default group follows; it is one of NCCL except with "gloo".
+        marks: Marks of the guilty ones.
     """
     (folder / "pytest.ini").write_text("[pytest]\n")
     shutil.copy(SOURCE, folder)
     is_nccl, timeout_s = semantics != "gloo", max(60, size)
-    program = _PROGRAM.format(size=size, names=list(names), is_nccl=is_nccl, timeout_s=timeout_s)
+    program = _PROGRAM.format(
+        size=size, names=list(names), is_nccl=is_nccl, timeout_s=timeout_s, marks=marks
+    )
     (folder / "test_worlds.py").write_text(program)
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
