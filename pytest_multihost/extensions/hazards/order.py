@@ -17,10 +17,13 @@ Place = tuple[GroupKey, int]
 """A group, and the sequence number of an operation in it; equal on all members of the group."""
 
 Launched = Mapping[Place, Launch]
-"""The collectives of a thread, in the order in which it launched them."""
+"""The collectives of a thread by their places, in the order in which it launched them."""
 
 Launcher = tuple[int, int]
 """A rank and one of its threads."""
+
+Order = tuple[tuple[int, int], ...]
+"""The collectives of a thread in launch order: numbers of their groups, and of their places."""
 
 After = Mapping[Place, Mapping[Place, Launcher]]
 """For each operation, the operations that a thread launched next, with that thread."""
@@ -58,16 +61,54 @@ def _on_device(record: RankRecord) -> list[Launch]:
 
 
 def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
-    """Yield, for each pair of ranks, the first two operations launched in opposite orders."""
+    """Yield, for each pair of ranks, the first two operations launched in opposite orders.
+
+    In a large world most ranks launch in one of a few orders, and each two orders are compared
+    only once.
+    """
+    orders = _numbered(launched)
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(orders.values()))}
+    of = {launcher: numbers[each] for launcher, each in orders.items()}
+    found: dict[tuple[int, int], tuple[int, int] | None] = {}
     for one, two in combinations(launched, 2):
-        ours, theirs = launched[one], launched[two]
-        both = ours.keys() & theirs.keys() if one[0] != two[0] else set()
-        pairs = zip(filter(both.__contains__, ours), filter(both.__contains__, theirs), strict=True)
-        for a, b in pairs:
-            if a != b:
-                sides = (one[0], (ours[a], ours[b])), (two[0], (theirs[b], theirs[a]))
-                yield Found(sides)
-                break
+        pair = of[one], of[two]
+        if one[0] == two[0] or pair[0] == pair[1]:
+            continue
+        if pair not in found:
+            found[pair] = _first_parting(orders[one], orders[two])
+        if (parting := found[pair]) is not None:
+            ours, theirs = (list(launched[each].values()) for each in (one, two))
+            at_a, at_b = parting
+            a, b = orders[one][at_a], orders[two][at_b]
+            first, second = ours[at_a], ours[orders[one].index(b)]
+            other, last = theirs[at_b], theirs[orders[two].index(a)]
+            yield Found(((one[0], (first, second)), (two[0], (other, last))))
+
+
+def _numbered(launched: Mapping[Launcher, Launched]) -> Mapping[Launcher, Order]:
+    """Return numbers for the groups and places: the key of a group of all ranks is long."""
+    groups: dict[GroupKey, int] = {}
+    places: dict[Place, int] = {}
+    return {
+        launcher: tuple(
+            (groups.setdefault(place[0], len(groups)), places.setdefault(place, len(places)))
+            for place in each
+        )
+        for launcher, each in launched.items()
+    }
+
+
+def _first_parting(ours: Order, theirs: Order) -> tuple[int, int] | None:
+    """Return where two orders have their first operations that stand at one place and differ.
+
+    Only operations count that are in both orders. Those of one group have one order.
+    """
+    if len({group for group, _ in ours} & {group for group, _ in theirs}) < 2:  # noqa: PLR2004 - pairs
+        return None
+    both = {*ours} & {*theirs}
+    one, two = ([i for i, each in enumerate(every) if each in both] for every in (ours, theirs))
+    pairs = zip(one, two, strict=True)
+    return next(((i, j) for i, j in pairs if ours[i] != theirs[j]), None)
 
 
 def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:

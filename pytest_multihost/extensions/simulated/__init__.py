@@ -10,7 +10,8 @@ on, the exchange knows it at once.
 * `process` is the process of the exchange; `server_part` starts it; `standing` is the file by
   which it tells the controller of a hang, and `service` reads that.
 * `link` connects a rank; `group`, `works`, `store` and `tensors` are what torch sees of it;
-  `install` puts them in the place of torch's own; `in_rank` is the rest of a rank's part.
+  `install` puts them in the place of torch's own, `jax_refused` refuses what only jax has;
+  `in_rank` is the rest of a rank's part.
 * `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;
   `smallest` looks for the smallest size that hangs.
 * `backend` is the backend, `semantics` has the rules of NCCL, and `option`
@@ -55,10 +56,10 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 @hookimpl
 def pytest_multihost_services() -> Sequence[ServiceKind]:
     """Offer the service that its worlds have."""
-    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICE
+    from pytest_multihost.extensions.simulated.semantics import SEMANTICS_SERVICES
     from pytest_multihost.extensions.simulated.service import SIMULATED_SERVICE
 
-    return [SIMULATED_SERVICE, SEMANTICS_SERVICE]
+    return [SIMULATED_SERVICE, *SEMANTICS_SERVICES]
 
 
 @hookimpl

@@ -2,14 +2,20 @@
 
 It is pure: launches in, completions out, no I/O and no time. Operations of a group match by their
 number in the group. A collective matches only members that enter the same one with the same root;
-others never meet, as with gloo.
+others never meet, as with gloo. But gloo does not compare roots. So a broadcast reaches a member
+that names another root if it expects the data from the same member, and a reduction of few elements
+has nothing to send to its root.
 
 An operation ends for a member as soon as gloo would let it go on, or earlier, never later. Measured
 with gloo of torch 2.13, where a send waits for its receive:
 
 * a member of a broadcast waits for those between it and the root, and for those that it sends to;
-* the root of a gather, scatter or reduce waits for all, the others at most for the root;
+* the root of a gather or scatter waits for all, the others for the root;
+* a reduction of few elements may end early for all but its root, one of many waits for all members;
 * every other collective waits for all members.
+
+A member whose timeout has struck, or that has destroyed the group, is lost to the group: gloo then
+closes its connections. What another member needs of it fails, and so does all that it does there.
 
 NCCL runs the operations of a communicator on one stream. Launches may name such a stream: then an
 operation meets others only when all earlier ones of its stream have ended.
@@ -22,7 +28,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
 from pytest_multihost.extensions.simulated.results import UnequalError, result_of
@@ -34,10 +40,13 @@ JOIN, AHEAD = "join", 1
 before the operation has ended for which the communicator is made."""
 
 _Place = tuple[str, int, str, int | None]
-"""Where a collective's members meet: group, sequence, name, root."""
+"""Where a collective's members meet: group, sequence, name, root if it must be the same."""
 
 _Lane = tuple[str, int, int]
 """Where transfers meet: group, receiving member, tag."""
+
+_CLOSED = "Application timeout caused pair closure"
+"""What gloo says of an operation of a member whose timeout has struck."""
 
 
 @dataclass(slots=True)
@@ -47,14 +56,16 @@ class _Meeting:
     Attributes:
         entered: Their launches by their numbers in the group.
         waiting: The members for which it has not ended.
-        reached: The members of a broadcast to which its data has come.
+        reached: The members of a broadcast to which data has come, with the one that has sent it.
+        failed: Those for which it has failed: nothing more comes from them.
     """
 
     size: int
     root: int | None
     entered: dict[int, Launch] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
-    reached: set[int] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
     cache: dict[object, tuple[Blob, ...]] = field(default_factory=dict)
 
 
@@ -82,6 +93,8 @@ class Exchange:
     _sends: dict[_Lane, deque[Launch]] = field(default_factory=dict)
     _receives: dict[_Lane, deque[Launch]] = field(default_factory=dict)
     _on_host: set[tuple[int, int]] = field(default_factory=set)
+    _lost: dict[str, dict[int, str]] = field(default_factory=dict)
+    _joined: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
     def launch(self, *launches: Launch) -> list[Completion]:
         """Take launches of one rank; return the operations, of any rank, that they end.
@@ -91,6 +104,8 @@ class Exchange:
         """
         first = launches[0]
         if not first.stream:
+            if first.operation == JOIN and first.tag != AHEAD:
+                self._joined.setdefault(first.rank, []).append((first.group, first.member))
             if first.operation != JOIN or first.tag == AHEAD:
                 self._on_host |= {(each.rank, each.number) for each in launches}
             return self._start([_Batch((first.rank, ""), launches, set())])
@@ -100,6 +115,55 @@ class Exchange:
         for each in launches:
             self._batch_of[each.rank, each.number] = batch
         return self._start([batch] if stream[0] is batch else [])
+
+    def lose(self, group: str, member: int, why: str) -> list[Completion]:
+        """Take that a member has closed its connections in a group; return what that ends.
+
+        Args:
+            why: What has happened to it, for the errors of the others.
+        """
+        self._lost.setdefault(group, {})[member] = why
+        ended = []
+        for place, meeting in list(self._meetings.items()):
+            if place[0] == group:
+                for each in sorted(meeting.waiting):
+                    ended += self._fail(meeting.entered[each], meeting)
+        for lanes in (self._sends, self._receives):
+            for launches in [found for lane, found in lanes.items() if lane[0] == group]:
+                for launch in list(launches):
+                    if error := self._failure(launch):
+                        launches.remove(launch)
+                        ended.append(_ended(launch, error=error))
+        return ended
+
+    def lose_rank(self, rank: int) -> list[Completion]:
+        """Take that the process of a rank has ended; return what that ends, as with gloo."""
+        why = f"rank {rank} has ended"
+        groups = self._joined.pop(rank, ())
+        return [end for group, member in groups for end in self.lose(group, member, why)]
+
+    def _fail(self, launch: Launch, meeting: _Meeting) -> list[Completion]:
+        """Return the end of a collective for a member that needs something of a lost one."""
+        if not (error := self._failure(launch, meeting)):
+            return []
+        meeting.waiting.discard(launch.member)
+        meeting.failed.add(launch.member)
+        return [_ended(launch, error=error)]
+
+    def _failure(self, launch: Launch, meeting: _Meeting | None = None) -> str:
+        """Return why an operation fails in a group that has lost members; empty: it does not.
+
+        One of NCCL never does: its members are not told.
+        """
+        lost = self._lost.get(launch.group, {}) if not launch.stream else {}
+        if launch.member in lost:
+            return _CLOSED
+        for member, why in lost.items():
+            if (meeting is None and launch.root == member) or (
+                meeting is not None and _needs(launch, member, meeting)
+            ):
+                return f"Connection closed by peer: {why}"
+        return ""
 
     def is_left_early(self, rank: int, number: int) -> bool:
         """Return whether NCCL lets a rank go on from the wait for an operation that is open."""
@@ -143,8 +207,11 @@ class Exchange:
     def _enter(self, launch: Launch) -> list[Completion]:
         """Let an operation meet those of other ranks; return the operations that it ends."""
         if launch.operation in TRANSFERS:
+            if launch.group in self._lost and (error := self._failure(launch)):
+                return [_ended(launch, error=error)]
             return self._transfer(launch)
-        place = (launch.group, launch.sequence, launch.operation, launch.root)
+        root = None if _meets_any_root(launch) else launch.root
+        place = (launch.group, launch.sequence, launch.operation, root)
         meeting = self._meetings.get(place)
         if meeting is None:
             meeting = self._meetings[place] = _Meeting(launch.size, launch.root)
@@ -152,16 +219,20 @@ class Exchange:
             return [_ended(launch, error=f"member {launch.member} of the group has entered twice")]
         meeting.entered[launch.member] = launch
         meeting.waiting.add(launch.member)
-        ended = [self._end(each, meeting) for each in sorted(_free(launch, meeting))]
+        failed = self._fail(launch, meeting) if launch.group in self._lost else []
+        ended = [*failed, *(self._end(each, meeting) for each in sorted(_free(launch, meeting)))]
         if len(meeting.entered) == meeting.size and not meeting.waiting:
             del self._meetings[place]
         return ended
 
     def _end(self, member: int, meeting: _Meeting) -> Completion:
         meeting.waiting.discard(member)
-        own = meeting.entered[member]
+        own, members = meeting.entered[member], meeting.entered
+        source = meeting.reached.get(member, own.root)
+        if source != own.root:
+            members = {**members, member: replace(own, root=source)}
         try:
-            blobs = tuple(result_of(member, meeting.entered, meeting.cache))
+            blobs = tuple(result_of(member, members, meeting.cache))
         except (UnequalError, RuntimeError, KeyError, IndexError) as error:
             return _ended(own, error=f"{own.operation}: {error}")
         return Completion(rank=own.rank, number=own.number, blobs=blobs)
@@ -189,24 +260,44 @@ class Exchange:
         return []
 
 
+def lost_by_timeout(launch: Launch) -> str:
+    """Return why a member is lost to a group, whose operation has not ended in time."""
+    return f"the timeout of rank {launch.rank}'s {launch.operation} has struck"
+
+
 def _ended(launch: Launch, *, error: str) -> Completion:
     return Completion(rank=launch.rank, number=launch.number, error=error)
 
 
+_LARGEST = 8
+"""Bytes of the largest element that gloo reduces."""
+
+
+def _meets_any_root(launch: Launch) -> bool:
+    """Return whether gloo lets a collective meet one of another root.
+
+    It parts what it reduces into two segments for each member, and sends only those that are not
+    empty to the root.
+    """
+    if launch.stream:
+        return False
+    return launch.operation == "broadcast" or (launch.operation == "reduce" and _is_small(launch))
+
+
+def _is_small(launch: Launch) -> bool:
+    """Return whether a reduction may have empty segments."""
+    return sum(len(each.data or b"") for each in launch.blobs) < 2 * launch.size * _LARGEST
+
+
 def _free(launch: Launch, meeting: _Meeting) -> set[int]:
     """Return the members that no longer wait, now that one more has entered."""
-    is_full = len(meeting.entered) == meeting.size
+    is_full = len(meeting.entered) - len(meeting.failed) == meeting.size
     match launch.operation:
         case "broadcast":
             return _free_of_broadcast(launch.member, meeting)
-        case "gather" | "reduce":
-            early = {each for each in meeting.waiting if each != meeting.root}
-            if launch.operation == "gather" and meeting.root not in meeting.entered:
-                early = set()
-            return set(meeting.waiting) if is_full else early
-        case "scatter":
-            if is_full:
-                return set(meeting.waiting)
+        case "reduce" if not is_full and (launch.stream or _is_small(launch)):
+            return {each for each in meeting.waiting if each != meeting.entered[each].root}
+        case "gather" | "scatter" if not is_full:
             has_root = meeting.root in meeting.entered
             return {each for each in meeting.waiting if each != meeting.root and has_root}
     return set(meeting.waiting) if is_full else set()
@@ -214,23 +305,51 @@ def _free(launch: Launch, meeting: _Meeting) -> set[int]:
 
 def _free_of_broadcast(member: int, meeting: _Meeting) -> set[int]:
     """Return the members of a broadcast that have the data and no longer send it."""
-    root, size, entered = meeting.root or 0, meeting.size, meeting.entered
     touched = {member}
-    parent = broadcast_parent(member, root, size)
-    if parent is None or parent in meeting.reached:
-        ahead = [member]
+    parent = _parent(member, meeting)
+    if parent is None or (parent in meeting.reached and member in _children(parent, meeting)):
+        ahead, source = [member], member if parent is None else meeting.reached[parent]
         while ahead:
             each = ahead.pop()
-            meeting.reached.add(each)
+            meeting.reached[each] = source
             touched.add(each)
-            ahead += [child for child in broadcast_children(each, root, size) if child in entered]
+            ahead += [child for child in _children(each, meeting) if _takes(child, each, meeting)]
     if parent is not None:
         touched.add(parent)
     return {
         each
-        for each in touched & meeting.waiting & meeting.reached
-        if all(child in entered for child in broadcast_children(each, root, size))
+        for each in touched & meeting.waiting & meeting.reached.keys()
+        if all(_takes(child, each, meeting) for child in _children(each, meeting))
     }
+
+
+def _takes(child: int, member: int, meeting: _Meeting) -> bool:
+    """Return whether a member of a broadcast has entered, and expects the data from another."""
+    return child in meeting.entered and _parent(child, meeting) == member
+
+
+def _parent(member: int, meeting: _Meeting) -> int | None:
+    return broadcast_parent(member, meeting.entered[member].root or 0, meeting.size)
+
+
+def _children(member: int, meeting: _Meeting) -> Iterator[int]:
+    return broadcast_children(member, meeting.entered[member].root or 0, meeting.size)
+
+
+def _needs(launch: Launch, member: int, meeting: _Meeting) -> bool:
+    """Return whether a collective that has not ended waits for something of another member."""
+    if member in meeting.entered.keys() - meeting.waiting - meeting.failed:
+        return False  # it has done its part
+    match launch.operation:
+        case "gather" | "reduce" | "scatter":
+            return launch.root in (launch.member, member)
+        case "broadcast":
+            root, size = launch.root or 0, meeting.size
+            above = broadcast_parent(launch.member, root, size)
+            while above is not None and above != member and above not in meeting.reached:
+                above = broadcast_parent(above, root, size)
+            return above == member or member in broadcast_children(launch.member, root, size)
+    return True
 
 
 def broadcast_parent(member: int, root: int, size: int) -> int | None:

@@ -20,9 +20,15 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from pytest_multihost.core.torch_private import name_of_group, rename_backend
-from pytest_multihost.extensions.simulated.exchange import AHEAD, JOIN
+from pytest_multihost.extensions.simulated.exchange import (
+    AHEAD,
+    JOIN,
+    TRANSFERS,
+    lost_by_timeout,
+)
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
 from pytest_multihost.extensions.simulated.link import links
+from pytest_multihost.extensions.simulated.option import NCCL_SERIAL
 from pytest_multihost.extensions.simulated.tensors import (
     fill,
     fill_each,
@@ -31,6 +37,7 @@ from pytest_multihost.extensions.simulated.tensors import (
     to_split_blob,
 )
 from pytest_multihost.extensions.simulated.works import (
+    OnTimeout,
     SimulatedWork,
     SimulatedWorks,
     Take,
@@ -52,6 +59,9 @@ _NAME_KEY = "pytest-multihost/simulated"
 
 semantics = ["gloo"]
 """Whose semantics groups of NCCL have in this world."""
+
+connects_eagerly = [False]
+"""Whether groups of NCCL make their communicators at once: the program has named its device."""
 
 
 class _Options:
@@ -168,7 +178,10 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Do nothing: it holds nothing."""
+        """Leave the group, as its destructor does with gloo: others see closed connections."""
+        if self._key and self.size() > 1 and not self._has_streams:
+            rank = links[0].rank
+            links[0].lose(self._key, self.rank(), f"rank {rank} has destroyed the group")
 
     def abort(self) -> None:
         """Do nothing: it holds nothing."""
@@ -206,19 +219,33 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self._key += f"/{_times_joined(self._key)}"
         if self.BACKEND == "gloo" and self.size() > 1:
             self._join(self._key, self.rank(), self.size())
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make the communicator of a group of NCCL, if the program wants that at once."""
+        if self._has_streams and connects_eagerly[0]:
+            self._stream("barrier", None, 0)
 
     @property
     def is_unused(self) -> bool:
         """Whether no operation of it has been launched."""
         return self._get_sequence_number_for_group() == 0 and not self._transfers
 
-    def become(self, backend: str | None, timeout: timedelta | None) -> None:
-        """Take the backend's name and the timeout with which a program makes it once more."""
+    def become(
+        self, backend: str | None, timeout: timedelta | None, *, is_bound: bool = False
+    ) -> None:
+        """Take the backend's name and the timeout with which a program makes it once more.
+
+        Args:
+            is_bound: Whether the program names its device.
+        """
         name = str(dist.Backend(backend or "undefined"))
         rename_backend(dist.distributed_c10d, self, name)
         self.BACKEND = "nccl" if name == "nccl" else "gloo"
         default = dist.distributed_c10d.default_pg_nccl_timeout if name == "nccl" else None
         self._timeout = timeout or default or self._timeout
+        connects_eagerly[:] = [is_bound]
+        self._connect()
 
     # Operations.
 
@@ -541,31 +568,38 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
                 blobs=blobs,
                 stream=stream,
             )
-        has_watchdog = self._has_streams and link.times_itself and not _blocks_in_wait()
-        on_timeout = take_down if has_watchdog else None
-        work = SimulatedWork(link, launch, take, outputs, limit.total_seconds(), on_timeout)
+        work = SimulatedWork(link, launch, take, outputs, limit.total_seconds(), self._on_timeout)
         if not (is_waited or self._is_batched):
             work.send()
         return work
 
     @property
+    def _on_timeout(self) -> OnTimeout | None:
+        """What follows the timeout of an operation, besides an error of its wait."""
+        if not self._has_streams:
+            return _close
+        return take_down if links[0].times_itself and not _blocks_in_wait() else None
+
+    @property
     def _has_streams(self) -> bool:
-        return semantics[0] == "nccl" and self.BACKEND == "nccl" and self.size() > 1
+        return semantics[0] != "gloo" and self.BACKEND == "nccl" and self.size() > 1
 
     def _stream(self, operation: str, peer: int | None, tag: int) -> str:
         """Return the stream of NCCL's on which an operation runs; first make its communicator.
 
-        torch runs transfers that are no part of a batch on a communicator of their two ranks.
-        Making a communicator takes all of its members: ncclCommInitRank waits for them.
+        torch runs transfers that are no part of a batch on a communicator of their two ranks, but
+        on the group's if that is made at once. Making a communicator takes all of its members:
+        ncclCommInitRank waits for them.
         """
         name, member, size = self._key, self.rank(), self.size()
-        if operation in ("send", "recv") and not self._is_batched and peer is not None:
+        shares = self._is_batched or connects_eagerly[0]
+        if operation in TRANSFERS and peer is not None and not shares:
             low, high = sorted((self.rank(), peer))
             name, member, size = f"{name}:{low}-{high}", int(self.rank() == high), 2
         if name not in self._communicators:
             self._communicators.add(name)
             self._join(name, member, size, tag)
-        return name
+        return "device" if semantics[0] == NCCL_SERIAL else name
 
     def _join(self, name: str, member: int, size: int, tag: int = 0) -> None:
         """Wait until all members join."""
@@ -579,7 +613,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             operation=JOIN,
             tag=tag,
         )
-        SimulatedWork(link, launch, lambda _: None, (), limit_s).wait()
+        on_timeout = None if self._has_streams else _close
+        SimulatedWork(link, launch, lambda _: None, (), limit_s, on_timeout).wait()
 
     def _reduction(self, opts: Opts) -> tuple[str, float | None]:
         """Return the name of a reduction, and its factor if it has one.
@@ -606,7 +641,12 @@ def _blocks_in_wait() -> bool:
     return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
 
 
-def take_down(error: str) -> None:
+def _close(launch: Launch, _error: str) -> None:
+    """Close this rank's connections in a group, as gloo does when a timeout has struck."""
+    links[0].lose(launch.group, launch.member, lost_by_timeout(launch))
+
+
+def take_down(_launch: Launch, error: str) -> None:
     """End this process as the watchdog of ProcessGroupNCCL does when a timeout has struck."""
     sys.stderr.write(f"the watchdog of NCCL takes the entire process down: {error}\n")
     sys.stderr.flush()

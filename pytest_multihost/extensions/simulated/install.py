@@ -120,6 +120,6 @@ def _once(init: Callable[..., None], size: int) -> Callable[..., None]:
         if not (isinstance(group, SimulatedGroup) and group.is_unused and is_same):
             init(backend, init_method, timeout, world_size, rank, *args, **kwargs)
             return
-        group.become(backend, timeout)
+        group.become(backend, timeout, is_bound=kwargs.get("device_id") is not None)
 
     return init_process_group

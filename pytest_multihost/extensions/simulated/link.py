@@ -7,6 +7,7 @@ rank wait.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import marshal
 import math
@@ -83,7 +84,8 @@ class Threads:
     Attributes:
         alive: Python's threads of the test.
         own: The harness's own threads.
-        has_timer: Whether a signal may interrupt the rank: of a timer, or of a child that ends.
+        has_timer: Whether a signal may interrupt the rank: of a timer, of a child that ends, or one
+            that a child may send.
     """
 
     alive: int
@@ -99,7 +101,32 @@ def count_threads() -> Travelling:
         own = sum(each.startswith(OWN_THREADS) for each in names)
         alive = len(names) - own
     has_timer = signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
-    return alive, own, has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    has_timer = has_timer or callable(signal.getsignal(signal.SIGCHLD))
+    return alive, own, has_timer or (_has_handler() and _has_child())
+
+
+_SIGNALS = sorted(each for each in signal.valid_signals() if each < signal.SIGRTMIN)
+"""Those that programs use; the harness uses real-time signals."""
+
+
+def _has_handler() -> bool:
+    """Return whether the program handles a signal."""
+    handlers = map(signal.getsignal, _SIGNALS)
+    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
+
+
+def _has_child() -> bool:
+    """Return whether this process has a child, which may send it a signal."""
+    try:
+        tasks = os.listdir("/proc/self/task")  # no `Path`: it costs each rank pages
+        return any(_content(f"/proc/self/task/{each}/children") for each in tasks)
+    except OSError:
+        return True  # a thread has just ended, or the kernel does not say it
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        return file.read()
 
 
 def is_own_thread() -> bool:
@@ -148,14 +175,23 @@ class Link:
         """Return the number of the next launch."""
         return int(next(self._numbers))
 
-    def launch(self, receivers: Mapping[int, Receiver], launches: Sequence[Launch]) -> None:
+    def launch(
+        self, receivers: Mapping[int, Receiver], launches: Sequence[Launch], timeout_s: float
+    ) -> None:
         """Send launches that start together, and return at once.
 
         Args:
             receivers: What takes the end of each of them, by its number.
+            timeout_s: When gloo ends them, whether somebody waits for them or not.
         """
         self.launched.update(receivers)
-        self._send(("launch", tuple(map(launch_to_tuple, launches))))
+        limit_s = math.inf if self.times_itself or launches[0].stream else timeout_s
+        self._send(("launch", tuple(map(launch_to_tuple, launches)), limit_s))
+
+    def lose(self, group: str, member: int, why: str) -> None:
+        """Say that this rank, a member of a group, has closed its connections there."""
+        with contextlib.suppress(ExchangeLostError):
+            self._send(("lose", group, member, why))
 
     def launch_and_wait(self, launch: Launch, receiver: Receiver, timeout_s: float) -> str:
         """Send a launch with the wait for its end; return an error, empty if there is none."""

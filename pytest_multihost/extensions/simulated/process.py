@@ -15,12 +15,12 @@ import os
 import selectors
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import _exit as leave
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_multihost.extensions.simulated.exchange import Exchange
+from pytest_multihost.extensions.simulated.exchange import Exchange, lost_by_timeout
 from pytest_multihost.extensions.simulated.key_values import KeyValues
 from pytest_multihost.extensions.simulated.launches import (
     Launch,
@@ -37,6 +37,9 @@ _BLOCKED_S = 0.002
 
 _CROWD_S = 0.02
 """How long ready ranks wait for a place before one more rank runs."""
+
+_LATE_S = 1800.0
+"""A timeout that no world reaches: torch's own of gloo, and every test's deadline is earlier."""
 
 _CHUNK = 1 << 20
 
@@ -70,6 +73,7 @@ class _Process:
     by_thread: dict[int, _Peer] = field(default_factory=dict)
     threads: itertools.count[int] = field(default_factory=itertools.count)
     pids: dict[int, int] = field(default_factory=dict)
+    leaving: dict[int, int] = field(default_factory=dict)
     asking: list[_Peer] = field(default_factory=list)
     last_s: float = field(default_factory=time.monotonic)
     crowded_since_s: float = math.inf
@@ -87,6 +91,8 @@ class _Process:
                     return
                 if key.fd == self.listener.fileno():
                     self._accept()
+                elif key.fd in self.leaving:
+                    self._end(key.fd)
                 elif (peer := self.peers.get(key.fd)) is not None:
                     if mask & selectors.EVENT_WRITE:
                         self._flush(peer)
@@ -114,6 +120,9 @@ class _Process:
         now_s = time.monotonic()
         for each in self.waits.expired(now_s):
             self.waits.expire(each)
+        for struck in self.waits.struck(now_s):
+            why = lost_by_timeout(struck)
+            self.waits.end(self.exchange.lose(struck.group, struck.member, why))
         if is_idle and self.waits.ready:
             self._lend_places()
         if not self.waits.ready and not self.waits.running:
@@ -211,12 +220,36 @@ class _Process:
         self.waits.lose(peer.rank, peer.thread)
         if peer.is_main:
             self.waits.lose_rank(peer.rank)
+            self._watch_end(peer.rank)
+
+    def _watch_end(self, rank: int) -> None:
+        """Have the end of a rank's process told, which has closed its connection.
+
+        It may live on: a signal's handler may have cut the connection short.
+        """
+        if rank in self.leaving.values():
+            return
+        try:
+            end = os.pidfd_open(self.pids[rank])
+        except OSError:  # it is gone already
+            self.waits.end(self.exchange.lose_rank(rank))
+            return
+        self.leaving[end] = rank
+        self.selector.register(end, selectors.EVENT_READ)
+
+    def _end(self, descriptor: int) -> None:
+        """Take that the process of a rank has ended."""
+        self.selector.unregister(descriptor)
+        os.close(descriptor)
+        self.waits.end(self.exchange.lose_rank(self.leaving.pop(descriptor)))
 
     def _take(self, peer: _Peer, message: tuple[Any, ...]) -> None:
         thread = peer.thread
         match message:
-            case ("launch", launches):
-                self._launch(*map(launch_from_tuple, launches))
+            case ("launch", launches, timeout_s):
+                self._launch(*map(launch_from_tuple, launches), timeout_s=timeout_s)
+            case ("lose", group, member, why):
+                self.waits.end(self.exchange.lose(group, member, why))
             case ("wait", launch, numbers, timeout_s, may_return, threads):
                 self.waits.moves(peer.rank, Threads(*threads))
                 if launch is not None:
@@ -236,20 +269,28 @@ class _Process:
             case ("finished", threads):
                 self.waits.finish(peer.rank, Threads(*threads))
             case ("hello", rank, pid, tid, threads):
-                peer.rank, peer.is_main = rank, pid == tid
-                if peer.is_main:
-                    self.pids[rank] = pid
-                    self.waits.find_rank(rank)
+                self._greet(peer, rank, pid, tid)
                 self.waits.moves(rank, Threads(*threads))
                 self._park(Wait(rank, thread), math.inf)
+
+    def _greet(self, peer: _Peer, rank: int, pid: int, tid: int) -> None:
+        """Take whose thread has connected."""
+        peer.rank, peer.is_main = rank, pid == tid
+        if peer.is_main:
+            self.pids[rank] = pid
+            self.waits.find_rank(rank)
 
     def _expire(self, thread: int) -> None:
         """End a wait whose timeout has struck in its rank, unless its answer is on the way."""
         if (wait := self.waits.wait_of(thread)) is not None:
             self.waits.expire(wait)
 
-    def _launch(self, *launches: Launch) -> None:
+    def _launch(self, *launches: Launch, timeout_s: float = math.inf) -> None:
         self.waits.moves(launches[0].rank)
+        if timeout_s < _LATE_S:
+            expires_s = time.monotonic() + timeout_s
+            for each in launches:
+                self.waits.limit(replace(each, blobs=()), expires_s)
         self.waits.end(self.exchange.launch(*launches))
 
     def _park(self, wait: Wait, timeout_s: float) -> None:

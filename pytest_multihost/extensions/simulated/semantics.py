@@ -1,4 +1,4 @@
-"""The service of worlds with `semantics="nccl"`: whose rules a simulated group of NCCL follows.
+"""The services of worlds with `semantics="nccl"` or "nccl-serial": whose rules groups follow.
 
 With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow these rules:
 
@@ -11,10 +11,16 @@ With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow 
   wait for each other: "If multiple ncclSend() and ncclRecv() operations need to progress
   concurrently to complete, they must be fused within a ncclGroupStart()/ncclGroupEnd() section"
   (NCCL, Point To Point Communication Functions).
+* A communicator is made when the group is, if the program names its device (torch,
+  `init_process_group(device_id=...)`). All transfers of the group then run on it.
 * Transfers have no tags: they match in the order in which they are launched. None receives from
   any rank.
 * On the clock that jumps, an operation that lasts for its timeout ends its process: "collectives
   will be aborted asynchronously and the process will crash" (torch, `init_process_group`).
+
+With "nccl-serial", the operations of all communicators of a rank run one after the other, in the
+order of their launch. NCCL does that with NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA before 12.3: "the
+operations will be serialized" (NCCL, Environment Variables).
 
 A wait ends when the operation has ended, as with gloo. With NCCL it ends earlier. So a hang is not
 proven if that could make a difference.
@@ -25,26 +31,39 @@ from __future__ import annotations
 from pytest_multihost.core.model.spec import RankSpec, ServicePart
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
-from pytest_multihost.extensions.simulated.option import NCCL
-
-_NAME = "nccl-semantics"
+from pytest_multihost.extensions.simulated.option import NCCL, NCCL_SERIAL
 
 
 def join(_spec: RankSpec) -> RankPart:
     """Make the groups of NCCL in this rank follow NCCL's rules."""
+    return _follow(NCCL)
+
+
+def join_serial(_spec: RankSpec) -> RankPart:
+    """Make the groups of NCCL in this rank follow NCCL's rules, and those of one stream."""
+    return _follow(NCCL_SERIAL)
+
+
+def _follow(rules: str) -> RankPart:
     from pytest_multihost.extensions.simulated.group import semantics
 
-    semantics[:] = [NCCL]
+    semantics[:] = [rules]
     return RankPart()
 
 
-def _open(_opening: Opening) -> Service:
-    return Service(name=_NAME)
+def _service(rules: str, function: str) -> ServiceKind:
+    name = f"{rules}-semantics"
+    path = f"pytest_multihost.extensions.simulated.semantics:{function}"
+
+    def open_service(_opening: Opening) -> Service:
+        return Service(name=name)
+
+    return ServiceKind(
+        name=name,
+        open=open_service,
+        part=ServicePart(rank=path, is_replayed=True),
+        asked_by=("semantics", rules),
+    )
 
 
-SEMANTICS_SERVICE = ServiceKind(
-    name=_NAME,
-    open=_open,
-    part=ServicePart(rank="pytest_multihost.extensions.simulated.semantics:join", is_replayed=True),
-    asked_by=("semantics", NCCL),
-)
+SEMANTICS_SERVICES = [_service(NCCL, "join"), _service(NCCL_SERIAL, "join_serial")]

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.extensions.simulated.launches import Completion
+from pytest_multihost.extensions.simulated.launches import Completion, Launch
 from pytest_multihost.extensions.simulated.link import Threads
 
 Thread = int
@@ -109,6 +109,7 @@ class Waits:
     _asking: dict[Thread, Wait] = field(default_factory=dict)
     _yielding: dict[Thread, Wait] = field(default_factory=dict)
     _expiries: list[tuple[float, int, Wait]] = field(default_factory=list)
+    _limits: list[tuple[float, int, Launch]] = field(default_factory=list)
     _counter: itertools.count[int] = field(default_factory=itertools.count)
     _parked_of: Counter[int] = field(default_factory=Counter)
     _of_launch: dict[tuple[int, int], Wait] = field(default_factory=dict)
@@ -257,12 +258,33 @@ class Waits:
                 found.append(wait)
         return found
 
+    def limit(self, launch: Launch, expires_s: float) -> None:
+        """Take when the timeout of an operation strikes, whether a thread waits for it or not."""
+        heapq.heappush(self._limits, (expires_s, next(self._counter), launch))
+
+    def struck(self, now_s: float) -> list[Launch]:
+        """Return the operations that have not ended, and whose own timeout has struck."""
+        found = []
+        while self._limits and (self._has_ended(self._limits[0][2]) or self._limits[0][0] <= now_s):
+            launch = heapq.heappop(self._limits)[2]
+            if not self._has_ended(launch):
+                found.append(launch)
+        return found
+
+    def _has_ended(self, launch: Launch) -> bool:
+        ended = self._ended.get(launch.rank)
+        return ended is not None and ended.has(launch.number)
+
     @property
     def next_expiry_s(self) -> float:
         """When the next timeout strikes; infinite if none does."""
         while self._expiries and self._expiries[0][2].is_over:
             heapq.heappop(self._expiries)
-        return self._expiries[0][0] if self._expiries else math.inf
+        while self._limits and self._has_ended(self._limits[0][2]):
+            heapq.heappop(self._limits)
+        return min(
+            (each[0][0] for each in (self._expiries, self._limits) if each), default=math.inf
+        )
 
     @property
     def are_all_still(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from pytest_multihost.extensions.simulated.exchange import TRANSFERS
 from pytest_multihost.extensions.simulated.launches import Completion, Launch
 from pytest_multihost.extensions.simulated.link import Link, is_own_thread
 
@@ -18,8 +19,8 @@ Tensor = Any
 Take = Callable[[Completion], None]
 """Copies what an operation has received into the caller's tensors."""
 
-OnTimeout = Callable[[str], None]
-"""Takes the text of the error."""
+OnTimeout = Callable[[Launch, str], None]
+"""Takes the operation whose timeout has struck, and the text of the error."""
 
 _NO_TIMEOUT = timedelta(0)
 
@@ -51,11 +52,11 @@ class SimulatedWork(Work):  # type: ignore[misc]
             take: Called with its end.
             outputs: The tensors that it fills.
             timeout_s: The timeout of its group.
-            on_timeout: Called when the timeout has struck; None: the wait raises an error.
+            on_timeout: Called when the timeout has struck; None: the wait only raises an error.
         """
         super().__init__()
         self._link, self.launch, self._take = link, launch, take
-        self._outputs, self._timeout_s, self._on_timeout = list(outputs), timeout_s, on_timeout
+        self._outputs, self.timeout_s, self._on_timeout = list(outputs), timeout_s, on_timeout
         self._completion: Completion | None = None
         self.is_sent = False
         self._error = ""
@@ -83,20 +84,29 @@ class SimulatedWork(Work):  # type: ignore[misc]
             RuntimeError: The operation has failed, or its timeout has struck.
         """
         if self._completion is None:
-            limit_s = timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout_s
+            is_given = timeout > _NO_TIMEOUT
+            limit_s = timeout.total_seconds() if is_given else self.timeout_s
             if self.is_sent:
                 error = self._link.wait([self.launch.number], limit_s)
             else:
                 self.is_sent = True
                 error = self._link.launch_and_wait(self.launch, self, limit_s)
+            if error and is_given and self._outlives_waits:
+                raise RuntimeError("Operation timed out!")
             if error:
                 told = f"Timed out waiting {limit_s * 1000:.0f}ms for {self.launch.operation}"
                 self._error = f"{told} operation to complete"
                 if self._on_timeout is not None:
-                    self._on_timeout(self._error)
+                    self._on_timeout(self.launch, self._error)
         if self._error:
             raise RuntimeError(self._error)
         return True
+
+    @property
+    def _outlives_waits(self) -> bool:
+        """Whether the operation goes on when a wait gives up: gloo's collectives do."""
+        own = (*TRANSFERS, "monitored_barrier")  # these have no timeout but that of their wait
+        return not self.launch.stream and self.launch.operation not in own
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; another rank may run first."""
@@ -171,7 +181,7 @@ def send_together(link: Link, works: Sequence[SimulatedWork]) -> None:
         each.is_sent = True
     launches = [each.launch for each in works]
     receivers = {each.launch.number: each for each in works}
-    link.launch(receivers, launches)
+    link.launch(receivers, launches, min(each.timeout_s for each in works))
 
 
 class SimulatedWorks(Work):  # type: ignore[misc]

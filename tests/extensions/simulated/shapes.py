@@ -419,6 +419,27 @@ def _columns(world: World, stages: int) -> list[list[int]]:
     return [list(range(first, world.size, step)) for first in range(step)]
 
 
+def a_looped_pipeline_without_batches(world: World, _folder: Path, is_mended: bool) -> None:
+    """NVIDIA/Megatron-LM#5240: pairs of stages make their communicators in a circle.
+
+    With several chunks of the model on each of four stages, a stage posts the receive of its next
+    chunk before it sends, and the first stage receives from the last. The mended program uses a
+    batch, which needs no communicator for each pair.
+    """
+    stages = dist.get_process_group_ranks(group := _mesh(world)["pp"].get_group())
+    mine, count = stages.index(world.rank), len(stages)
+    ahead, behind = stages[(mine + 1) % count], stages[(mine - 1) % count]
+    if is_mended:
+        receive = dist.P2POp(dist.irecv, torch.zeros(2), behind, group)
+        send = dist.P2POp(dist.isend, torch.ones(2), ahead, group)
+        works = dist.batch_isend_irecv([receive, send])
+    else:
+        receive = dist.irecv(torch.zeros(2), behind, group=group)  # one other
+        works = [receive, dist.isend(torch.ones(2), ahead, group=group)]
+    for each in works:
+        each.wait()
+
+
 BUGS: dict[str, Bug] = {
     each.__name__: each
     for each in (
@@ -454,3 +475,45 @@ BUGS: dict[str, Bug] = {
         embeddings_of_the_first_stage_only,
     )
 }
+
+NCCL_BUGS: dict[str, Bug] = {each.__name__: each for each in (a_looped_pipeline_without_batches,)}
+"""Programs that hang only by the rules of NCCL."""
+
+PROGRAMS = {**BUGS, **NCCL_BUGS}
+
+IsOne = Callable[[int, int], bool]
+"""Returns whether a rank of a world of a size is on the side of the line `one`."""
+
+
+def _stage(rank: int, size: int) -> int:
+    return rank // (size // 4)
+
+
+ONE: dict[str, IsOne] = {
+    "stages_without_such_layers": lambda rank, size: _stage(rank, size) in (1, 3),
+    "reduces_before_it_sends": lambda rank, size: rank == size - 1,
+    "batches_are_dealt_unevenly": lambda rank, size: rank != size - 1,
+    "the_last_part_has_fewer_batches": lambda rank, size: rank != size - 1,
+    "ranks_disagree_about_a_file": lambda rank, size: rank < size - 2,
+    "a_barrier_meets_a_thread": lambda rank, _size: rank % 2 == 1,
+    "an_error_skips_the_barrier": lambda rank, _size: rank != 0,
+    "an_expert_without_tokens": lambda rank, size: rank != size - 1,
+    "sentences_have_different_lengths": lambda rank, _size: rank % 2 == 1,
+    "some_stop_early": lambda rank, size: rank >= size // 2,
+    "one_side_gathers": lambda rank, _size: rank == 0,
+    "frozen_parameters_return_early": lambda rank, _size: rank % 4 != 0,
+    "parameters_without_a_gradient": lambda rank, _size: rank != 1,
+    "samples_too_short_for_a_block": lambda rank, size: rank != size - 1,
+    "an_empty_shard_has_no_metric": lambda rank, size: rank < size - 2,
+    "shards_are_dealt_unevenly": lambda rank, _size: rank == 0,
+    "types_in_another_order": lambda rank, _size: rank % 2 == 1,
+    "two_axes_in_two_orders": lambda rank, size: _stage(rank, size) == 3 and rank % 2 == 1,
+    "fewer_steps_without_the_last_batch": lambda rank, size: rank < size - 2,
+    "an_overflow_on_one_stage": lambda rank, size: _stage(rank, size) != 3,
+    "a_rank_that_owns_no_expert": lambda rank, size: _stage(rank, size) % 2 == 0,
+    "frozen_ranks_return_before_two_norms": lambda rank, _size: rank % 2 == 0,
+    "a_model_gets_another_batch": lambda rank, size: rank != size - 1,
+    "only_the_first_rank_validates": lambda rank, _size: rank == 0,
+    "embeddings_of_the_first_stage_only": lambda rank, size: _stage(rank, size) == 0,
+}
+"""The sides of programs that have two; the others wait in one line, or in more than two."""

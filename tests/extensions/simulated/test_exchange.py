@@ -96,6 +96,23 @@ def test_broadcasts_of_two_roots_never_match() -> None:
     assert ends(one, launch("broadcast", 1, root=1, blobs=(floats(2),))) == []
 
 
+def test_a_broadcast_reaches_a_member_that_names_another_root() -> None:
+    """Under both roots member 3 of 4 expects the data from 1: measured with gloo."""
+    roots, blobs = (0, 0, 0, 1), (floats(7),)
+    every = [
+        launch("broadcast", each, 4, root=roots[each], blobs=blobs if each == 0 else ())
+        for each in range(4)
+    ]
+    assert received(every) == {0: (), 1: ((7.0,),), 2: ((7.0,),), 3: ((7.0,),)}
+
+
+def test_a_reduction_of_few_elements_ends_whatever_its_roots_are() -> None:
+    """There is nothing to send to a root: measured with gloo. With more elements it hangs."""
+    for blob, expected in ((floats(1), [0, 1]), (floats(*range(64)), [])):
+        own = [launch("reduce", each, root=each, reduction="sum", blobs=(blob,)) for each in (0, 1)]
+        assert ends(*own) == expected
+
+
 def test_the_second_operation_of_a_group_does_not_match_the_first() -> None:
     """A member that has left one out waits for ever."""
     assert ends(launch("barrier", 0, sequence=1), launch("barrier", 1, sequence=2)) == []
@@ -201,3 +218,67 @@ def test_a_receive_from_anybody_says_who_has_sent() -> None:
     sends = [launch("send", each, 3, root=0, blobs=(floats(each),)) for each in (2, 1)]
     ended = run(*sends, launch("recv", 0, 3))
     assert [each.source for each in ended if each.rank == 0] == [2]
+
+
+def test_what_a_lost_member_leaves_behind_meets_nothing() -> None:
+    """Its timeout has struck before the other one enters."""
+    exchange = Exchange()
+    assert exchange.launch(launch("barrier", 0)) == []
+    assert [each.rank for each in exchange.lose("world", 0, "late")] == [0]
+    [ended] = exchange.launch(launch("barrier", 1))
+    assert "late" in ended.error
+
+
+def test_a_lost_member_that_has_done_its_part_is_not_missed() -> None:
+    """It has sent to the root of the gather, which waits for another one."""
+    every = [launch("gather", each, 3, root=0, blobs=(floats(each),)) for each in range(3)]
+    exchange = Exchange()
+    exchange.launch(every[0])
+    exchange.launch(every[1])
+    assert exchange.lose("world", 1, "gone") == []
+    assert {each.error for each in exchange.launch(every[2])} == {""}
+
+
+def test_a_broadcast_fails_only_behind_a_lost_member() -> None:
+    """Gloo sends from 0 to 1 and 2, and from 1 to 3."""
+    blobs = (floats(7),)
+    every = [
+        launch("broadcast", each, 4, root=0, blobs=blobs if each == 0 else ()) for each in range(4)
+    ]
+    exchange = Exchange()
+    exchange.launch(every[3])
+    assert [each.rank for each in exchange.lose("world", 1, "gone")] == [3]
+    exchange = Exchange()
+    exchange.launch(every[2])
+    assert exchange.lose("world", 1, "gone") == []
+    ended = {each.rank: each.error for each in exchange.launch(every[0])}
+    assert "gone" in ended[0]
+    assert ended[2] == ""
+
+
+def test_transfers_between_others_outlive_a_lost_member() -> None:
+    """Each pair of members has a connection of its own."""
+    exchange = Exchange()
+    exchange.lose("world", 0, "gone")
+    send, receive = launch("send", 1, 3, root=2, blobs=(floats(5),)), launch("recv", 2, 3, root=1)
+    assert exchange.launch(send) == []
+    assert {each.error for each in exchange.launch(receive)} == {""}
+    [ended] = exchange.launch(launch("recv", 2, 3, number=2, root=0))
+    assert "gone" in ended.error
+
+
+def test_nobody_is_told_of_a_lost_member_of_nccl() -> None:
+    """The others wait until the watchdog's timeout."""
+    exchange = Exchange()
+    exchange.lose("world", 0, "gone")
+    assert exchange.launch(launch("barrier", 1, stream="s")) == []
+
+
+def test_a_rank_that_has_ended_is_lost_to_all_groups_that_it_has_joined() -> None:
+    """Gloo sees closed connections."""
+    exchange = Exchange()
+    for member in range(2):
+        exchange.launch(launch("join", member, sequence=0))
+    exchange.launch(launch("barrier", 1))
+    [ended] = exchange.lose_rank(0)
+    assert (ended.rank, "rank 0 has ended" in ended.error) == (1, True)

@@ -165,6 +165,27 @@ def test_an_alarm_that_interrupts(world):
         dist.send(torch.ones(1), 0, tag=4)
 
 @simulated(ranks=2)
+def test_a_child_that_sends_a_signal(world):
+    if world.rank == 0:
+        class Late(Exception):
+            pass
+        def late(*_):
+            raise Late
+        signal.signal(signal.SIGUSR1, late)
+        if (pid := os.fork()) == 0:
+            time.sleep(1.5)
+            os.kill(os.getppid(), signal.SIGUSR1)
+            os._exit(0)
+        with pytest.raises(Late):
+            dist.recv(torch.ones(1), 1)
+        os.waitpid(pid, 0)
+        dist.send(torch.ones(1), 1, tag=3)
+        dist.recv(torch.ones(1), 1, tag=4)
+    else:
+        dist.recv(torch.ones(1), 0, tag=3)
+        dist.send(torch.ones(1), 0, tag=4)
+
+@simulated(ranks=2)
 def test_a_timeout_that_strikes(world):
     group = dist.new_group(timeout=timedelta(seconds=1))
     if world.rank == 0:
@@ -244,5 +265,5 @@ def test_a_rank_that_ends_is_the_culprit(worlds: Worlds) -> None:
 
 @pytest.mark.program(GOES_ON)
 def test_worlds_that_look_as_if_they_hang_go_on(worlds: Worlds) -> None:
-    """Threads, alarms, timeouts, polls and futures may still end a wait."""
-    worlds.run.assert_outcomes(passed=10)
+    """Threads, signals, timeouts, polls and futures may still end a wait."""
+    worlds.run.assert_outcomes(passed=11)

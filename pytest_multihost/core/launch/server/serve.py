@@ -354,13 +354,13 @@ def _become_rank(
     """Become a rank: move onto its host, close all foreign descriptors, and run."""
     try:
         os.setsid()  # so that one signal to its process group reaches its children
-        restore_descriptor_limit()
         for part in server.parts.values():
             part.enter(spec.rank)
         die_with_parent(parent)  # after changes of credentials, which would undo it
         mark_descendants(parent)
         for descriptor in (*_descriptors(server), *close):
             os.close(descriptor)
+        restore_descriptor_limit()  # now that it has none of those of the other ranks
         server.run_rank(spec, Channel(stream))
     except BaseException:  # noqa: BLE001 - nothing may propagate into the server's stack
         traceback.print_exc()

@@ -25,15 +25,22 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def has_room(running: int) -> bool:
+_MOST_RANKS = 256
+"""The maximum of ranks at a time: each takes memory, even if it only waits."""
+
+
+def has_room(running: int, ranks: int) -> bool:
     """Return whether another world can be started beside the running ones.
 
     Hung and held ranks use no processor, so the number of runnable threads of the machine decides,
-    not the number of ranks.
+    as long as there is memory for so many ranks.
 
     Args:
         running: The number of running worlds.
+        ranks: The ranks of each of them.
     """
+    if running and (running + 1) * ranks > _MOST_RANKS:
+        return False
     processors = _processors()
     if running < processors + 2:
         return True
@@ -89,7 +96,8 @@ class Runner:
 
     def _fill(self) -> None:
         """Begin steps while the machine has room for more worlds."""
-        while has_room(len(self._steps)):
+        ranks = self.worlds.attempt.judged.result.spec.size
+        while has_room(len(self._steps), ranks):
             left_s = self.began_s + self.budget_s - time.monotonic()
             step = self.sweep.next_step(
                 has_time=left_s > self._reserve_s(),
