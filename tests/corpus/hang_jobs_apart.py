@@ -21,6 +21,8 @@ from programs import HOST, client, connected, http_server, post
 from roles import join_group_at, join_role
 
 TICK_S = 0.1
+TWO_IMPORTS_S = 60.0
+"""Two new interpreters that import torch take long on a loaded machine."""
 
 
 def meet(group: object = None) -> None:
@@ -194,6 +196,7 @@ def test_one_prefill_rank_does_not_send_its_cache(world) -> None:
     "straggler",
     roles={"engine": 1, "driver": 1},
     backend="none",
+    timeout=TWO_IMPORTS_S,
     culprits=["engine:0"],
     waiting=["driver"],
     also=[{"kind": "deadlock", "culprits": []}],
@@ -325,6 +328,7 @@ def test_heartbeat_and_main_thread_hold_each_others_locks(world) -> None:
     "straggler",
     roles={"engine": 1, "driver": 1},
     backend="none",
+    timeout=TWO_IMPORTS_S,
     culprits=["engine:0"],
     waiting=["driver"],
     also=[{"kind": "deadlock", "culprits": []}],
