@@ -36,6 +36,10 @@ current_frames = sys._current_frames
 """Returns the innermost frame of each thread, by the thread's identifier."""
 
 
+Task = Any
+"""A task of any event loop."""
+
+
 def thread_names() -> dict[int, str]:
     """Return the names of all threads, without the lock that `threading.enumerate` takes."""
     known: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
@@ -67,6 +71,35 @@ def wrap_server_polls(socketserver: Any, wrap: Callable[[Any], Any]) -> None:  #
         return found
 
     socketserver._ServerSelector = selector
+
+
+def wrap_loop_polls(loop: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401
+    """Replace the function by which an event loop waits.
+
+    Raises:
+        AttributeError: The loop waits in another way, as uvloop's.
+    """
+    loop._selector.select = wrap(loop._selector.select)
+
+
+def waits_for_one_timer(loop: Any, task: Task) -> bool:  # noqa: ANN401
+    """Return whether a loop that is about to wait has nothing to do but resume a task, later.
+
+    Its one timer is that of a sleep in which the task is.
+    """
+    timers = [each for each in loop._scheduled if not each._cancelled]
+    if loop._ready or len(timers) != 1:
+        return False
+    [timer] = timers
+    is_sleep = timer._callback is sys.modules["asyncio.futures"]._set_result_unless_cancelled
+    return is_sleep and timer._args[:1] == (task._fut_waiter,)
+
+
+def only_resumes(loop: Any, task: Task) -> bool:  # noqa: ANN401
+    """Return whether a loop is about to resume a task, and to do nothing else."""
+    return bool(loop._ready) and all(
+        getattr(each._callback, "__self__", None) is task for each in loop._ready
+    )
 
 
 def lock_of_condition(condition: threading.Condition) -> object:
@@ -144,10 +177,6 @@ def path_globber() -> type | None:
     """Return the class with which `pathlib` globs, if any; it may hold functions of `os`."""
     found: type | None = getattr(glob, "_StringGlobber", None)
     return found
-
-
-Task = Any
-"""A task of any event loop."""
 
 
 def unfinished_tasks() -> list[Task]:

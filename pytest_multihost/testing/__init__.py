@@ -110,6 +110,7 @@ from pytest_multihost.core.model.operation import tensor_text as tensor_text
 from pytest_multihost.core.model.printable import printable as printable
 from pytest_multihost.core.model.process import IN_TURNS as IN_TURNS
 from pytest_multihost.core.model.process import NEVER as NEVER
+from pytest_multihost.core.model.process import TICKS as TICKS
 from pytest_multihost.core.model.process import Descriptor as Descriptor
 from pytest_multihost.core.model.process import Endpoint as Endpoint
 from pytest_multihost.core.model.process import KernelSnapshot as KernelSnapshot

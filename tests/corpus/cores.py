@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from roles import join_role
 
@@ -43,6 +45,45 @@ def start(number: int, parent: Connection) -> None:
     os.environ.update(RANK=str(number), WORLD_SIZE="2")
     join_role()
     parent.send("ready")
+
+
+def start_locked(number: int, parent: Connection, lock: str, seconds: float) -> None:
+    """Be a worker of two that start under a file lock and meet.
+
+    Args:
+        number: Which of them; the first one says when it has the lock.
+        parent: The other end of its pipe.
+        lock: Path of the lock file.
+        seconds: How long this worker holds the lock; with 0 until both have met.
+    """
+    os.environ.update(RANK=str(number), WORLD_SIZE="2")
+    with Path(lock).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if number == 0:
+            parent.send("holds")
+        if not seconds:
+            join_role()
+        time.sleep(seconds)
+    if seconds:
+        join_role()
+    meet()
+    parent.send("ready")
+
+
+def part(number: int, parent: Connection) -> None:
+    """Be a scheduler of two that have two groups: the first is in one, the second in the other."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(RANK=str(number), WORLD_SIZE="2")
+    join_role()
+    requests = dist.new_group([0, 1])
+    meet()
+    parent.send("ready")
+    if number == 0:
+        meet()
+    dist.broadcast(torch.ones(4), src=0, group=requests)
+    parent.send("done")
 
 
 def load(parent: Connection, seconds: float) -> None:

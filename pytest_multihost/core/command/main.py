@@ -121,8 +121,36 @@ def _add_run(
         action="append",
         default=[],
         metavar="NAME=N:PROGRAM",
-        help="run PROGRAM, such as train.py or '-m my.engine', on N ranks that are a role of the"
-        " job; may be repeated, in place of the script",
+        help="run PROGRAM, such as train.py or '-m my.engine --port {port}', on N ranks that are a"
+        " role of the job; may be repeated, in place of the script",
+    )
+    run.add_argument(
+        "--ready",
+        action="append",
+        default=[],
+        metavar="NAME=tcp:{port}",
+        help="a rank of a role is ready once this port listens; {port} is one of its own",
+    )
+    run.add_argument(
+        "--after",
+        action="append",
+        default=[],
+        metavar="NAME=ROLE",
+        help="the ranks of a role start once those of another one are ready; may be repeated",
+    )
+    run.add_argument(
+        "--restarts",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="start the program of a role again after an error, up to N times",
+    )
+    run.add_argument(
+        "--service",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the program of a role serves the others, and is ended once they are over",
     )
     run.add_argument(
         "--backend",
@@ -278,13 +306,21 @@ def _run_command() -> int:
 
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
-    from pytest_multihost.core.command.role_programs import parse_role
+    from pytest_multihost.core.command.role_programs import StartOptions, parse_roles
     from pytest_multihost.core.command.run import NOT_RUN, RunOptions, run_script
 
     try:
         hints, program = list(torchrun_hints(options)), _program(options)
         # torchrun's --role names the role of all ranks.
-        roles = [parse_role(each) for each in options.role if "=" in each]
+        roles = parse_roles(
+            [each for each in options.role if "=" in each],
+            StartOptions(
+                ready=options.ready,
+                after=options.after,
+                restarts=options.restarts,
+                services=options.service,
+            ),
+        )
     except SettingError as error:
         sys.stderr.write(f"multihost run: {error}\n")
         return NOT_RUN

@@ -68,7 +68,7 @@ from pytest_multihost.core.report.artifacts import (
 from pytest_multihost.core.report.html import PAGE_NAME, write_judged
 from pytest_multihost.core.report.renderer import Renderer
 from pytest_multihost.core.report.text import stacks_text
-from pytest_multihost.core.services import ServiceKind, asked_for, services_of_world
+from pytest_multihost.core.services import ServiceKind, asked_for, order_part, services_of_world
 from pytest_multihost.core.watched_world import WatchedWorld, WorldProgress
 
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
@@ -128,7 +128,7 @@ class RunOptions:
     @property
     def size(self) -> int | None:
         """Number of ranks; None for one per process that a launcher has started."""
-        return sum(each.ranks for each in self.roles) if self.roles else self.ranks
+        return sum(each.role.ranks for each in self.roles) if self.roles else self.ranks
 
     @property
     def title(self) -> str:
@@ -152,7 +152,7 @@ class RunOptions:
     def command(self, size: int) -> list[str]:
         """Return the command line that repeats the world of `size` ranks."""
         args = ["multihost", "run", *([] if self.roles else ["--ranks", str(size)])]
-        args += [part for each in self.roles for part in ("--role", each.text)]
+        args += [part for each in self.roles for part in each.arguments()]
         args += ["--backend", self.backend] if self.backend != DEFAULT_BACKEND else []
         args += [part for each in self.plugins for part in ("-p", each)]
         is_default = not self.hosts or (self.hosts == ONE and not self.roles)
@@ -456,6 +456,12 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
     name, roles = options.title, roles_of(options.roles, options.backend)
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(hook.pytest_multihost_faults())
     backend = find_backend(options.backend, offered_backends(hook))
+    if backend.package is not None and any(each.has_children for each in roles):
+        raise SettingError(
+            "--restarts and --service: such a program runs in a child process, and cannot use the"
+            f" process group of the backend {backend.name}",
+            remedy="Leave out --backend; the program may make a group.",
+        )
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(
         asked, size=size, seed=seed, hosts=hosts.of(size), kinds=kinds, roles=roles
@@ -476,7 +482,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         faults=faults,
         fault_facts={each.kind: kinds[each.kind].facts for each in faults},
         hosts=hosts.of(size),
-        services=services_of_world(hosts, backend, services),
+        services={**services_of_world(hosts, backend, services), **order_part(roles)},
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
         command=shlex.join(options.command(size)),

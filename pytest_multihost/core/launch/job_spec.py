@@ -83,6 +83,11 @@ class ScriptRun:
     plugins: PluginSource | None = None
     of_roles: Mapping[str, RoleScript] = field(default_factory=dict)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line, as the interpreter takes it."""
+        return (*(["-m"] if self.is_module else []), self.script, *self.script_args)
+
     def of_role(self, role: str) -> ScriptRun:
         """Return the script of a role."""
         found = self.of_roles[role]

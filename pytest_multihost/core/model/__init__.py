@@ -16,13 +16,13 @@ One rank appears in these shapes, each the input of the next:
 A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a `verdict.Verdict`
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
-Input of a world: `spec`, `fault`, `role`, and what settings may be: `setting_values`. The token
-that replays it: `replay`. Names of ranks in texts: `rank_names`. Observations: `event`,
-`operation`, `memberships`, `message_sockets`, `child`, `child_names`, `history`, `process`,
-`stack`, `result`. Points that a run has recorded: `recorded_point`. The judgement: `verdict`.
-Weaknesses that a project accepts: `acceptance`. Messages between the harness's processes:
-`messages`. Exceptions: `errors`. Collectives known by name: `collectives`. Where to find
-third-party plugins without pytest: `plugin_source`.
+Input of a world: `spec`, `fault`, `role` with the `placeholders` in its program, and what settings
+may be: `setting_values`. The token that replays it: `replay`. Names of ranks in texts:
+`rank_names`. Observations: `event`, `operation`, `memberships`, `message_sockets`, `child`,
+`child_names`, `history`, `process`, `stack`, `result`. Points that a run has recorded:
+`recorded_point`. The judgement: `verdict`. Weaknesses that a project accepts: `acceptance`.
+Messages between the harness's processes: `messages`. Exceptions: `errors`. Collectives known by
+name: `collectives`. Where to find third-party plugins without pytest: `plugin_source`.
 
 What somebody else has made: `regular_file` opens files that it names, `source` reads source lines
 of its frames, `printable` makes its texts fit to be printed.

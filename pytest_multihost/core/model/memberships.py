@@ -61,11 +61,13 @@ class Memberships:
         ordinals: The ordinal of each group, by its numbers, its ordinal among the groups with these
             numbers, and its name.
         coming: By the key of their operation, the ranks that wait until a group is complete.
+        circles: Groups of children of one rank that wait for each other, by name and numbers.
     """
 
     members: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     ordinals: Mapping[tuple[Ranks, int, str], int] = field(default_factory=dict)
     coming: Mapping[GroupKey, Ranks] = field(default_factory=dict)
+    circles: frozenset[tuple[str, Ranks]] = frozenset()
 
     def operations(self, found: Operations) -> Operations:
         """Return what a rank has recorded, with ranks in place of numbers."""
@@ -111,13 +113,15 @@ class Memberships:
         if self._is_numbered(key):
             (group, ordinal, scope), is_complete = self._resolved(key, rank)
             ranks = self.members[key[2].name]
+            # No other rank can end a wait of children for each other: it is their rank's own.
+            is_own = (key[2].name, found.group) in self.circles
             return replace(
                 found,
                 group=group,
                 ordinal=ordinal,
                 scope=scope,
                 has_members=is_complete,
-                group_size=None if is_complete else len(found.group),
+                group_size=None if is_complete or is_own else len(found.group),
                 peer=_rank_of(found.peer, ranks),
                 root=_rank_of(found.root, ranks),
             )
@@ -155,7 +159,49 @@ def find_memberships(pages: Sequence[Operations]) -> Memberships:
                 if not is_one or own.setdefault(scope.name, numbers[0]) != numbers[0]:
                     contradictory.add(scope.name)
     known = {name: {} if name in contradictory else each for name, each in members.items()}
-    return Memberships(known, _ordinals(pages, known), _coming(pages))
+    return Memberships(known, _ordinals(pages, known), _coming(pages), _circles(pages, known))
+
+
+def _circles(
+    pages: Sequence[Operations], members: Mapping[str, Mapping[int, int]]
+) -> frozenset[tuple[str, Ranks]]:
+    """Return the groups of children of one rank, all of which wait in such groups.
+
+    Then only these children can end the waits, and none of them will.
+    """
+    numbers = [
+        {(scope.name, each[0]) for each, _, scope in page.entered if scope.kind == _MEMBER}
+        for page in pages
+    ]
+    awaited = [{*_awaited_groups(page)} for page in pages]
+
+    def takes_part(group: tuple[str, Ranks], index: int) -> bool:
+        return any((group[0], each) in numbers[index] for each in group[1])
+
+    circles = {
+        (name, group)
+        for name, group in set[tuple[str, Ranks]]().union(*awaited)
+        if members.get(name, {}).keys() >= {*group}
+        and len({members[name][each] for each in group}) == 1
+    }
+    while True:
+        open_ended = {
+            group
+            for group in circles
+            for index in range(len(pages))
+            if takes_part(group, index) and circles.isdisjoint(awaited[index])
+        }
+        if not open_ended:
+            return frozenset(circles)
+        circles -= open_ended
+
+
+def _awaited_groups(page: Operations) -> Iterator[tuple[str, Ranks]]:
+    """Yield the groups in whose operations the main thread of a rank's child waits."""
+    for each in page.open:
+        is_main = each.child is not None and each.thread == each.child.pid
+        if is_main and each.waited_s is not None and each.scope.kind in _NUMBERED:
+            yield each.scope.name, each.group
 
 
 def _ordinals(

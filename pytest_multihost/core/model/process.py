@@ -23,6 +23,19 @@ SERVES_IN_TURNS = "serves in turns"
 After each turn it only checks whether another thread wants the server to shut down, and waits
 again. A rank or its child sets it; see `recorder/servers.py`."""
 
+TICKS = "only ticks "
+"""How the name of a thread begins while its event loop does nothing but look, in turns, whether its
+server is to end.
+
+The rest counts what the loop has done besides. So between two moments at which a thread has the
+same such name, it has done nothing else. A rank or its child sets it; see `recorder/ticks.py`."""
+
+
+def is_mark(name: str) -> bool:
+    """Return whether a thread has this name only while it waits in turns."""
+    return name in {IN_TURNS, SERVES_IN_TURNS} or name.startswith(TICKS)
+
+
 Kind = Literal[
     "file",
     "pipe",
@@ -171,8 +184,15 @@ class Thread:
         return self.ends_s is not None and self.ends_s <= at_s
 
     @property
+    def ticks(self) -> bool:
+        """Whether it waits in turns, and does nothing after each; see `TICKS`."""
+        return self.name.startswith(TICKS)
+
+    @property
     def wait_key(self) -> tuple[object, ...]:
-        """A key that stays equal as long as the thread remains in its wait."""
+        """A key that stays equal as long as the thread remains in its wait, or in its turns."""
+        if self.ticks:
+            return self.tid, self.state, self.call, self.name
         return self.tid, self.state, self.call, self.args, self.pointer, self.cpu_ns, self.runs
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.core.model.errors import known_names, shown
 from pytest_multihost.core.model.fault import RANK_WORDS
+from pytest_multihost.core.model.placeholders import filled
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}", re.ASCII | re.IGNORECASE)
@@ -213,10 +214,20 @@ def _address_problem(ready: object, roles: Mapping[object, object]) -> str:
     if not isinstance(ready, str):
         return f"{form}, not {shown(ready)}"
     try:
-        text = ready.format(port=1, rank=0, size=1, ports=dict.fromkeys(roles, 1))
-        return "" if tcp_port(text) else f"{form}, not {shown(ready)}"
-    except (ValueError, LookupError, AttributeError) as error:
-        return f"cannot be read: {type(error).__name__}: {error}"
+        text = _filled_on_trial(ready, roles)
+    except ValueError as error:
+        return f"cannot be read: {error}"
+    return "" if tcp_port(text) else f"{form}, not {shown(ready)}"
+
+
+def _filled_on_trial(text: str, roles: Iterable[object]) -> str:
+    """Return a role's text with some port and number in place of each name in braces.
+
+    Raises:
+        ValueError: A name is unknown.
+    """
+    ports = {each: 1 for each in roles if isinstance(each, str)}
+    return filled(text, {"port": 1, "rank": 0, "size": 1}, ports)
 
 
 def tcp_port(address: str) -> int:
@@ -232,9 +243,9 @@ def _program_problem(run: object, roles: Mapping[object, object]) -> str:
     if not isinstance(run, str):
         return f"must be a command line, not {shown(run)}"
     try:
-        words = shlex.split(run.format(port=1, rank=0, size=1, ports=dict.fromkeys(roles, 1)))
-    except (ValueError, LookupError, AttributeError) as error:
-        return f"cannot be read: {type(error).__name__}: {error}"
+        words = shlex.split(_filled_on_trial(run, roles))
+    except ValueError as error:
+        return f"cannot be read: {error}"
     return "" if words[1:] or (words and words != ["-m"]) else "names no program"
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.placeholders import filled
 from pytest_multihost.core.model.spec import RankSpec
 
 
@@ -27,7 +28,7 @@ def filled_in(text: str, spec: RankSpec) -> str:
     number = spec.rank - role.ranks.start
     ports = {each.name: spec.ports_of(each)[2] for each in spec.world.roles}
     values = {"port": spec.ports_of(role)[2 + number], "rank": number, "size": len(role.ranks)}
-    return text.format(**values, ports=ports)
+    return filled(text, values, ports)
 
 
 def run_program(words: Sequence[str]) -> None:
@@ -51,6 +52,7 @@ def run_program(words: Sequence[str]) -> None:
         path = name if os.path.isfile(name) else shutil.which(name)  # noqa: PTH113
         if path is None:
             raise SettingError(f"there is no program {shown(name)}")
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - likewise
         runpy.run_path(path, run_name="__main__")
     except SystemExit as error:
         if error.code not in (None, 0):

@@ -10,6 +10,7 @@ import contextlib
 import runpy
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from os import _exit  # by name: a script may replace it in its module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,12 +30,15 @@ from pytest_multihost.core.launch.job_spec import (
 from pytest_multihost.core.launch.server.serve import serve
 from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
+from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
+from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder, prepare_recording
 from pytest_multihost.core.rank.role_order import start_in_order
+from pytest_multihost.core.rank.role_program import filled_in
 from pytest_multihost.core.rank.services import begin_test, end_test, park_services
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
@@ -74,7 +78,7 @@ def serve_script() -> NoReturn:
 
 def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     """Run this process as a rank; returns only in a process that the script has forked."""
-    run = run if spec.role is None else run.of_role(spec.role.name)
+    run = run if spec.role is None else _script_of(spec, spec.role, run)
     start_rank(spec, channel, keeps_input=spec.rank == 0)  # the server's own if there is none
     link, root = ControllerLink(channel), str(Path.cwd())
     with sending_errors(channel, root=root):
@@ -86,9 +90,13 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     clear_exit_handlers()
     with sending_errors(channel, root=root):
         points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
+    kept: dict[str, Any] = {}
     try:
-        kept = _run_script(run)
-        wait_for_threads()
+        if spec.role is not None and spec.role.has_children:
+            run_in_child(run.words, spec.role, link)
+        else:
+            kept = _run_script(run)
+            wait_for_threads()
     except BaseException as error:  # noqa: BLE001 - the script may raise anything
         _tell(error, channel, root)
     else:
@@ -96,6 +104,12 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
             end_test()
             _end(link, points)
         del kept
+
+
+def _script_of(spec: RankSpec, role: RoleSpec, run: ScriptRun) -> ScriptRun:
+    """Return the script of a rank's role, with the rank's port and numbers in its arguments."""
+    found = run.of_role(role.name)
+    return replace(found, script_args=tuple(filled_in(e, spec) for e in found.script_args))
 
 
 def _plugins(run: ScriptRun) -> pluggy.PluginManager:

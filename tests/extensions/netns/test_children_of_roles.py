@@ -31,6 +31,33 @@ def test_spawned(world):
         context.Process(target=core, args=arguments, name=name).start()
         mine.recv()
 
+def parting(number):
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(RANK=str(number), WORLD_SIZE="2")
+    dist.init_process_group("gloo")
+    requests = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1))
+    if number == 0:
+        dist.all_reduce(torch.ones(1))
+    dist.broadcast(torch.ones(1), 0, group=requests)
+
+@pytest.mark.multihost(roles={"engine": 1, "driver": 1}, timeout=40)
+def test_parted(world):
+    if world.role == "driver":
+        with socket.create_server(("127.0.0.1", world.port("driver"))) as server:
+            server.accept()[0].recv(1)
+    context = multiprocessing.get_context("fork")
+    children = [
+        context.Process(target=parting, args=(number,), name=f"scheduler_TP{number}")
+        for number in range(2)
+    ]
+    for each in children:
+        each.start()
+    for each in children:
+        each.join()
+
 def killed():
     os.kill(os.getpid(), 9)
 
@@ -92,6 +119,15 @@ def test_a_group_of_spawned_children_is_proven_and_the_child_is_named(worlds) ->
     assert found["summary"].startswith("engine 1 / EngineCore_1 never reached all_reduce #2")
     assert found["where"]["source"] == "time.sleep(600)"
     assert [each["by"] for each in found["waits_for"]] == ["child"]
+
+
+@pytest.mark.usefixtures("netns_hosts")
+@pytest.mark.program(CHILDREN)
+def test_children_of_one_rank_that_wait_for_each_other_are_their_ranks_fault(worlds) -> None:
+    """One gathers in one group, the other waits in a second one; no other rank is a member."""
+    found = diagnosis(worlds, "test_parted")
+    assert (found["kind"], found["culprits"], found["detected_by"]) == ("stuck", [0], "proof")
+    assert found["summary"].startswith("engine 0 / scheduler_TP0")
 
 
 @pytest.mark.usefixtures("netns_hosts")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builders import operation
 
+from pytest_multihost.core.model.child import Child
 from pytest_multihost.core.model.history import CallSite, History
 from pytest_multihost.core.model.memberships import (
     Memberships,
@@ -161,3 +163,37 @@ def test_pages_without_such_groups_stay_the_same() -> None:
     """Nearly all worlds are of this kind."""
     plain = Operations(0, (operation(),), {((0, 1, 2), 0, RUNTIME_SCOPE): 1})
     assert find_memberships([plain]).operations(plain) is plain
+
+
+def child(pid: int, number: int, group: GroupKey, *, thread: int = 0, rank: int = 0) -> Operations:
+    """Return the page of a rank's child whose main thread waits in a group, if no other does."""
+    waits = in_group(group, child=Child(pid), thread=thread or pid, waited_s=1.0)
+    return page(rank, number, waits, size=3)
+
+
+PAIR, OTHER = key(0, 1), key(0, 1, ordinal=1)
+
+
+@pytest.mark.parametrize(
+    ("pages", "is_circle"),
+    [
+        ([child(10, 0, PAIR), child(11, 1, OTHER)], True),
+        ([child(10, 0, PAIR), child(11, 1, OTHER, rank=1)], False),
+        ([child(10, 0, PAIR), child(11, 1, OTHER, thread=12)], False),
+        ([child(10, 0, PAIR), page(0, 1, size=3)], False),
+        ([child(10, 0, PAIR)], False),
+        ([child(10, 0, PAIR), child(11, 1, key(1, 2)), page(0, 2, size=3)], False),
+        ([child(10, 0, PAIR), child(11, 1, key(1, 2)), child(12, 2, key(0, 2))], True),
+        ([child(10, 0, PAIR), child(11, 1, key(1, 2)), child(12, 2, key(0, 2), rank=1)], False),
+    ],
+    ids=[
+        *("two groups", "another rank's child", "its main thread works", "it does not wait"),
+        *("unknown", "one waits for a third", "three groups", "a third of another rank"),
+    ],
+)
+def test_children_of_one_rank_that_wait_for_each_other_wait_for_no_rank(
+    pages: list[Operations], *, is_circle: bool
+) -> None:
+    """All members of their groups are known, and each of them waits in such a group."""
+    seen = resolved(*pages)[0].recent[0]
+    assert seen.is_of_one is is_circle

@@ -13,7 +13,7 @@ import os
 import sys
 
 _VARIABLE = "PYTEST_MULTIHOST_CHILD"
-_RECORDED = frozenset({"torch", "zmq", "socketserver"})
+_RECORDED = frozenset({"torch", "zmq", "socketserver", "uvicorn"})
 _HERE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes as long as the rest
 
 

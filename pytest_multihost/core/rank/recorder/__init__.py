@@ -8,7 +8,8 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `jax`: wraps jax. `zmq`: wraps the message sockets of zmq.
-* `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers.
+* `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers. `ticks`:
+  those of event loops that only look whether their server is to end.
 * `child_names`: the names that a rank gives to its children.
 * `file_locks`: wraps fcntl. `native_files`: wraps safetensors, tensorstore and torch.save.
 * `imports`: calls back when a module has been imported.
@@ -32,6 +33,7 @@ from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
 from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
 from pytest_multihost.core.rank.recorder.servers import mark_servers
+from pytest_multihost.core.rank.recorder.ticks import mark_ticks
 from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
 from pytest_multihost.core.rank.recorder.zmq import record_zmq
@@ -70,6 +72,7 @@ def prepare_recording() -> None:
     record_zmq(recorder)
     mark_data_loaders()
     mark_servers()
+    mark_ticks()
     tell_names(recorder)
     report_native_files()
     _prepared.append(recorder)
@@ -102,6 +105,7 @@ def record_in_child(*, page: str, rank: int, size: int, role: Sequence[int]) -> 
     record_zmq(recorder)
     mark_data_loaders()
     mark_servers()
+    mark_ticks()
     tell_names(recorder)
 
 

@@ -12,13 +12,14 @@ marked unknown, never skipped.
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread
+from pytest_multihost.core.model.process import KernelSnapshot, Process, Thread, is_mark
 from pytest_multihost.core.model.rank_names import rank_name
 from pytest_multihost.core.watch.collection import collection_put_off
 from pytest_multihost.core.watch.kernel import proc_files
@@ -109,6 +110,7 @@ class ProcReader:
             if fds is None:
                 unread.add(pid)
         names = {pid: stat.name for pid, stat in stats.items()}
+        names |= {pid: _program(pid) for pid in family if is_mark(names.get(pid, ""))}
         called = {
             pid: f"process {names.get(pid, '')} {pid}" if rank is None else rank_name(rank)
             for pid, (rank, _) in family.items()
@@ -202,3 +204,9 @@ def _with_threads_read(process: Process, reader_of: Callable[[int], ProcessReade
 
 def _is_running(thread: Thread) -> bool:
     return thread.state == "R" or thread.call == "running"
+
+
+def _program(pid: int) -> str:
+    """Return the name of a process's program, as the kernel names its main thread at first."""
+    command = proc_files.read(f"/proc/{pid}/cmdline") or b""
+    return os.fsdecode(command.partition(b"\0")[0].rpartition(b"/")[2])

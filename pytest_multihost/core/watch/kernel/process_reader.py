@@ -19,6 +19,7 @@ from pytest_multihost.core.model.process import (
 )
 from pytest_multihost.core.proof.runtime_threads import read_stack
 from pytest_multihost.core.proof.system_calls import (
+    EPOLLS,
     FUTEXES,
     POLLS,
     SOCKETS,
@@ -178,6 +179,8 @@ class ProcessReader:
         """Return whether a thread waits again when this wait times out."""
         if thread.name == SERVES_IN_TURNS:  # it starts no thread meanwhile
             return call.name in POLLS
+        if thread.ticks:  # nor does this one
+            return call.name in POLLS | EPOLLS
         is_main = thread.tid == self.pid  # threads inherit the name of the one that starts them
         return is_main and thread.name == IN_TURNS and call.name in POLLS
 
