@@ -10,6 +10,7 @@ collectives counts as one.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -49,6 +50,7 @@ class Swept:
 
 def main() -> None:
     """Measure and print."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     for steps in STEPS:
         print(speed(swept(steps, {})), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")

@@ -84,3 +84,24 @@ def test_the_main_process_prepares_data(world, shared_tmp_path) -> None:
             torch.save(torch.ones(4), cache)
         data = torch.load(cache)
     assert accelerator.reduce(data).sum() > 0
+
+
+def test_the_newest_state_is_loaded(world, shared_tmp_path) -> None:
+    """A restart goes on from the newest of two checkpoints with automatic names."""
+    project = ProjectConfiguration(
+        project_dir=str(shared_tmp_path), automatic_checkpoint_naming=True
+    )
+    accelerator = Accelerator(cpu=True, project_config=project)
+    training = make_training(accelerator)
+    for _ in range(2):
+        train(accelerator, *training)
+        accelerator.save_state()
+    accelerator.wait_for_everyone()
+    project = ProjectConfiguration(
+        project_dir=str(shared_tmp_path), automatic_checkpoint_naming=True, iteration=2
+    )
+    accelerator = Accelerator(cpu=True, project_config=project)
+    model, optimizer, loader = make_training(accelerator)
+    accelerator.load_state()
+    train(accelerator, model, optimizer, loader)
+    world.same("weights", model.module)

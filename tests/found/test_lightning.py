@@ -74,3 +74,19 @@ def test_training_resumes(world, shared_tmp_path) -> None:
     make_trainer(world, shared_tmp_path).fit(
         Model(), make_loader(), ckpt_path=shared_tmp_path / "last.ckpt"
     )
+
+
+def test_training_goes_on_from_the_last(world, shared_tmp_path) -> None:
+    """A second trainer goes on from the last checkpoint, wherever that is."""
+
+    def make(max_epochs: int) -> L.Trainer:
+        last = ModelCheckpoint(shared_tmp_path / "run", save_last=True)
+        trainer = make_trainer(world, shared_tmp_path, callbacks=[last])
+        trainer.fit_loop.max_epochs = max_epochs
+        return trainer
+
+    make(1).fit(Model(), make_loader())
+    trainer, model = make(2), Model()
+    trainer.fit(model, make_loader(), ckpt_path="last")
+    world.same("step", trainer.global_step)
+    world.same("weights", model)

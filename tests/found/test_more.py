@@ -92,3 +92,97 @@ def test_flax_saves_and_restores(world, shared_tmp_path) -> None:
     state = make_state()
     checkpoints.save_checkpoint_multiprocess(str(shared_tmp_path), state, step=1)
     checkpoints.restore_checkpoint(str(shared_tmp_path), state)
+
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_transformers_goes_on_from_the_newest(world, shared_tmp_path) -> None:
+    """A second Trainer goes on from the newest of two checkpoints."""
+    from transformers import Trainer, TrainingArguments
+
+    class Squares(Trainer):
+        def compute_loss(self, model, inputs, **_: object) -> torch.Tensor:
+            return model(inputs["input"]).square().mean()
+
+    def make_trainer(max_steps: int) -> Trainer:
+        arguments = TrainingArguments(
+            str(shared_tmp_path / "run"),
+            per_device_train_batch_size=2,
+            max_steps=max_steps,
+            save_steps=1,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        torch.manual_seed(0)
+        model = torch.nn.Linear(1, 1, bias=False)
+        return Squares(model, arguments, train_dataset=[{"input": [1.0]}] * 32)
+
+    make_trainer(2).train()
+    trainer = make_trainer(4)
+    trainer.train(resume_from_checkpoint=True)
+    world.same("step", trainer.state.global_step)
+    world.same("weights", trainer.model)
+
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_deepspeed_goes_on_from_the_latest(world, shared_tmp_path) -> None:
+    """A second engine loads the latest of two checkpoints, and trains on."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__ = {}  # compiling takes minutes
+
+    def make_engine() -> tuple:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), 0.1),
+            config={"train_micro_batch_size_per_gpu": 2},
+            dist_init_required=False,
+        )
+        return engine
+
+    def step(engine) -> None:
+        engine.backward(engine(torch.ones(2, 4)).sum())
+        engine.step()
+
+    engine = make_engine()
+    for tag in ("one", "two"):
+        step(engine)
+        engine.save_checkpoint(str(shared_tmp_path), tag=tag)
+    engine = make_engine()
+    engine.load_checkpoint(str(shared_tmp_path))
+    step(engine)
+    world.same("steps", engine.global_steps)
+    world.same("weights", engine.module)
+
+
+@pytest.mark.multihost(ranks=2, backend="jax")
+def test_flax_goes_on_from_the_newest(world, shared_tmp_path) -> None:
+    """A restart restores the newest of two checkpoints, or begins anew if there is none."""
+    import jax
+    import numpy as np
+    from flax.training import checkpoints
+    from jax.experimental import multihost_utils
+    from test_orbax import make_state
+
+    multihost_utils.sync_global_devices("start")
+    for step in (1, 2):
+        state = jax.tree.map(lambda each, step=step: each * step, make_state())
+        checkpoints.save_checkpoint_multiprocess(str(shared_tmp_path), state, step=step, keep=2)
+    restored = checkpoints.restore_checkpoint(str(shared_tmp_path), make_state())
+    world.same("weights", np.asarray(restored["w"].addressable_shards[0].data))
+
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_torchmetrics_are_computed_of_all_data(world) -> None:
+    """Each rank updates a metric with the batches of its own, and all compute it."""
+    from torch.utils.data import DataLoader, TensorDataset
+    from torchmetrics.classification import BinaryAUROC
+
+    scores = torch.tensor([0.1, 0.9, 0.8, 0.2]) + 0.01 * world.rank
+    rows = TensorDataset(scores, torch.tensor([0, 1, 1, 0], dtype=torch.int32))
+    metric = BinaryAUROC()
+    for found, labels in DataLoader(rows, batch_size=2):
+        metric.update(found, labels)
+    world.same("AUROC", metric.compute())

@@ -73,3 +73,17 @@ def test_manager_goes_on_after_a_restart(world, shared_tmp_path) -> None:
         step = manager.latest_step()
         manager.restore(step, args=ocp.args.StandardRestore(make_state()))
         manager.save(step + 1, args=ocp.args.StandardSave(make_state()))
+
+
+def test_the_newest_step_is_restored(world, shared_tmp_path) -> None:
+    """A restart goes on from the newest of two steps, whose arrays hold their step."""
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+    with ocp.CheckpointManager(shared_tmp_path / "run", options=options) as manager:
+        for step in (1, 2):
+            state = jax.tree.map(lambda each, step=step: each * step, make_state())
+            manager.save(step, args=ocp.args.StandardSave(state))
+    with ocp.CheckpointManager(shared_tmp_path / "run", options=options) as manager:
+        restored = manager.restore(
+            manager.latest_step(), args=ocp.args.StandardRestore(make_state())
+        )
+    world.same("weights", np.asarray(restored["w"].addressable_shards[0].data))

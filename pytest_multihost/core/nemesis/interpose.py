@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import Any, Self
 
 from pytest_multihost.core.cpython_private import path_globber
-from pytest_multihost.core.model.fault import DATA_CALLS, IoCall
+from pytest_multihost.core.model.fault import DATA_CALLS, IO_CALLS, IoCall
 from pytest_multihost.core.nemesis.targets import replace_names
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
@@ -86,12 +86,12 @@ class FileAccess:
     other: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FileObserver:
     """Callbacks for calls on files.
 
     Attributes:
-        matches: Whether a path is observed.
+        matches: Whether a path is observed; asked once for each path.
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
         after: Called after each read and write.
         calls: The calls that it observes.
@@ -100,7 +100,7 @@ class FileObserver:
 
     matches: Callable[[str], bool]
     before: Callable[[FileAccess], int | None]
-    after: Callable[[FileAccess], None] = lambda _: None
+    after: Callable[[FileAccess], None] | None = None
     calls: frozenset[str] = DATA_CALLS
     listed: Callable[[str, Sequence[str]], Sequence[str]] | None = None
 
@@ -177,6 +177,7 @@ def observing_files(observer: FileObserver, more_modules: Iterable[object] = ())
         yield
     finally:
         _observers.remove(observer)
+        _listening.cache_clear()  # which keeps observers
         if not _observers:
             _originals.close()
 
@@ -198,20 +199,46 @@ def reported(call: IoCall, path: str) -> None:
         _before(call, found, makes=True)
 
 
+Listening = tuple[tuple[FileObserver, str, str], ...]
+"""Each observer of a call, with the path that it observes and the other path of the call."""
+
+
+@lru_cache(maxsize=4096)
+def _listening(
+    observers: tuple[FileObserver, ...], calls: frozenset[str], paths: tuple[str, ...]
+) -> Listening:
+    """Return the observers of a call on `paths`, each with the first path that it observes.
+
+    Remembered, because a program that saves makes the same few calls again and again, and to match
+    their paths takes longer than all else.
+
+    Args:
+        calls: The kinds of calls, of which an observer observes at least one.
+    """
+    found = []
+    for each in observers:
+        path = next(filter(each.matches, paths), None) if calls & each.calls else None
+        if path is not None:
+            found.append((each, path, next((one for one in paths if one != path), "")))
+    return tuple(found)
+
+
+_ONE_CALL = {each: frozenset({each}) for each in IO_CALLS}
+
+
 def _is_observed(path: str) -> bool:
     """Whether anything that a file object does is observed."""
-    return any(each.calls & DATA_CALLS and each.matches(path) for each in _observers)
+    return bool(_listening(tuple(_observers), DATA_CALLS, (path,)))
 
 
 def _before(call: IoCall, *paths: str, size: int = 0, makes: bool = False) -> int:
     """Call the observers of `paths` before a call; return how many bytes to move at most."""
     __tracebackhide__ = True
-    for each in tuple(_observers):
-        path = next(filter(each.matches, paths), None) if call in each.calls else None
-        if path is None:
-            continue
-        other = next((one for one in paths if one != path), "")
-        limit = each.before(FileAccess(call, path, size, makes, other))
+    access: FileAccess | None = None
+    for each, path, other in _listening(tuple(_observers), _ONE_CALL[call], paths):
+        if access is None or access.path != path or access.size != size:
+            access = FileAccess(call, path, size, makes, other)
+        limit = each.before(access)
         if limit is not None:
             size = min(size, limit) if size >= 0 else limit
     return size
@@ -219,10 +246,9 @@ def _before(call: IoCall, *paths: str, size: int = 0, makes: bool = False) -> in
 
 def _after(call: IoCall, path: str, size: int) -> None:
     """Report to the observers of `path` how many bytes were moved."""
-    access = FileAccess(call, path, size)
-    for each in tuple(_observers):
-        if call in each.calls and each.matches(path):
-            each.after(access)
+    for each, *_ in _listening(tuple(_observers), _ONE_CALL[call], (path,)):
+        if each.after is not None:
+            each.after(FileAccess(call, path, size))
 
 
 class _ObservedFile(io.FileIO):
@@ -265,6 +291,10 @@ def _path_of(file: object, folder: int | None = None) -> str | None:
         folder: The descriptor to which a relative path is relative.
     """
     try:
+        if isinstance(file, PurePath):
+            file = str(file)
+        if isinstance(file, str) and file.startswith("/"):
+            return _normal(file)
         file = getattr(file, "fileno", lambda: file)()
         if isinstance(file, int):
             path = os.readlink(f"/proc/self/fd/{file}")
@@ -273,6 +303,12 @@ def _path_of(file: object, folder: int | None = None) -> str | None:
         return os.path.abspath(os.path.join(base, os.fsdecode(file)))  # type: ignore[arg-type]  # noqa: PTH100, PTH118
     except (OSError, TypeError, ValueError):
         return None
+
+
+@lru_cache(maxsize=4096)
+def _normal(path: str) -> str:
+    """Return an absolute path without `.`, `..` and double slashes."""
+    return os.path.normpath(path)
 
 
 def _make_open(original: Function) -> Function:
@@ -292,8 +328,7 @@ def _make_open(original: Function) -> Function:
         __tracebackhide__ = True
         path = _path_of(file)
         for_text = (encoding, errors, newline)
-        is_binary = "b" in mode
-        is_refused = any(each is not None for each in for_text) if is_binary else buffering == 0
+        is_refused = for_text != _NOT_FOR_TEXT if "b" in mode else buffering == 0
         if path is None or is_refused or not _is_observed(path):
             return original(file, mode, buffering, *for_text, closefd, opener)
         _before("open", path, makes="r" not in mode)
@@ -302,6 +337,10 @@ def _make_open(original: Function) -> Function:
         return _buffered(raw, mode, buffering, for_text)
 
     return open
+
+
+_NOT_FOR_TEXT = (None, None, None)
+"""Encoding, errors and newline of a binary file."""
 
 
 def _buffered(
@@ -313,8 +352,9 @@ def _buffered(
     """Return what `open` returns for `mode`, over `raw`."""
     if buffering == 0:
         return raw
-    kinds = {"+": io.BufferedRandom, "r": io.BufferedReader}
-    kind = next((kinds[sign] for sign in "+r" if sign in mode), io.BufferedWriter)
+    kind: Function = io.BufferedReader if "r" in mode else io.BufferedWriter
+    if "+" in mode:
+        kind = io.BufferedRandom
     file = kind(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
     if "b" in mode:
         return file

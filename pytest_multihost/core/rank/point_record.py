@@ -76,13 +76,15 @@ class PointRecord:
         source = self.recorder.user_source(2)
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
         key: SiteKey = (point, name, call, other, source, is_main, is_inside, makes)
-        with self._lock:
-            site = self._sites.get(key)
-            if site is None:
-                if point == "collective" and name in _UNSTEADY:
-                    return
-                site = self._add_site(key, caller)
-            self._pass(site, is_operation=point == "collective")
+        site = self._sites.get(key)
+        if site is None:
+            if point == "collective" and name in _UNSTEADY:
+                return
+            with self._lock:
+                site = self._sites.get(key)
+                if site is None:
+                    site = self._add_site(key, caller)
+        self._pass(site, is_operation=point == "collective")
 
     def add_operation(self, name: str, source: SourceRef) -> None:
         """Record an operation that begins at a known line, in half the time of `add`.

@@ -104,7 +104,8 @@ class Points:
         send: Sends an event to the controller.
         performed: See `bind_faults`.
         record: The record of all points; None: they are not recorded.
-        counts: How often each point has been passed, in order of first passage.
+        counts: How often each point has been passed, in order of first passage; empty without
+            faults.
         healing: Callbacks that undo the faults after the test's body.
         more_modules: Modules of the test that are not in `sys.modules`.
         ready_s: When the rank was ready for the test; see `Strike`.
@@ -152,15 +153,17 @@ class Points:
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
             return
+        shown = (point, name, "")
+        if point == "io":
+            shown = point, portable_glob(name, self._folders, _pids()), call
+        if self.record is not None and when == "before":
+            old = portable_glob(other, self._folders, _pids()) if other else ""
+            self.record.add(*shown, old, makes=makes)
+        if not self.bindings:
+            return
         with self._lock:
             if when == "before":
-                shown = (point, name, "")
-                if point == "io":
-                    shown = point, portable_glob(name, self._folders, _pids()), call
                 self.counts[shown] = self.counts.get(shown, 0) + 1
-                if self.record is not None:
-                    old = portable_glob(other, self._folders, _pids()) if other else ""
-                    self.record.add(*shown, old, makes=makes)
             names = (name, other) if other else (name,)
             due = [each for each in self.bindings if _is_due(each, point, names, when, call)]
         for binding in due:

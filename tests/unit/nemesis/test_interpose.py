@@ -105,6 +105,34 @@ def test_a_folder_is_listed_as_observers_show_it(folder: Path) -> None:
     assert sorted(each.name for each in folder.iterdir()) == ["a", "inner"]
 
 
+def test_a_repeated_call_asks_an_observer_once_for_its_path(folder: Path) -> None:
+    """Matching takes longer than the call itself; `exists` and `open` ask for their own calls."""
+    asked: list[str] = []
+
+    def matches(path: str) -> bool:
+        asked.append(path)
+        return True
+
+    with observing_files(FileObserver(matches, lambda _: None, calls=IO_CALLS)):
+        for _ in range(10):
+            (folder / "a").exists()
+            (folder / "a").read_text()
+    assert set(asked) == {f"{folder}/a"}
+    assert len(asked) == len(("stat", "any call on data", "open", "read"))
+
+
+def test_an_observer_hears_of_a_path_that_was_used_before_it_came(folder: Path, seen: Seen) -> None:
+    """And hears nothing after it has gone, although the path is used again."""
+    later: list[str] = []
+    (folder / "a").read_text()
+    observer = FileObserver(matcher(f"{folder}*"), lambda access: later.append(access.call))
+    with observing_files(observer):
+        (folder / "a").read_text()
+    (folder / "a").read_text()
+    assert later == ["open", "read"]
+    assert seen == [("open", "a"), ("read", "a")] * 3
+
+
 def test_when_a_file_was_made_stays_when_it_changes(folder: Path) -> None:
     """And there is no time of a file that does not exist."""
     file = folder / "a"

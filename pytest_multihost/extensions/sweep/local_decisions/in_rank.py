@@ -83,6 +83,13 @@ def _is_recorded(number: int) -> bool:
     return number <= _FIRST_CALLS or number & (number - 1) == 0
 
 
+@functools.lru_cache(maxsize=4096)
+def _place(root: str, file: str, line: int, function: str) -> Place:
+    """Return a line of the user's with its source; calls come from the same lines."""
+    source = linecache.getline(file, line).strip()
+    return Place(relative_to(root, file), line, function, source)
+
+
 @dataclass(slots=True)
 class _Open:
     """A call that has not returned."""
@@ -285,9 +292,7 @@ class Watch:
             code = frame.f_code
             if not is_library(code.co_filename):
                 if at is None:
-                    file, line = relative_to(self.root, code.co_filename), frame.f_lineno
-                    source = linecache.getline(code.co_filename, line).strip()
-                    at = Place(file, line, code.co_name, source)
+                    at = _place(self.root, code.co_filename, frame.f_lineno, code.co_name)
                 use = use_of_line(code.co_filename, frame.f_lineno)
             elif not is_ours(code.co_filename) and at is not None:
                 break
