@@ -117,7 +117,7 @@ class Exchange:
         return self._start([batch] if stream[0] is batch else [])
 
     def lose(self, group: str, member: int, why: str) -> list[Completion]:
-        """Take that a member has closed its connections in a group; return what that ends.
+        """Record that a member has closed its connections in a group; return what that ends.
 
         Args:
             why: What has happened to it, for the errors of the others.
@@ -137,7 +137,7 @@ class Exchange:
         return ended
 
     def lose_rank(self, rank: int) -> list[Completion]:
-        """Take that the process of a rank has ended; return what that ends, as with gloo."""
+        """Record that the process of a rank has ended; return what that ends, as with gloo."""
         why = f"rank {rank} has ended"
         groups = self._joined.pop(rank, ())
         return [end for group, member in groups for end in self.lose(group, member, why)]

@@ -223,7 +223,7 @@ class _Process:
             self._watch_end(peer.rank)
 
     def _watch_end(self, rank: int) -> None:
-        """Have the end of a rank's process told, which has closed its connection.
+        """Watch for the end of a rank's process: its main thread has closed its connection.
 
         It may live on: a signal's handler may have cut the connection short.
         """
@@ -238,7 +238,7 @@ class _Process:
         self.selector.register(end, selectors.EVENT_READ)
 
     def _end(self, descriptor: int) -> None:
-        """Take that the process of a rank has ended."""
+        """Record that the process of a rank has ended."""
         self.selector.unregister(descriptor)
         os.close(descriptor)
         self.waits.end(self.exchange.lose_rank(self.leaving.pop(descriptor)))
@@ -274,7 +274,7 @@ class _Process:
                 self._park(Wait(rank, thread), math.inf)
 
     def _greet(self, peer: _Peer, rank: int, pid: int, tid: int) -> None:
-        """Take whose thread has connected."""
+        """Record which rank has connected, and by which thread."""
         peer.rank, peer.is_main = rank, pid == tid
         if peer.is_main:
             self.pids[rank] = pid

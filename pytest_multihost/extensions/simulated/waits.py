@@ -259,7 +259,7 @@ class Waits:
         return found
 
     def limit(self, launch: Launch, expires_s: float) -> None:
-        """Take when the timeout of an operation strikes, whether a thread waits for it or not."""
+        """Record when the timeout of an operation strikes, whether a thread waits for it or not."""
         heapq.heappush(self._limits, (expires_s, next(self._counter), launch))
 
     def struck(self, now_s: float) -> list[Launch]:
