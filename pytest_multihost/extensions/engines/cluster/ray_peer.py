@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 _CHUNK = 1 << 18
 _LINES = 20
@@ -27,7 +26,8 @@ class PeerActor:
         self._next_write = 0
         self._next_read = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = Path()
+        # Without a name, because nothing runs here once the actor is ended.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the actor lives
 
     def start(self, python: str | None, code: str, in_copy: bool) -> str:  # noqa: FBT001 - Ray's
         """Start the peer; return the name of this machine.
@@ -37,18 +37,15 @@ class PeerActor:
             code: The peer's code.
             in_copy: Whether the working directory is a copy of the project.
         """
-        descriptor, name = tempfile.mkstemp(prefix="multihost-peer-")
-        self._errors = Path(name)
-        with open(descriptor, "wb") as log:  # noqa: PTH123 - a descriptor
-            self._process = subprocess.Popen(
-                _command(python or sys.executable, code, in_copy=in_copy),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-                env=own_variables(),
-            )
+        self._process = subprocess.Popen(
+            _command(python or sys.executable, code, in_copy=in_copy),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,
+            env=own_variables(),
+        )
         return socket.gethostname()
 
     def write(self, number: int, data: bytes) -> None:
@@ -86,8 +83,9 @@ class PeerActor:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return "it has closed its output", ""
-        words = self._errors.read_text("utf-8", "backslashreplace")
-        self._errors.unlink(missing_ok=True)
+        with self._process, self._errors:  # which closes all files
+            self._errors.seek(0)
+            words = self._errors.read().decode("utf-8", "backslashreplace")
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         return how, "\n".join(words.rstrip().splitlines()[-_LINES:])
 
