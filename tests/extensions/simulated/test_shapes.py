@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import shapes
 from shape_worlds import Verdict, marked, run_shapes, sides, told
 
-pytestmark = pytest.mark.worlds
+# The first test of a few programs runs them all.
+pytestmark = [pytest.mark.worlds, pytest.mark.timeout(600)]
 
 SIZE, AT_A_TIME = 8, 8
 
