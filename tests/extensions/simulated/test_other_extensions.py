@@ -98,7 +98,6 @@ def test_a_sweep_disturbs_one_rank_of_each_class(worlds: Worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*did not see other ranks' new files*stands for ranks 1-7"])
 
 
-@pytest.mark.full
 @pytest.mark.program(
     """
     import pytest, torch

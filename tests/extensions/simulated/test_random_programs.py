@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from simulated_fuzz import run
 
-pytestmark = [pytest.mark.worlds, pytest.mark.full]
+pytestmark = pytest.mark.worlds
 
 SEEDS = [*range(8), 106, 1053]
 """Some, and those that have found something: other roots, and a reduction of many elements."""

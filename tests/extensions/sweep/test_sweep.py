@@ -257,7 +257,7 @@ def test_assigned(world, path):
 )
 
 
-@pytest.mark.full
+@pytest.mark.worlds
 @pytest.mark.program(RATE, "--multihost-sweep=fails")
 def test_modules_of_ddp_that_part_are_wrong(worlds) -> None:
     """The test states nothing; the buffers of a batch norm, which differ always, are fine."""

@@ -154,7 +154,7 @@ def witnesses(worlds: Any, test: str) -> list[DisturbedRun]:  # noqa: ANN401 - o
     return [each.witness for each in result.weaknesses]
 
 
-@pytest.mark.full
+@pytest.mark.worlds
 @pytest.mark.program(SIZES, SWEEP)
 def test_sizes_that_cannot_match_are_found_however_gloo_ends_them(worlds) -> None:
     """Each rank passes a tensor of another size."""
