@@ -25,6 +25,9 @@ Launcher = tuple[int, int]
 Order = tuple[tuple[int, int], ...]
 """The collectives of a thread in launch order: numbers of their groups, and of their places."""
 
+Parting = tuple[tuple[int, int], tuple[int, int]]
+"""Where two threads have the same two operations, each in its own order."""
+
 After = Mapping[Place, Mapping[Place, Launcher]]
 """For each operation, the operations that a thread launched next, with that thread."""
 
@@ -69,7 +72,8 @@ def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
     orders = _numbered(launched)
     numbers = {each: number for number, each in enumerate(dict.fromkeys(orders.values()))}
     of = {launcher: numbers[each] for launcher, each in orders.items()}
-    found: dict[tuple[int, int], tuple[int, int] | None] = {}
+    calls = {launcher: list(each.values()) for launcher, each in launched.items()}
+    found: dict[tuple[int, int], Parting | None] = {}
     for one, two in combinations(launched, 2):
         pair = of[one], of[two]
         if one[0] == two[0] or pair[0] == pair[1]:
@@ -77,12 +81,9 @@ def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
         if pair not in found:
             found[pair] = _first_parting(orders[one], orders[two])
         if (parting := found[pair]) is not None:
-            ours, theirs = (list(launched[each].values()) for each in (one, two))
-            at_a, at_b = parting
-            a, b = orders[one][at_a], orders[two][at_b]
-            first, second = ours[at_a], ours[orders[one].index(b)]
-            other, last = theirs[at_b], theirs[orders[two].index(a)]
-            yield Found(((one[0], (first, second)), (two[0], (other, last))))
+            (a, b), (other, last) = parting
+            ours, theirs = calls[one], calls[two]
+            yield Found(((one[0], (ours[a], ours[b])), (two[0], (theirs[other], theirs[last]))))
 
 
 def _numbered(launched: Mapping[Launcher, Launched]) -> Mapping[Launcher, Order]:
@@ -98,8 +99,8 @@ def _numbered(launched: Mapping[Launcher, Launched]) -> Mapping[Launcher, Order]
     }
 
 
-def _first_parting(ours: Order, theirs: Order) -> tuple[int, int] | None:
-    """Return where two orders have their first operations that stand at one place and differ.
+def _first_parting(ours: Order, theirs: Order) -> Parting | None:
+    """Return where each order has the first two operations that stand in the other order there.
 
     Only operations count that are in both orders. Those of one group have one order.
     """
@@ -108,7 +109,10 @@ def _first_parting(ours: Order, theirs: Order) -> tuple[int, int] | None:
     both = {*ours} & {*theirs}
     one, two = ([i for i, each in enumerate(every) if each in both] for every in (ours, theirs))
     pairs = zip(one, two, strict=True)
-    return next(((i, j) for i, j in pairs if ours[i] != theirs[j]), None)
+    for i, j in pairs:
+        if ours[i] != theirs[j]:
+            return (i, ours.index(theirs[j])), (j, theirs.index(ours[i]))
+    return None
 
 
 def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
