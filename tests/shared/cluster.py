@@ -44,6 +44,24 @@ def test_fails(world):
 """
 """Four worlds without a runtime."""
 
+SLEEPS = """
+import time, pytest
+
+@pytest.mark.multihost(timeout=900)
+def test_sleeps(world):
+    open(f"up-{world.rank}", "w").close()
+    time.sleep(600)
+"""
+"""A world that leaves time to disturb what runs it."""
+
+SLEEPS_THEN_MEETS = f"""
+{SLEEPS}
+@pytest.mark.multihost
+def test_comes_later(world):
+    world.barrier()
+"""
+"""The same, and a world that comes after it."""
+
 GLOO_WORLDS = """
 import torch
 import torch.distributed as dist

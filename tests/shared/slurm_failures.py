@@ -14,22 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from cluster import LIMIT_S, WORLDS, drive, project, started
+from cluster import LIMIT_S, SLEEPS_THEN_MEETS, WORLDS, drive, project, started
 from runs import await_that
 from slurm_site import NODES, SlurmSite
 
-SLEEPS = """
-import time, pytest
-
-@pytest.mark.multihost(timeout=900)
-def test_sleeps(world):
-    open(f"up-{world.rank}", "w").close()
-    time.sleep(600)
-
-@pytest.mark.multihost
-def test_comes_later(world):
-    world.barrier()
-"""
 SLURM = ("--multihost-on", "slurm", "--multihost-nodes=3")
 _WATCHED_S = 1.0
 """Time from the beginning of a test until the driver has taken several snapshots."""
@@ -67,7 +55,7 @@ class Failure:
 
 def disturbed(site: SlurmSite, path: Path, disturb: Callable[[], object]) -> Shown:
     """Disturb a run while its ranks sleep, and the driver watches them."""
-    project(path, SLEEPS)
+    project(path, SLEEPS_THEN_MEETS)
     with started(path, *SLURM, before=site.site.door, **site.variables) as process:
         time.sleep(_WATCHED_S)
         started_s = time.monotonic()

@@ -15,6 +15,7 @@ import pytest
 from cluster import (
     GLOO_WORLDS,
     LIMIT_S,
+    SLEEPS_THEN_MEETS,
     WORLDS,
     drive,
     project,
@@ -26,19 +27,6 @@ from runs import await_that, living
 from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
 
 pytestmark = pytest.mark.launchers
-
-SLEEPS = """
-import time, pytest
-
-@pytest.mark.multihost(timeout=900)
-def test_sleeps(world):
-    open(f"up-{world.rank}", "w").close()
-    time.sleep(600)
-
-@pytest.mark.multihost
-def test_comes_later(world):
-    world.barrier()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +93,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_raylet_that_is_killed_is_an_error_of_the_test(tmp_path: Path) -> None:
     """Its actors die with it, and so does the peer."""
-    path = project(tmp_path / "it", SLEEPS)
+    path = project(tmp_path / "it", SLEEPS_THEN_MEETS)
     with (
         ray_cluster(2) as (address, cluster),
         started(path, "--multihost-on", f"ray:{address}") as process,
@@ -134,7 +122,7 @@ def test_a_client_from_outside_needs_only_the_clusters_door(tmp_path: Path) -> N
 
 def test_nothing_outlives_a_driver_that_is_killed(ray: str, tmp_path: Path) -> None:
     """Ray's client, the actors and their peers end."""
-    path = project(tmp_path / "it", SLEEPS)
+    path = project(tmp_path / "it", SLEEPS_THEN_MEETS)
     with started(path, "--multihost-on", f"ray:{ray}") as process:
         process.kill()
     await_that(lambda: not living(path), 30)
@@ -155,7 +143,7 @@ for key in internal_kv._internal_kv_list(b""):
 
 def test_the_secret_is_in_no_process_no_record_and_no_log(ray: str, tmp_path: Path) -> None:
     """It is an argument of an actor's method, which Ray does not keep."""
-    path = project(tmp_path / "it", SLEEPS)
+    path = project(tmp_path / "it", SLEEPS_THEN_MEETS)
     (path / "conftest.py").write_text(TELLS)
     with started(path, "--multihost-on", f"ray:{ray}") as process:
         secret = (path / "told").read_bytes()
@@ -185,7 +173,7 @@ def test_options_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_signal_ends_the_run_and_not_one_test(ray: str, tmp_path: Path) -> None:
     """Ray's client handles SIGTERM, so it is not in this process."""
-    path = project(tmp_path / "it", SLEEPS)
+    path = project(tmp_path / "it", SLEEPS_THEN_MEETS)
     with started(path, "--multihost-on", f"ray:{ray}") as process:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=LIMIT_S)

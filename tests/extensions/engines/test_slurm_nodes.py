@@ -11,6 +11,7 @@ import pytest
 from cluster import (
     GLOO_WORLDS,
     LIMIT_S,
+    SLEEPS,
     WORLDS,
     command,
     drive,
@@ -23,15 +24,6 @@ from runs import await_that
 from slurm_cluster import run, slurm_cluster
 
 pytestmark = pytest.mark.launchers
-
-SLEEPS = """
-import time, pytest
-
-@pytest.mark.multihost(timeout=900)
-def test_sleeps(world):
-    open(f"up-{world.rank}", "w").close()
-    time.sleep(600)
-"""
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from cluster import (
     GLOO_WORLDS,
     JAX_WORLDS,
     LIMIT_S,
+    SLEEPS_THEN_MEETS,
     WORLDS,
     drive,
     project,
@@ -21,7 +22,7 @@ from cluster import (
 )
 from runs import await_that, living
 from secrets_seen import TELLS, forms_of, seen_in_files, seen_in_processes
-from slurm_failures import FAILURES, SLEEPS, SLURM, job_of
+from slurm_failures import FAILURES, SLURM, job_of
 from slurm_site import SlurmSite, slurm_site
 
 pytestmark = pytest.mark.launchers
@@ -74,7 +75,7 @@ def test_a_failure_is_told_in_the_words_of_slurm(
 
 def test_the_secret_is_in_no_process_and_no_record(site: SlurmSite, tmp_path: Path) -> None:
     """Neither on a node, nor in what slurmctld keeps of a job, during the run and afterwards."""
-    path = project(tmp_path / "it", SLEEPS)
+    path = project(tmp_path / "it", SLEEPS_THEN_MEETS)
     (path / "conftest.py").write_text(TELLS)
     with started(path, *SLURM, before=site.site.door, **site.variables) as process:
         secret = (path / "told").read_bytes()
