@@ -236,20 +236,32 @@ def driven(path: Path, *args: str, **variables: str) -> tuple[str, float]:
 Failures = Mapping[str, tuple[Callable[[Path], tuple[str, float]], str]]
 """By the name of each failure: what makes it happen, and what the words for users match."""
 
+
+def failures_of_runs(*on: str) -> Failures:
+    """Return what can fail in a run on any engine.
+
+    Args:
+        on: Options that name the engine.
+    """
+    return {
+        "a peer is killed in a test": (
+            lambda path: driven(path, *on, TORCH_VICTIM="1"),
+            r"multihost: node.*is gone.*",
+        ),
+        "pytest gets SIGTERM": (
+            lambda path: signalled(path, signal.SIGTERM, *on),
+            r"interrupted by \w+",
+        ),
+        "pytest is killed": (lambda path: signalled(path, signal.SIGKILL, *on), r"^$"),
+    }
+
+
 FAILURES: Failures = {
     "a peer dies at its start": (
         lambda path: driven(path, "--multihost-on", "exec:sh -c 'echo no pod {i} >&2; exit 3'"),
         r"the peer on node.*",
     ),
-    "a peer is killed in a test": (
-        lambda path: driven(path, *HERE, TORCH_VICTIM="1"),
-        r"multihost: node.*is gone.*",
-    ),
-    "pytest gets SIGTERM": (
-        lambda path: signalled(path, signal.SIGTERM, *HERE),
-        r"interrupted by \w+",
-    ),
-    "pytest is killed": (lambda path: signalled(path, signal.SIGKILL, *HERE), r"^$"),
+    **failures_of_runs(*HERE),
     "another version": (
         lambda path: driven(
             path, "--multihost-on", f"exec:env PYTHONPATH={_other_version(path)} NODE={{i}}"
@@ -304,15 +316,7 @@ def failures_on_ray(address: str, cluster: subprocess.Popen[str]) -> Failures:
             lambda path: driven(path, *on, "--multihost-python=/bin/false"),
             r"the peer on node.*",
         ),
-        "a peer is killed in a test": (
-            lambda path: driven(path, *on, TORCH_VICTIM="1"),
-            r"multihost: node.*is gone.*",
-        ),
-        "pytest gets SIGTERM": (
-            lambda path: signalled(path, signal.SIGTERM, *on),
-            r"interrupted by \w+",
-        ),
-        "pytest is killed": (lambda path: signalled(path, signal.SIGKILL, *on), r"^$"),
+        **failures_of_runs(*on),
         "another version": (
             lambda path: driven(path, *on, "--multihost-ray", other(path)),
             r".*0\.0\.9.*",
