@@ -168,5 +168,5 @@ def roles_of(programs: Sequence[RoleProgram], backend: str) -> tuple[RoleSpec, .
         raise SettingError("--role: a role is given twice")
     if problem := role_problems(named):
         raise SettingError(f"--role: {problem}")
-    # What runs in place of a test's function is the program of all ranks here.
+    # `run` is a program in place of a test's function, and here there is no test.
     return place_roles({name: replace(role, run=None) for name, role in named.items()}, backend)

@@ -66,7 +66,7 @@ class Peer:
             the controller sees its ranks.
         label: Its name in messages, without its process id.
         why_lost: Returns what else is known about the loss of the peer; empty if nothing is.
-        is_loss_told: Whether an error says why the peer is lost.
+        is_loss_reported: Whether an error says why the peer is lost.
         backlog: Frames that arrived during a wait for an answer.
     """
 
@@ -79,7 +79,7 @@ class Peer:
     backlog: list[Frame[FromPeer]] = field(default_factory=list)
     label: str = ""
     why_lost: Callable[[], str] = str
-    is_loss_told: bool = False
+    is_loss_reported: bool = False
     _requests: int = 0
     _await_hello: Callable[[], Answer[PeerHello]] | None = None
 
@@ -213,7 +213,7 @@ class Peer:
     def lost(self, seen: str) -> LaunchError:
         """Drop the connection, and return the error for that."""
         self.stream.give_up(seen)
-        self.is_loss_told = True
+        self.is_loss_reported = True
         why = self.why_lost()
         return LaunchError(
             f"{self.name} is gone",

@@ -4,8 +4,8 @@ srun and slurmstepd leave Nagle's algorithm on: a small segment waits until the 
 been acknowledged. The other side delays that by 40 to 200 ms, because an answer may carry it. A
 peer's events have no answers, so most of them would wait for so long.
 
-The connections belong to another process, but to a child of this one. Linux lets this process have
-them, too.
+The connections belong to a child of this process. Linux lets a parent open its child's descriptors
+as well: see pidfd_getfd(2).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class PeerLosses:
             peer.note_arrived()
             if peer.stream.ended is not None and rank not in self.lost:
                 happened = f"{peer.name} is gone: {peer.stream.ended}"
-                why = "" if peer.is_loss_told else peer.why_lost()
+                why = "" if peer.is_loss_reported else peer.why_lost()
                 self.lost[rank] = "\n".join(filter(None, (happened, why)))
         return list(self.lost.values())
 
