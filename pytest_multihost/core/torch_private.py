@@ -12,7 +12,7 @@ import contextlib
 import json
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -75,6 +75,10 @@ MAKE_LOADER_ITERATOR: Final = "__init__"
 _INDEX_QUEUE_PLACE = 2
 
 _BINDINGS = "torch._C._distributed_c10d"
+_NCCL_JSON = "_dump_nccl_trace_json"
+_NCCL_PICKLE = "_dump_nccl_trace"
+"""Functions that a torch without NCCL lacks."""
+
 _STORES = frozenset({"TCPStore", "FileStore", "HashStore"})
 _COMPILER = "torch._inductor"
 
@@ -207,24 +211,44 @@ def archive_writer_class(serialization: ModuleType) -> TorchObject:
     return serialization._open_zipfile_writer_file
 
 
+def uses_nccl(c10d: ModuleType, group: TorchObject) -> bool:
+    """Return whether a process group has NCCL for tensors of some device."""
+    return "nccl" in str(getattr(c10d._world, "pg_backend_config", {}).get(group, ""))
+
+
+def current_gpu(torch: TorchObject) -> int:
+    """Return the number of this thread's current GPU."""
+    return int(torch._C._cuda_getDevice())
+
+
+def current_stream(torch: TorchObject, gpu: int) -> int:
+    """Return the address of this thread's current stream of a GPU; fast."""
+    return int(torch._C._cuda_getCurrentRawStream(gpu))
+
+
+def is_capturing(torch: TorchObject) -> bool:
+    """Return whether this thread records a CUDA graph. Asking for an event's end would break it."""
+    return bool(torch._C._cuda_isCurrentStreamCapturing())
+
+
 def has_flight_recorder() -> bool:
     """Return whether the flight recorder of this process can be read."""
     return hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json")
 
 
-def flight_trace() -> Trace:
-    """Return the content of the flight recorder, without stacks."""
+def flight_traces() -> Sequence[Trace]:
+    """Return the contents of the flight recorders, without stacks: gloo's, and NCCL's if any."""
     bindings: TorchObject = sys.modules[_BINDINGS]
-    found: Trace = json.loads(bindings._dump_fr_trace_json())
-    return found
+    dumps = [getattr(bindings, name, None) for name in ("_dump_fr_trace_json", _NCCL_JSON)]
+    return [json.loads(dump()) for dump in dumps if dump is not None]
 
 
-def flight_trace_with_stacks() -> Trace:
-    """Return the content of the flight recorder, with the stacks, which its JSON lacks."""
+def flight_traces_with_stacks() -> Sequence[Trace]:
+    """Return the contents of the flight recorders with the stacks, which their JSON lacks."""
     bindings: TorchObject = sys.modules[_BINDINGS]
+    dumps = [getattr(bindings, name, None) for name in ("_dump_fr_trace", _NCCL_PICKLE)]
     with _without_compiler():
-        found: Trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301 - of this process
-    return found
+        return [pickle.loads(dump()) for dump in dumps if dump is not None]  # noqa: S301 - own
 
 
 @contextlib.contextmanager

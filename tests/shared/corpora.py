@@ -12,7 +12,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 from runtimes import MISSING
 
-_NEEDED = {"gloo": "torch", "jax": "jax"}
+from pytest_multihost.core.backends import gpu_count
+
+_NEEDED = {"gloo": "torch", "jax": "jax", "nccl": "torch"}
 
 
 def write_expectations(
@@ -38,11 +40,11 @@ def write_expectations(
 
 
 def leave_out_missing(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
-    """Leave out programs whose backend is not installed; pytest counts them as deselected."""
+    """Leave out programs whose backend is not installed, or has no GPU here; pytest counts them."""
+    gone = {backend for backend, package in _NEEDED.items() if package in MISSING}
+    gone |= set() if gpu_count() else {"nccl"}
     marks = [(item, item.get_closest_marker(marker)) for item in items]
-    left_out = [
-        item for item, mark in marks if mark and _NEEDED.get(mark.kwargs["backend"]) in MISSING
-    ]
+    left_out = [item for item, mark in marks if mark and mark.kwargs["backend"] in gone]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)

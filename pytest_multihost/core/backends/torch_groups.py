@@ -1,4 +1,4 @@
-"""Backends ``gloo`` (CPU) and ``nccl`` (one rank per GPU): process groups of torch.distributed."""
+"""Backends ``gloo`` (CPU) and ``nccl`` (GPUs): process groups of torch.distributed."""
 
 from __future__ import annotations
 
@@ -118,14 +118,19 @@ def gpu_count() -> int:
 
 
 def _lacking(size: int) -> str | None:
-    found = gpu_count()
-    many = f"{found} GPU" if found == 1 else f"{found} GPUs"
-    return f"nccl takes one GPU per rank: {size} ranks, {many} here" if found < size else None
+    return None if gpu_count() else f"nccl needs a GPU: {size} ranks, no GPU here"
 
 
 def _start_nccl(spec: RankSpec) -> None:
     torch = _import_torch()
-    device = spec.rank - spec.host.ranks.start
+    number, gpus = spec.rank - spec.host.ranks.start, torch.cuda.device_count()
+    if gpus < len(spec.host.ranks):
+        # NCCL refuses two ranks of one host on one GPU. Ranks that each say that they are a host of
+        # their own may share it, and connect by sockets.
+        os.environ.setdefault("NCCL_HOSTID", f"rank-{spec.rank}")
+    # The proof of a hang knows NCCL's threads by their names.
+    os.environ.setdefault("NCCL_SET_THREAD_NAME", "1")
+    device = number % gpus
     torch.cuda.set_device(device)
     store = _new_store(torch.distributed, spec)
     torch.distributed.init_process_group(

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.core.model.process import Descriptor
+from pytest_multihost.core.proof.runtime_threads import is_runtime_thread, may_wait_for_gpu
 from pytest_multihost.core.proof.snapshot import Interval
+from pytest_multihost.core.proof.threads import DEAD
 
 _TRAFFIC_BYTES = 4096
 """Bytes on one connection between two snapshots that are more than heartbeats."""
@@ -26,7 +28,10 @@ SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
 """Descriptors whose wait ends when another process that holds them, or a peer, acts."""
 
-_OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen"})
+_OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen", "idle"})
+
+_GPU = "/dev/nvidia"
+"""How paths of devices begin for which threads wait by CUDA alone."""
 
 
 def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
@@ -38,11 +43,34 @@ def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     if found.is_exempt or interval.is_severed(found):
         return
     if found.kind == "device":
-        yield f"has opened {found.target}"
+        if not found.target.startswith(_GPU) or awaits_gpu(interval):
+            yield f"has opened {found.target}"
     elif found.kind == "uring" and found.where != "inside":
         yield "has asked io_uring for something"
     elif found.kind in SOCKETS:
         yield from _socket_blockers(interval, found)
+
+
+def awaits_gpu(interval: Interval) -> bool:
+    """Return whether the end of a GPU's work may end a wait of a process.
+
+    It ends no operation that a member has not entered, and nothing after that in its stream. Of all
+    other waits, only those for a lock in code of CUDA depend on it.
+    """
+    for thread in interval.process.threads:
+        is_main = thread is interval.process.main
+        if thread.state in DEAD or (not is_main and is_runtime_thread(thread)):
+            continue
+        operations = interval.awaited_operations(thread)
+        of_groups = [each for each in operations if each.kind != "wait"]
+        # The wait is for all of them, so it cannot end if one of them cannot.
+        if of_groups and not any(map(interval.now.lacking, of_groups)):
+            return True
+        last = interval.earlier.get(thread.tid)
+        code = last.code if last is not None and thread.code is None else thread.code
+        if not operations and not thread.is_exempt and may_wait_for_gpu(thread, code):
+            return True
+    return False
 
 
 def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
@@ -117,7 +145,8 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
     is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "udp", "uring"}
     if is_inside or found.kind == "epoll" or found.where == "nobody":
         return ""  # only the world's own threads can, which are judged themselves
-    if is_runtimes and (found.kind in _OF_RUNTIMES or interval.is_severed(found)):
+    is_gpu = found.kind == "device" and found.target.startswith(_GPU)  # see `awaits_gpu`
+    if is_runtimes and (found.kind in _OF_RUNTIMES or is_gpu or interval.is_severed(found)):
         return ""
     if found.kind in _SHARED:
         if found.where == "harness":

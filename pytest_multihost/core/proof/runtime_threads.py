@@ -44,7 +44,14 @@ _IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17Backgro
 """The loops in which idle threads of these pools wait for work."""
 _REMAINS = re.compile(r"/pyarrow/libarrow\.so[.\d]*")
 """Code of jemalloc's thread, which a fork ends: the first thread of the rank gets its stack."""
-_RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
+_CUDA = re.compile(r"/nvidia/\w+/lib/|/lib(cuda|cudart|nccl|nvidia-[-\w]+)(-\w+)?\.so[.\d]*$")
+"""The libraries of CUDA and NCCL. A program's callbacks run in their threads only by way of code
+that is no runtime's, which the stack shows."""
+_RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}")
+_MOVES_DATA = "NCCL Progress"
+"""The name of the thread that moves NCCL's data to and from the network; NCCL sets it if
+NCCL_SET_THREAD_NAME is 1. It runs all the time while an operation is open, so its stack cannot be
+read. It starts no thread, which would inherit the name."""
 
 
 def read_stack(
@@ -96,6 +103,8 @@ def is_idle(thread: Thread) -> bool:
 
 def is_runtime_thread(thread: Thread) -> bool:
     """Return whether a thread is the runtime's own: its stack has no other code."""
+    if moves_data_of_nccl(thread):
+        return True
     if not thread.code:
         return False
     rest = [
@@ -108,13 +117,36 @@ def is_runtime_thread(thread: Thread) -> bool:
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
+def moves_data_of_nccl(thread: Thread) -> bool:
+    """Return whether a thread only moves the data of NCCL's operations, and may run all the time.
+
+    What it does ends no operation that a member has not entered.
+    """
+    return thread.name.startswith(_MOVES_DATA)
+
+
+def may_wait_for_gpu(thread: Thread, code: Sequence[str] | None) -> bool:
+    """Return whether a thread may wait for work of a GPU: for a lock, in code of CUDA.
+
+    cudaStreamSynchronize and its like spin, or wait for a lock that a thread of CUDA releases.
+
+    Args:
+        code: As in `Thread`, now or when the wait began. Never known for main threads.
+    """
+    is_in_cuda = code is None or any(map(_CUDA.search, code))
+    return thread.call in FUTEXES and is_in_cuda
+
+
 def has_gloo_timeout(thread: Thread) -> bool:
     """Return whether a timeout of a thread's wait is gloo's timeout for a collective.
 
-    In torch an idle thread waits without a timeout; elsewhere timeouts only serve to poll.
+    In torch an idle thread waits without a timeout; elsewhere timeouts only serve to poll. Those of
+    the threads that watch NCCL do, too.
     """
-    is_of_torch = any("/torch/lib/" in each for each in thread.code or ())
-    return is_of_torch and thread.call in FUTEXES
+    code = thread.code or ()
+    is_of_torch = any("/torch/lib/" in each for each in code)
+    watches = any(each.endswith("/libtorch_cuda.so") for each in code)
+    return is_of_torch and not watches and thread.call in FUTEXES
 
 
 def is_python(thread: Thread) -> bool:

@@ -17,7 +17,11 @@ from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.process import IN_TURNS, NEVER, Process, Thread
 from pytest_multihost.core.proof import system_calls as calls
 from pytest_multihost.core.proof.descriptor_blockers import awaited_descriptors, waker_of
-from pytest_multihost.core.proof.runtime_threads import has_gloo_timeout, is_runtime_thread
+from pytest_multihost.core.proof.runtime_threads import (
+    has_gloo_timeout,
+    is_runtime_thread,
+    moves_data_of_nccl,
+)
 from pytest_multihost.core.proof.snapshot import Interval
 from pytest_multihost.core.proof.threads import is_file_access, is_sleep
 
@@ -90,7 +94,7 @@ def _operation(
 
 def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
     """Yield what a runtime's own thread does beyond waiting."""
-    if interval.is_busy(thread):
+    if interval.is_busy(thread) and not moves_data_of_nccl(thread):
         yield "runs"
     if is_sleep(thread):
         yield from [f"sleeps{interval.activity(thread).until}"] if thread.ends_s != NEVER else ()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from pytest_multihost.core.model.operation import PROGRAM_START
+from pytest_multihost.core.model.operation import PROGRAM_START, Operation
 from pytest_multihost.core.model.process import KernelSnapshot, Thread
 from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.proof import Snapshot
@@ -26,12 +27,27 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
                 rank=each.rank,
                 label=label,
                 activity=activity,
-                operations=tuple(o for o in each.open if o.name != PROGRAM_START),
+                operations=_unmet([o for o in each.open if o.name != PROGRAM_START], now),
                 entered=tuple(each.entered.items()),
                 has_run=each.rank in ran,
             )
         )
     return tuple(found)
+
+
+def _unmet(operations: Sequence[Operation], now: Snapshot) -> tuple[Operation, ...]:
+    """Return open operations; a thread that waits for several waits for those that lack a member.
+
+    It has entered them one after the other, and the first ones may have ended since.
+    """
+    lack = [each for each in operations if each.waited_s is not None and now.lacking(each)]
+    threads = {each.thread for each in lack}
+    return tuple(
+        replace(each, waited_s=None)
+        if each.kind == "collective" and each.thread in threads and each not in lack
+        else each
+        for each in operations
+    )
 
 
 def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:

@@ -118,9 +118,9 @@ def test_gpus_are_counted_without_opening_the_driver(
 def test_a_machine_without_the_driver_has_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says so with numbers."""
+    """And says so with the number of ranks."""
     monkeypatch.setattr(torch_groups, "_DRIVER", tmp_path / "absent")
-    assert torch_groups.NCCL.lacking(2) == "nccl takes one GPU per rank: 2 ranks, 0 GPUs here"
+    assert torch_groups.NCCL.lacking(2) == "nccl needs a GPU: 2 ranks, no GPU here"
 
 
 def test_what_a_backend_does_not_say_counts_as_possible() -> None:

@@ -834,10 +834,83 @@ def test_a_runtimes_own_thread_may_wait_for_an_eventfd() -> None:
     assert "may lead outside" in found_in(process(beside(**waits), descriptors={3: doubtful}))
 
 
-def test_an_accelerator_may_end_a_wait() -> None:
-    """The end of its work wakes whom it likes."""
-    gpu = descriptor("device", target="/dev/nvidia0")
-    assert "has opened /dev/nvidia0" in found_in(process(descriptors={3: gpu}))
+GPU = descriptor("device", target="/dev/nvidia0")
+CUDA = ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", LIBC)
+NCCL = ("/site-packages/nvidia/nccl/lib/libnccl.so.2", LIBC)
+ON_GPU = (replace(operation(), sequence=1), replace(operation(), sequence=2))
+"""Two operations that the main thread waits for by the GPU."""
+
+
+def test_an_accelerator_may_end_a_wait_for_a_lock() -> None:
+    """In a main thread that may be a wait for the GPU; of others the stack shows it."""
+    assert "has opened /dev/nvidia0" in found_in(process(descriptors={3: GPU}))
+    sleeps = thread("clock_nanosleep", ends_s=700.0)
+    assert found_in(process(sleeps, descriptors={3: GPU})) == ""
+    assert found_in(process(sleeps, beside(), descriptors={3: GPU})) == ""
+    in_cuda = beside(code=(*CUDA, *PYTHON))
+    assert "has opened /dev/nvidia0" in found_in(process(sleeps, in_cuda, descriptors={3: GPU}))
+
+
+def test_another_accelerator_may_end_any_wait() -> None:
+    """How threads wait for it has not been measured."""
+    other = descriptor("device", target="/dev/kfd")
+    sleeps = thread("clock_nanosleep", ends_s=700.0)
+    assert "has opened /dev/kfd" in found_in(process(sleeps, descriptors={3: other}))
+
+
+@pytest.mark.parametrize(("entered", "is_blocker"), [(0, False), (1, False), (2, True)])
+def test_a_gpu_ends_no_operation_that_a_member_has_not_entered(
+    entered: int, is_blocker: bool
+) -> None:
+    """A thread that spins for two operations waits for both, so one without a member is enough."""
+    spins = thread("running", state="R")
+    first = moment(process(spins, descriptors={3: GPU}))
+    key = ON_GPU[0].group_key
+    pages = (Operations(0, ON_GPU, {key: 2}), Operations(1, (), {key: entered}))
+    first = replace(first, operations=pages)
+    found = blockers(first, later(first), deadline_s=DEADLINE_S)
+    assert found == (("rank 0: has opened /dev/nvidia0",) if is_blocker else ())
+
+
+def test_a_rank_that_has_returned_does_not_wait_for_its_gpu() -> None:
+    """It waits at a gate of the harness, though in a lock's manner."""
+    gate = operation(name="gate", kind="wait")
+    assert found_in(process(descriptors={3: GPU}), operations=(gate,)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_runtimes"),
+    [
+        ({"name": "NCCL Progress 0", "call": "running", "state": "R", "code": None}, True),
+        ({"name": "python", "call": "running", "state": "R", "code": None}, False),
+        ({"code": NCCL}, True),
+        ({"code": CUDA}, True),
+        ({"code": (*CUDA, *PYTHON)}, False),
+    ],
+)
+def test_threads_of_cuda_and_nccl_are_the_runtimes_own(
+    changes: dict[str, Any], is_runtimes: bool
+) -> None:
+    """The one that moves data runs all the time, so only its name can tell."""
+    assert is_runtime_thread(beside(**changes)) == is_runtimes
+
+
+def test_the_thread_that_moves_data_of_nccl_may_run() -> None:
+    """Any other thread that runs may end a wait."""
+    sleeps = thread("clock_nanosleep", ends_s=700.0)
+    moves = beside("running", name="NCCL Progress 0", state="R", code=None, cpu_ns=10)
+    busy = process(sleeps, replace(moves, cpu_ns=900_000_000))
+    assert found_in(process(sleeps, moves), then=busy) == ""
+    other = replace(moves, name="python")
+    busy = process(sleeps, replace(other, cpu_ns=900_000_000))
+    assert "thread python runs" in found_in(process(sleeps, other), then=busy)
+
+
+def test_threads_that_watch_nccl_time_out_to_poll() -> None:
+    """Those of gloo give up an operation."""
+    watches = beside(code=("/site-packages/torch/lib/libtorch_cuda.so", LIBC), ends_s=120.0)
+    assert found_in(process(watches)) == ""
+    assert "gives up its work" in found_in(process(replace(watches, code=GLOO)))
 
 
 def test_a_child_is_judged_like_a_rank_without_a_runtime() -> None:

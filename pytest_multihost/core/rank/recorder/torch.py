@@ -149,7 +149,8 @@ def install(recorder: Recorder) -> None:
     calls = Calls(recorder)
 
     def wrap(module: ModuleType) -> None:
-        groups, works = Groups(recorder, module), OpenWorks(recorder)
+        works = OpenWorks(recorder)
+        groups = Groups(recorder, module, lambda: works.streams.start(module.torch))
         flight = FlightRecorderThread(recorder, groups, works)
         with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
             works.wrap(module.Work)

@@ -29,8 +29,8 @@ from pytest_multihost.core.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.core.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.core.slots import FlightMailbox, read_slots
 from pytest_multihost.core.torch_private import (
-    flight_trace,
-    flight_trace_with_stacks,
+    flight_traces,
+    flight_traces_with_stacks,
     group_names,
     has_flight_recorder,
 )
@@ -71,6 +71,7 @@ class FlightRecorderThread:
         while asked := os.read(descriptor, _ASKED_BYTES):
             with contextlib.suppress(Exception):  # another version of torch; a full disk
                 self.works.end_completed()
+                self.works.streams.end_completed()
                 at_s = now()
                 mailbox.write(at_s, self._operations())
                 if mailbox.asks_for_histories(asked):
@@ -85,10 +86,9 @@ class FlightRecorderThread:
 
     def _histories(self) -> tuple[History, ...]:
         """Return the operations entered in each group, with the stacks, which the JSON lacks."""
-        trace = flight_trace_with_stacks()
         groups = self._groups()
         found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
-        for each in trace.get("entries", ()):
+        for each in (e for trace in flight_traces_with_stacks() for e in trace.get("entries", ())):
             name = each["process_group"][0]
             if name in groups and not each["is_p2p"]:
                 found[name].setdefault(each["collective_seq_id"], each)
@@ -100,19 +100,31 @@ class FlightRecorderThread:
         )
 
     def _operations(self) -> Operations:
-        trace = flight_trace()
-        groups = self._groups()
-        entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
-        spans = list(self._recorded())
+        groups, spans = self._groups(), list(self._recorded())
         ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch uses the wall clock
-        unseen = []
+        unseen: list[Operation] = []
+        entered: dict[GroupKey, int] = {}
+        for trace in flight_traces():
+            entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
+            unseen += self._unseen(entries, groups, spans, ahead_ns)
+            for key, count in _entered(trace, entries, groups).items():
+                entered[key] = max(count, entered.get(key, 0))
+        return Operations(self.recorder.rank, tuple(unseen), entered)
+
+    def _unseen(
+        self,
+        entries: Sequence[Entry],
+        groups: Mapping[str, Group],
+        spans: Sequence[Span],
+        ahead_ns: int,
+    ) -> Iterator[Operation]:
+        """Yield the open operations that the slot page lacks."""
         for each in entries:
             group, at_ns = groups.get(each["process_group"][0]), each["time_created_ns"] - ahead_ns
             if each["retired"] or group is None:
                 continue
             if not any(key == group.key and start <= at_ns <= end for key, start, end in spans):
-                unseen.append(self._operation(each, group, at_ns / 1e9))
-        return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
+                yield self._operation(each, group, at_ns / 1e9)
 
     def _recorded(self) -> Iterator[Span]:
         """Yield groups and time spans in which the slot page's open operations were launched."""
@@ -123,6 +135,11 @@ class FlightRecorderThread:
                 begun.add(page.began_ns(at))
                 if pending.group is not None:
                     yield pending.group.key, page.began_ns(at), pending.launched_ns
+        for launched in self.works.streams:
+            for _, began_ns in launched.records:
+                begun.add(began_ns)
+                if launched.group is not None:
+                    yield launched.group.key, began_ns, launched.at_ns
         for operation in read_slots(page.path, rank=self.recorder.rank).open:
             began_ns = round(operation.since_s * 1e9)
             if operation.kind == "collective" and began_ns not in begun:
@@ -131,6 +148,7 @@ class FlightRecorderThread:
     def _operation(self, entry: Entry, group: Group, since_s: float) -> Operation:
         ranks, ordinal, scope = _flight_key(group)
         is_waited, frame = _main_thread()
+        is_waited = is_waited or self.works.streams.is_waiting(threading.main_thread().ident)
         return Operation(
             name=_name(entry),
             kind="collective",

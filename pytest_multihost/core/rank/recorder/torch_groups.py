@@ -16,6 +16,7 @@ from pytest_multihost.core.model.memberships import member_key
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, GroupKey, OperationKind, Scope
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.core.slots import Call
+from pytest_multihost.core.torch_private import uses_nccl
 
 ProcessGroup = Any
 Work = Any  # an operation that runs while the thread that began it continues
@@ -80,10 +81,15 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """The process groups of this rank, by the address of torch's object, as long as it lives."""
+    """The process groups of this rank, by the address of torch's object, as long as it lives.
+
+    Attributes:
+        on_nccl: Called when one of NCCL is added.
+    """
 
     recorder: Recorder
     module: ModuleType  # torch.distributed.distributed_c10d
+    on_nccl: Callable[[], None] = lambda: None
     known: dict[int, Group] = field(default_factory=dict)
     _ordinals: Counter[tuple[Ranks, str]] = field(default_factory=Counter)
 
@@ -149,6 +155,8 @@ class Groups:
         def forget(_: object) -> None:
             self.known.pop(address, None)
 
+        if uses_nccl(self.module, pg):
+            self.on_nccl()
         reference = weakref.ref(pg, forget)
         group = Group(self.recorder, members, ordinal, torch_world, reference, is_for_cpu)
         return self.known.setdefault(address, group)

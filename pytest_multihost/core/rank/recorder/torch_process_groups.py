@@ -27,6 +27,7 @@ from pytest_multihost.core.rank.recorder.torch_groups import (
     Work,
     copy_identity,
 )
+from pytest_multihost.core.rank.recorder.torch_streams import Streams
 from pytest_multihost.core.torch_private import END_COALESCING, START_COALESCING, TAKE_WORK
 
 Arguments = tuple[Argument, ...]
@@ -145,6 +146,7 @@ class ProcessGroupRecorder:
             stream = None
             if recorder.has_streams:
                 stream = self.works.await_stream(group, kind, other)
+            is_on_gpu = self.works.streams.is_used and bool(args) and _is_on_gpu(args[0])
             record = begin_call(call, next(sequence), detail, source)
             try:
                 work = original(pg, *args, **kwargs)
@@ -153,7 +155,7 @@ class ProcessGroupRecorder:
                 raise
             try:
                 opts = args[-1] if args else kwargs.get("opts")
-                launched(work, record, group, opts, stream)
+                launched(work, record, group, opts, stream, is_on_gpu=is_on_gpu)
             except Exception:  # noqa: BLE001, S110 - as above
                 pass
             return work
@@ -186,6 +188,14 @@ class ProcessGroupRecorder:
         return recorded
 
 
+def _is_on_gpu(sent: Argument) -> bool:
+    """Return whether a tensor, or the first one of a list or of a list of lists, is on a GPU."""
+    depth = 0
+    while (type(sent) is list or type(sent) is tuple) and sent and depth < _NESTED:
+        sent, depth = sent[0], depth + 1
+    return getattr(sent, "is_cuda", False) is True
+
+
 @dataclass(slots=True, eq=False)
 class ThreadState:
     """The operations that one thread has just launched.
@@ -194,13 +204,17 @@ class ThreadState:
         work: Address of the work of its last synchronous call, for which the caller waits at once;
             0: none.
         record: That call's record.
+        group: That call's group if it runs on a GPU, else None.
         coalesced: Records of the calls of a coalesced batch; None: there is no batch.
+        is_on_gpu: Whether a call of the batch runs on a GPU.
         is_in_batch: Whether the thread is in `batch_isend_irecv`.
     """
 
     work: int = 0
     record: int = 0
+    group: Group | None = None
     coalesced: list[int] | None = None
+    is_on_gpu: bool = False
     is_in_batch: bool = False
 
 
@@ -219,14 +233,16 @@ class AsyncWork(weakref.ref[Work]):
         address: The address of its work.
         launched_ns: When the call that launched it returned.
         stream: Identifies the operations that run one after the other with this one; None: none.
+        is_on_gpu: Whether it runs on a GPU.
     """
 
-    __slots__ = ("address", "group", "launched_ns", "records", "stream")
+    __slots__ = ("address", "group", "is_on_gpu", "launched_ns", "records", "stream")
     records: tuple[int, ...]
     address: int
     group: Group | None
     launched_ns: int
     stream: Hashable | None
+    is_on_gpu: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -234,13 +250,23 @@ class OpenWorks:
     """The works that this rank has launched.
 
     Attributes:
+        streams: Those that run on a GPU, until they have ended there.
         pending: Works for which no wait has returned yet, by address.
     """
 
     recorder: Recorder
+    streams: Streams = field(init=False)
     pending: dict[int, AsyncWork] = field(default_factory=dict)
     thread: _Thread = field(default_factory=_Thread)
     _tests: dict[type, Function] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.streams = Streams(self.recorder, self._on_gpu, self.end_completed)
+
+    def _on_gpu(self) -> list[int]:
+        """Return the records of works on a GPU for which nobody waits."""
+        found = [each for each in list(self.pending.values()) if each.is_on_gpu]
+        return [record for each in found for record in each.records]
 
     def wrap(self, work: type, test: str = "is_completed") -> None:
         """Wrap the methods of `Work` or a similar class that wait, hand on, or test completion.
@@ -318,6 +344,8 @@ class OpenWorks:
         group: Group | None,
         opts: object,
         stream: Hashable | None = None,
+        *,
+        is_on_gpu: bool = False,
     ) -> None:
         """Record that a call has returned.
 
@@ -325,25 +353,29 @@ class OpenWorks:
             work: The work that it returned; None: the operation is complete.
             opts: Its options, if any. If their `asyncOp` is False, the caller waits at once.
             stream: Its stream; see `await_stream`.
+            is_on_gpu: Whether the operation runs on a GPU.
         """
         state = self.thread.state
         if state.coalesced is not None:
             self.recorder.page.leave(record)
             state.coalesced.append(record)
+            state.is_on_gpu |= is_on_gpu
         elif work is None:
-            self.recorder.end(record)
+            if not (is_on_gpu and self.streams.join(group, (record,))):
+                self.recorder.end(record)
         elif getattr(opts, "asyncOp", True):
             if state.work == id(work):  # an earlier work at this address is gone without a wait
                 state.work = 0
                 self.recorder.end(state.record)
             self.recorder.page.leave(record)
-            self._add(work, (record,), group).stream = stream
+            self._add(work, (record,), group, is_on_gpu=is_on_gpu).stream = stream
             if self._is_of_library():
                 self.recorder.page.hand_on(record)
         else:
             if state.work:
                 self.recorder.end(state.record)
             state.work, state.record = id(work), record
+            state.group = group if is_on_gpu else None
 
     def await_stream(self, group: Group, kind: OperationKind, other: int) -> Hashable | None:
         """Wait for the earlier operations of this rank in the stream of an operation.
@@ -364,11 +396,13 @@ class OpenWorks:
                 work.wait()
         return stream
 
-    def _add(self, work: Work, records: tuple[int, ...], group: Group | None) -> AsyncWork:
+    def _add(
+        self, work: Work, records: tuple[int, ...], group: Group | None, *, is_on_gpu: bool
+    ) -> AsyncWork:
         pending = AsyncWork(work, self._remove)
         pending.records, pending.group, pending.launched_ns = records, group, now_ns()
         pending.address = address = id(work)
-        pending.stream = None
+        pending.stream, pending.is_on_gpu = None, is_on_gpu
         self.pending[address] = pending
         return pending
 
@@ -423,15 +457,18 @@ class OpenWorks:
     def _wrap_wait(self, original: Function) -> Function:
         fail, pending_of, forget = self._fail_wait, self.pending.get, self.pending.pop
         thread, wait_for, end = self.thread, self.recorder.wait, self.recorder.page.end
+        join = self.streams.join
 
         def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             records: tuple[int, ...] = ()
+            group = None
             state = thread.state
             if state.work == id(work):
-                state.work, records = 0, (state.record,)
+                state.work, records, group = 0, (state.record,), state.group
             elif (pending := pending_of(id(work))) is not None:
                 records = pending.records
+                group = pending.group if pending.is_on_gpu else None
                 for record in records:
                     wait_for(record)
             try:
@@ -441,6 +478,8 @@ class OpenWorks:
                 raise
             if records:
                 forget(id(work), None)
+                if group is not None and join(group, records):
+                    return result
                 at_ns = now_ns()
                 for record in records:
                     end(record, at_ns)
@@ -465,9 +504,11 @@ class OpenWorks:
         """Record that the batch of this thread has been launched, or that this failed."""
         state = self.thread.state
         records, state.coalesced = tuple(state.coalesced or ()), None
+        is_on_gpu, state.is_on_gpu = state.is_on_gpu, False
         if error is not None:
             self._fail_wait(work, records, error)
         elif work is None:
-            self._end_noticed(records)
+            if not (is_on_gpu and self.streams.join(group, records)):
+                self._end_noticed(records)
         elif records:
-            self._add(work, records, group)
+            self._add(work, records, group, is_on_gpu=is_on_gpu)
