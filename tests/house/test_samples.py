@@ -15,6 +15,7 @@ PLACE = re.compile(r"(\w+\.py):(\d+) .*?»  ?(.+)$", re.MULTILINE)
 
 NOT_MADE = {
     "dumps.md": "it needs the dumps of a job of sixteen ranks",
+    "gpus.md": "it needs a GPU",
     "live.md": "it needs a running job",
     "network.md": "it needs a cluster made of namespaces",
     "reading.md": "it is one example of each part of the output",
