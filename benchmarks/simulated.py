@@ -65,6 +65,24 @@ def test_it(world, shared_tmp_path):
     dcp.load(again, checkpoint_id=str(shared_tmp_path / "c"))
     assert torch.equal(again["w"].to_local(), state["w"].to_local())
 """,
+    "jax": """
+def test_it(world):
+    import jax
+    from jax.experimental import multihost_utils
+    jax.distributed.initialize("localhost:1", world.size, world.rank)
+    assert multihost_utils.process_allgather(world.rank).tolist() == list(range(world.size))
+    assert multihost_utils.broadcast_one_to_all(world.rank) == 0
+    multihost_utils.sync_global_devices("done")
+""",
+    "orbax": """
+def test_it(world, shared_tmp_path):
+    import jax
+    import numpy as np
+    import orbax.checkpoint as ocp
+    jax.distributed.initialize("localhost:1", world.size, world.rank)
+    with ocp.StandardCheckpointer() as saver:
+        saver.save(shared_tmp_path / "state", {"w": np.arange(4.0)})
+""",
     "fsdp": """
 def test_it(world):
     from torch.distributed.fsdp import fully_shard

@@ -55,7 +55,12 @@ C++ code calls them unless a value is already on these devices."""
 IMPORTED_LATE: Final = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 """Modules that jax imports when it compiles for the first time."""
 
-_BRIDGE = "jax._src.xla_bridge"
+GATHER_ARRAY: Final = "_handle_array_process_allgather"
+"""The function of `multihost_utils` that gathers an array from all processes."""
+
+BRIDGE: Final = "jax._src.xla_bridge"
+MAKE_BACKEND: Final = "make_cpu_client"
+"""The module with jax's backends, and the function that makes the one for CPUs."""
 
 
 def state() -> JaxObject:
@@ -87,7 +92,7 @@ def may_span_processes(program: JaxObject) -> bool:
 
 def may_have_backend() -> bool:
     """Return whether jax may have initialised a backend in this process; imports nothing."""
-    bridge: ModuleType | None = sys.modules.get(_BRIDGE)
+    bridge: ModuleType | None = sys.modules.get(BRIDGE)
     if bridge is None:
         return "jax" in sys.modules
     is_initialized = getattr(bridge, "backends_are_initialized", None)
@@ -101,7 +106,7 @@ def advertise_to_gloo(address: str) -> None:
     Debian, and none at all in many containers. jax has no setting for it.
     """
     with contextlib.suppress(AttributeError, KeyError):  # another version
-        library = sys.modules[_BRIDGE]._jax
+        library = sys.modules[BRIDGE]._jax
         library.make_gloo_tcp_collectives = functools.partial(
             library.make_gloo_tcp_collectives, hostname=address
         )

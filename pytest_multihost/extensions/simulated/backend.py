@@ -14,7 +14,7 @@ from pytest_multihost.extensions.simulated.service import NAME, PART
 def _preload() -> None:
     """Import torch and the classes of simulated groups, and have their operations recorded."""
     from pytest_multihost.core.rank.recorder import record_torch_classes
-    from pytest_multihost.extensions.simulated import install, jax_refused  # noqa: F401 - for ranks
+    from pytest_multihost.extensions.simulated import install, jax_processes  # noqa: F401 - for ranks
     from pytest_multihost.extensions.simulated.group import SimulatedGroup
     from pytest_multihost.extensions.simulated.store import SimulatedStore
     from pytest_multihost.extensions.simulated.works import SimulatedWork, SimulatedWorks
@@ -31,17 +31,17 @@ def _start(spec: RankSpec) -> None:
 
     from pytest_multihost.extensions.simulated.group import semantics
     from pytest_multihost.extensions.simulated.install import install
-    from pytest_multihost.extensions.simulated.jax_refused import refuse_jax
+    from pytest_multihost.extensions.simulated.jax_processes import simulate_jax
     from pytest_multihost.extensions.simulated.link import own_link
     from pytest_multihost.extensions.simulated.option import GLOO as GLOO_RULES
     from pytest_multihost.extensions.simulated.server_part import exchange_address
     from pytest_multihost.extensions.simulated.store import SimulatedStore
 
     torch.set_num_threads(1)
-    refuse_jax()
     link = own_link(exchange_address(spec.scratch), spec.rank)
     link.times_itself = spec.world.keeps_timeouts
     link.connect()
+    simulate_jax(spec.rank, spec.world.size)
     folder = Path(spec.scratch) if spec.is_primary else None
     install(
         size=spec.world.size,

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.core.rank.recorder.recorder import Recorder
-from pytest_multihost.core.rank.recorder.torch_groups import Function
+from pytest_multihost.core.rank.recorder.torch_groups import Argument, Function
 
 Begin = Callable[[], int]
 """Records that a call begins; returns the record."""
@@ -133,6 +133,17 @@ def replace_function(
             cell.cell_contents = update_wrapper(wrap(inner), inner)
             return
         function = inner
+
+
+def replace_original(function: FunctionType, by: Argument) -> None:
+    """Run another function in place of one that `replace_code` may have wrapped, or will.
+
+    Args:
+        by: A function without variables of an outer one, whose globals are not available.
+    """
+    original = vars(function).get("__wrapped__", function)
+    original.__code__ = by.__code__
+    original.__defaults__, original.__kwdefaults__ = by.__defaults__, by.__kwdefaults__
 
 
 def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does

@@ -66,6 +66,8 @@ Its group is this rank alone. Only native frames show what the devices wait for.
 _DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
 _LEAVES = 3
 
+_recorders: list[_JaxRecorder] = []
+
 _KEYS = (
     *("key_value_set", "key_value_set_bytes", "key_value_try_get", "key_value_try_get_bytes"),
     *("key_value_dir_get", "key_value_dir_get_bytes", "key_value_increment", "key_value_delete"),
@@ -84,11 +86,18 @@ def install(recorder: Recorder) -> None:
     Wrapped functions take, return and raise the same as before.
     """
     wrappers = _JaxRecorder(recorder)
+    _recorders.append(wrappers)
     for module, calls in wrappers.calls().items():
         after_import(module, partial(wrappers.wrap, calls))
     after_import(BINDINGS, wrappers.wrap_keys)
     after_import(PROGRAMS, wrappers.wrap_programs)
     after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
+
+
+def record_jax_client(client: type) -> None:
+    """Record the operations of another class of clients, as those of jax's own."""
+    for each in _recorders:
+        each.wrap_client(client)
 
 
 class _Thread(threading.local):
@@ -111,16 +120,8 @@ class _JaxRecorder:
 
         `jax.block_until_ready` calls `batched_block_until_ready` for several arrays.
         """
-        get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
         return {
-            BINDINGS: {
-                f"{CLIENT}.wait_at_barrier": self._wait_at_barrier,
-                f"{CLIENT}.get_live_nodes": lambda client, process_ids: self._collective(
-                    client, "get_live_nodes", process_ids, Scope("live-nodes")
-                ),
-                f"{CLIENT}.{get}": partial(self._key_wait, get),
-                f"{CLIENT}.{get_bytes}": partial(self._key_wait, get_bytes),
-            },
+            BINDINGS: {f"{CLIENT}.{name}": each for name, each in self.client_calls().items()},
             "jaxlib.xla_client": {"batched_block_until_ready": self._batch_wait},
             ARRAYS: dict.fromkeys(
                 (f"{ARRAY}.{_DEVICE_WAIT}", f"{ARRAY}.item", ARRAY_VALUE), self._device_wait
@@ -134,8 +135,25 @@ class _JaxRecorder:
             PROGRAMS: {START_PROGRAM: self._start_program},
         }
 
-    def wrap(self, calls: Mapping[str, Describe], module: ModuleType) -> None:
-        """Wrap functions, methods and properties of a module."""
+    def client_calls(self) -> dict[str, Describe]:
+        """Return the methods of a client to wrap."""
+        get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
+        return {
+            "wait_at_barrier": self._wait_at_barrier,
+            "get_live_nodes": lambda client, process_ids: self._collective(
+                client, "get_live_nodes", process_ids, Scope("live-nodes")
+            ),
+            get: partial(self._key_wait, get),
+            get_bytes: partial(self._key_wait, get_bytes),
+        }
+
+    def wrap_client(self, client: type) -> None:
+        """Wrap the methods of a class of clients."""
+        self.wrap(self.client_calls(), client)
+        self._notice_keys(client)
+
+    def wrap(self, calls: Mapping[str, Describe], module: ModuleType | type) -> None:
+        """Wrap functions, methods and properties of a module or class."""
         for path, describe in calls.items():
             with contextlib.suppress(Exception):  # another version of jax
                 *classes, name = path.split(".")
@@ -147,9 +165,12 @@ class _JaxRecorder:
 
     def wrap_keys(self, module: ModuleType) -> None:
         """Wrap methods that only use keys: no rank waits in them, but faults can be bound there."""
+        with contextlib.suppress(Exception):  # another version of jax
+            self._notice_keys(getattr(module, CLIENT))
+
+    def _notice_keys(self, owner: type) -> None:
         for name in _KEYS:
             with contextlib.suppress(Exception):  # another version of jax
-                owner = getattr(module, CLIENT)
                 setattr(owner, name, self._noticed(name, getattr(owner, name)))
 
     def _noticed(self, name: str, call: Call) -> Call:
