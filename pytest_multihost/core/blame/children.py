@@ -39,24 +39,30 @@ def _child_of(state: RankState, operation: Operation | None) -> Child | None:
     return everywhere.pop() if is_in_child and len(everywhere) == 1 else None
 
 
-def as_lost_child(cause: Cause, states: States) -> Cause:
-    """Return a rank as the culprit of a wait for unknown members, if it has lost a child.
+def as_family(cause: Cause, states: States) -> Cause:
+    """Return the cause of a wait for unknown members, if these may be children of one rank.
 
-    Its children wait in a group whose other members are not known, and a signal has ended another
-    child of it. It has not waited for that child, so it does not know.
+    A child of the rank waits in a group whose other members are not known, and another child cannot
+    come. If a signal has ended that child, the rank is the culprit: it has not waited for the
+    child, so it does not know. If that child waits for a file lock that a process of the rank
+    holds, the rank's processes wait for each other.
     """
     operation = cause.operation
     if cause.kind != "unknown" or operation is None or operation.child is None:
         return cause
-    ranks = [rank for rank in cause.waiting if rank in states and states[rank].seen.lost]
-    if len(ranks) != 1:
-        return cause
-    waiting = tuple(rank for rank in cause.waiting if rank not in ranks)
-    return replace(
-        cause,
-        kind="straggler" if waiting else "stuck",
-        confidence="likely",
-        culprits=tuple(ranks),
-        waiting=waiting,
-        lost=states[ranks[0]].seen.lost,
-    )
+    known = [states[rank] for rank in cause.waiting if rank in states]
+    lost = [each for each in known if each.seen.lost]
+    if len(lost) == 1:
+        waiting = tuple(rank for rank in cause.waiting if rank != lost[0].rank)
+        return replace(
+            cause,
+            kind="straggler" if waiting else "stuck",
+            confidence="likely",
+            culprits=(lost[0].rank,),
+            waiting=waiting,
+            lost=lost[0].seen.lost,
+        )
+    locked = [each.rank for each in known if each.rank in each.seen.lock_holders]
+    if not lost and len(locked) == 1:
+        return replace(cause, kind="deadlock", confidence="likely", cycle=tuple(locked))
+    return cause

@@ -53,11 +53,16 @@ def _evidence_of_ranks(
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)
-        seen = state.seen
-        lost = (f"its child {each.title} {each.ended}" for each in seen.lost)
-        yield from (Evidence(rank, fact, "proc") for fact in lost)
-        if seen.label is not None and state.condition == "alive":
-            yield Evidence(rank, _main_thread(seen), "proc")
+        yield from _of_processes(state)
+
+
+def _of_processes(state: RankState) -> Iterator[Evidence]:
+    """Yield what the kernel shows of a rank's processes."""
+    seen = state.seen
+    for each in seen.lost:
+        yield Evidence(state.rank, f"its child {each.title} {each.ended}", "proc")
+    if seen.label is not None and state.condition == "alive":
+        yield Evidence(state.rank, _main_thread(seen), "proc")
 
 
 def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:

@@ -257,6 +257,11 @@ def _words_of_all(operations: Sequence[Operation], size: int) -> Sentence:
 def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
     (rank,) = cause.cycle
     waits = lock_cycle(result.dumps, rank)
+    if not waits and cause.operation is not None and cause.operation.child is not None:
+        child = cause.operation.child.title
+        inside = sentence(f"its child {child} in ", _words(cause.operation, result.spec.size))
+        who = sentence(f"processes of {rank_name(rank)} wait for each other: ", inside)
+        return sentence(who, ", and another one for a lock that one of them holds on a file")
     *names, last = [each.thread for each in waits]
     locks = sorted({each.lock for each in waits if each.lock})
     which = f" (lock{'s' * (len(locks) > 1)} {', '.join(locks)})"

@@ -20,7 +20,7 @@ from pytest_multihost.core.blame.causes import (
     find_causes,
     with_all_culprits,
 )
-from pytest_multihost.core.blame.children import as_lost_child, with_child
+from pytest_multihost.core.blame.children import as_family, with_child
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.headline import planned_freeze
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
@@ -142,7 +142,7 @@ def diagnose(
     causes = tuple(as_cut(each, states, result) for each in causes)
     causes = tuple(as_lock_cycle(each, result) for each in causes)
     causes = tuple(as_doubtful(each, finding) for each in causes)
-    causes = tuple(with_child(as_lost_child(each, states), states) for each in causes)
+    causes = tuple(with_child(as_family(each, states), states) for each in causes)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
     # have arrived in time; the death ended the world.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders import operation, stands
 
 from pytest_multihost.core.blame.causes import Cause
-from pytest_multihost.core.blame.children import as_lost_child, with_child
+from pytest_multihost.core.blame.children import as_family, with_child
 from pytest_multihost.testing import Child
 
 CORE, OTHER = Child(300, "EngineCore_1"), Child(301, "Monitor")
@@ -56,7 +56,19 @@ def test_a_killed_child_explains_a_group_whose_members_do_not_come() -> None:
     """Other children of the rank wait for it; without it nobody is named."""
     coming = operation(group=(1,), group_size=2, has_members=False, child=CORE, waited_s=1.0)
     unknown = Cause(kind="unknown", confidence="unknown", waiting=(0, 1), operation=coming)
-    found = as_lost_child(unknown, {0: stands(0), 1: stands(1, coming, lost=(DEAD,))})
+    found = as_family(unknown, {0: stands(0), 1: stands(1, coming, lost=(DEAD,))})
     assert (found.kind, found.culprits, found.waiting) == ("straggler", (1,), (0,))
     assert found.lost == (DEAD,)
-    assert as_lost_child(unknown, {0: stands(0), 1: stands(1, coming)}) is unknown
+    assert as_family(unknown, {0: stands(0), 1: stands(1, coming)}) is unknown
+
+
+def test_processes_of_a_rank_that_lock_each_other_out_are_a_circle() -> None:
+    """One child holds a file lock and waits for members; another waits for that lock.
+
+    A lock that another rank holds says nothing about the members.
+    """
+    coming = operation(group=(), child=CORE)
+    unknown = Cause(kind="unknown", confidence="unknown", waiting=(0, 1), operation=coming)
+    found = as_family(unknown, {0: stands(0), 1: stands(1, coming, lock_holders=(1,))})
+    assert (found.kind, found.cycle, found.waiting) == ("deadlock", (1,), (0, 1))
+    assert as_family(unknown, {0: stands(0), 1: stands(1, coming, lock_holders=(0,))}) is unknown
