@@ -216,9 +216,11 @@ def uses_nccl(c10d: ModuleType, group: TorchObject) -> bool:
     return "nccl" in str(getattr(c10d._world, "pg_backend_config", {}).get(group, ""))
 
 
-def current_gpu(torch: TorchObject) -> int:
-    """Return the number of this thread's current GPU."""
-    return int(torch._C._cuda_getDevice())
+def number_of_gpu(torch: TorchObject, device: TorchObject = None) -> int:
+    """Return the number of a GPU: of a device, its name or number; None: of the current one."""
+    if device is None:
+        return int(torch._C._cuda_getDevice())
+    return int(torch.cuda._get_device_index(device, optional=True))
 
 
 def current_stream(torch: TorchObject, gpu: int) -> int:

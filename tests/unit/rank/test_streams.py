@@ -27,6 +27,7 @@ class ManualGpu:
         done: How many marks of each stream the GPU has reached.
         marked: How many marks each stream has.
         is_capturing: Whether the program records a graph.
+        of_tensors: The number of the GPU on which tensors are; the current one is 0.
         while_waiting: Called while a thread waits for the GPU.
     """
 
@@ -34,6 +35,7 @@ class ManualGpu:
     done: dict[int, int] = field(default_factory=lambda: {0: 0, 7: 0})
     marked: dict[int, int] = field(default_factory=lambda: {0: 0, 7: 0})
     is_capturing: bool = False
+    of_tensors: int = 0
     while_waiting: Callable[[], None] = lambda: None
 
     @property
@@ -41,7 +43,7 @@ class ManualGpu:
         gpu = self
 
         class Event:
-            def record(self) -> None:
+            def record(self, _stream: object) -> None:
                 gpu.marked[gpu.stream] += 1
                 self.place = gpu.stream, gpu.marked[gpu.stream]
 
@@ -53,7 +55,7 @@ class ManualGpu:
             is_cuda = True
 
             def get_device(self) -> int:
-                return 0
+                return gpu.of_tensors
 
             def item(self) -> float:
                 gpu.while_waiting()
@@ -62,12 +64,12 @@ class ManualGpu:
             tolist = cpu = nonzero = __bool__ = __int__ = __float__ = __index__ = item
 
         class Stream:
-            cuda_stream = 7
+            device_index, cuda_stream = 0, 7
 
             def synchronize(self) -> None:
                 gpu.while_waiting()
 
-        def synchronize() -> None:
+        def synchronize(device: int | None = None) -> None:
             gpu.while_waiting()
 
         private = SimpleNamespace(
@@ -76,6 +78,8 @@ class ManualGpu:
             _cuda_isCurrentStreamCapturing=lambda: gpu.is_capturing,
         )
         cuda = SimpleNamespace(Event=Event, Stream=Stream, synchronize=synchronize)
+        cuda._get_device_index = lambda device, optional: device
+        cuda.current_stream = lambda _: Stream()
         return SimpleNamespace(Tensor=Tensor, cuda=cuda, _C=private)
 
 
@@ -85,14 +89,14 @@ class Rank:
     def __init__(self, folder: Path) -> None:
         self.gpu, self.unjoined = ManualGpu(), list[int]()
         self.recorder = Recorder(SlotPage.create(slots_path(folder, 0)), 0, 2)
-        self.streams = Streams(self.recorder, lambda: self.unjoined, self.unjoined.clear)
+        self.streams = Streams(self.recorder, lambda _: self.unjoined, self.unjoined.clear)
         self.torch = self.gpu.torch
         self.streams.start(self.torch)
 
     def launch(self) -> int:
         """Launch an all_reduce whose call has returned."""
         record = self.recorder.begin("all_reduce", "collective", (0, 1))
-        self.kept = self.streams.join(None, (record,))
+        self.kept = self.streams.join(None, (record,), 0)
         if not self.kept:
             self.recorder.end(record)
         return record
@@ -134,6 +138,17 @@ def test_a_thread_that_needs_a_value_waits_for_what_its_stream_waits_for(rank: R
     rank.torch.cuda.Stream().synchronize()
     rank.torch.cuda.synchronize()
     assert seen == [[1], [1, 2], [1, 2]]  # a wait that has ended by itself changes nothing
+
+
+def test_a_wait_for_another_gpu_is_none_for_the_operations_of_this_one(rank: Rank) -> None:
+    """The default streams of all GPUs have the same address."""
+    rank.launch()
+    seen: list[list[int]] = []
+    rank.gpu.while_waiting = lambda: seen.append(rank.awaited)
+    rank.gpu.of_tensors = 1
+    rank.torch.Tensor().item()
+    rank.torch.cuda.synchronize(1)
+    assert seen == [[], []]
 
 
 def test_a_wait_for_the_whole_gpu_is_one_for_operations_that_no_stream_waits_for(

@@ -146,7 +146,7 @@ class ProcessGroupRecorder:
             stream = None
             if recorder.has_streams:
                 stream = self.works.await_stream(group, kind, other)
-            is_on_gpu = self.works.streams.is_used and bool(args) and _is_on_gpu(args[0])
+            gpu = _gpu_of(args[0]) if self.works.streams.is_used and args else None
             record = begin_call(call, next(sequence), detail, source)
             try:
                 work = original(pg, *args, **kwargs)
@@ -155,7 +155,7 @@ class ProcessGroupRecorder:
                 raise
             try:
                 opts = args[-1] if args else kwargs.get("opts")
-                launched(work, record, group, opts, stream, is_on_gpu=is_on_gpu)
+                launched(work, record, group, opts, stream, gpu)
             except Exception:  # noqa: BLE001, S110 - as above
                 pass
             return work
@@ -188,12 +188,12 @@ class ProcessGroupRecorder:
         return recorded
 
 
-def _is_on_gpu(sent: Argument) -> bool:
-    """Return whether a tensor, or the first one of a list or of a list of lists, is on a GPU."""
+def _gpu_of(sent: Argument) -> int | None:
+    """Return the number of the GPU of a tensor, or of the first one of a list or list of lists."""
     depth = 0
     while (type(sent) is list or type(sent) is tuple) and sent and depth < _NESTED:
         sent, depth = sent[0], depth + 1
-    return getattr(sent, "is_cuda", False) is True
+    return int(sent.get_device()) if getattr(sent, "is_cuda", False) is True else None
 
 
 @dataclass(slots=True, eq=False)
@@ -204,9 +204,9 @@ class ThreadState:
         work: Address of the work of its last synchronous call, for which the caller waits at once;
             0: none.
         record: That call's record.
-        group: That call's group if it runs on a GPU, else None.
+        group: That call's group.
         coalesced: Records of the calls of a coalesced batch; None: there is no batch.
-        is_on_gpu: Whether a call of the batch runs on a GPU.
+        gpu: The number of the GPU on which that call, or the batch, runs; None: on none.
         is_in_batch: Whether the thread is in `batch_isend_irecv`.
     """
 
@@ -214,7 +214,7 @@ class ThreadState:
     record: int = 0
     group: Group | None = None
     coalesced: list[int] | None = None
-    is_on_gpu: bool = False
+    gpu: int | None = None
     is_in_batch: bool = False
 
 
@@ -233,16 +233,16 @@ class AsyncWork(weakref.ref[Work]):
         address: The address of its work.
         launched_ns: When the call that launched it returned.
         stream: Identifies the operations that run one after the other with this one; None: none.
-        is_on_gpu: Whether it runs on a GPU.
+        gpu: The number of the GPU on which it runs; None: on none.
     """
 
-    __slots__ = ("address", "group", "is_on_gpu", "launched_ns", "records", "stream")
+    __slots__ = ("address", "gpu", "group", "launched_ns", "records", "stream")
     records: tuple[int, ...]
     address: int
     group: Group | None
     launched_ns: int
     stream: Hashable | None
-    is_on_gpu: bool
+    gpu: int | None
 
 
 @dataclass(slots=True, eq=False)
@@ -263,9 +263,9 @@ class OpenWorks:
     def __post_init__(self) -> None:
         self.streams = Streams(self.recorder, self._on_gpu, self.end_completed)
 
-    def _on_gpu(self) -> list[int]:
+    def _on_gpu(self, gpu: int) -> list[int]:
         """Return the records of works on a GPU for which nobody waits."""
-        found = [each for each in list(self.pending.values()) if each.is_on_gpu]
+        found = [each for each in list(self.pending.values()) if each.gpu == gpu]
         return [record for each in found for record in each.records]
 
     def wrap(self, work: type, test: str = "is_completed") -> None:
@@ -344,8 +344,7 @@ class OpenWorks:
         group: Group | None,
         opts: object,
         stream: Hashable | None = None,
-        *,
-        is_on_gpu: bool = False,
+        gpu: int | None = None,
     ) -> None:
         """Record that a call has returned.
 
@@ -353,29 +352,29 @@ class OpenWorks:
             work: The work that it returned; None: the operation is complete.
             opts: Its options, if any. If their `asyncOp` is False, the caller waits at once.
             stream: Its stream; see `await_stream`.
-            is_on_gpu: Whether the operation runs on a GPU.
+            gpu: The number of the GPU on which the operation runs; None: on none.
         """
         state = self.thread.state
         if state.coalesced is not None:
             self.recorder.page.leave(record)
             state.coalesced.append(record)
-            state.is_on_gpu |= is_on_gpu
+            state.gpu = gpu
         elif work is None:
-            if not (is_on_gpu and self.streams.join(group, (record,))):
+            if gpu is None or not self.streams.join(group, (record,), gpu):
                 self.recorder.end(record)
         elif getattr(opts, "asyncOp", True):
             if state.work == id(work):  # an earlier work at this address is gone without a wait
                 state.work = 0
                 self.recorder.end(state.record)
             self.recorder.page.leave(record)
-            self._add(work, (record,), group, is_on_gpu=is_on_gpu).stream = stream
+            self._add(work, (record,), group, gpu).stream = stream
             if self._is_of_library():
                 self.recorder.page.hand_on(record)
         else:
             if state.work:
                 self.recorder.end(state.record)
             state.work, state.record = id(work), record
-            state.group = group if is_on_gpu else None
+            state.group, state.gpu = group, gpu
 
     def await_stream(self, group: Group, kind: OperationKind, other: int) -> Hashable | None:
         """Wait for the earlier operations of this rank in the stream of an operation.
@@ -397,12 +396,12 @@ class OpenWorks:
         return stream
 
     def _add(
-        self, work: Work, records: tuple[int, ...], group: Group | None, *, is_on_gpu: bool
+        self, work: Work, records: tuple[int, ...], group: Group | None, gpu: int | None
     ) -> AsyncWork:
         pending = AsyncWork(work, self._remove)
         pending.records, pending.group, pending.launched_ns = records, group, now_ns()
         pending.address = address = id(work)
-        pending.stream, pending.is_on_gpu = None, is_on_gpu
+        pending.stream, pending.gpu = None, gpu
         self.pending[address] = pending
         return pending
 
@@ -462,13 +461,13 @@ class OpenWorks:
         def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             records: tuple[int, ...] = ()
-            group = None
+            group = gpu = None
             state = thread.state
             if state.work == id(work):
-                state.work, records, group = 0, (state.record,), state.group
+                state.work, records = 0, (state.record,)
+                group, gpu = state.group, state.gpu
             elif (pending := pending_of(id(work))) is not None:
-                records = pending.records
-                group = pending.group if pending.is_on_gpu else None
+                records, group, gpu = pending.records, pending.group, pending.gpu
                 for record in records:
                     wait_for(record)
             try:
@@ -478,7 +477,7 @@ class OpenWorks:
                 raise
             if records:
                 forget(id(work), None)
-                if group is not None and join(group, records):
+                if gpu is not None and join(group, records, gpu):
                     return result
                 at_ns = now_ns()
                 for record in records:
@@ -504,11 +503,11 @@ class OpenWorks:
         """Record that the batch of this thread has been launched, or that this failed."""
         state = self.thread.state
         records, state.coalesced = tuple(state.coalesced or ()), None
-        is_on_gpu, state.is_on_gpu = state.is_on_gpu, False
+        gpu, state.gpu = state.gpu, None
         if error is not None:
             self._fail_wait(work, records, error)
         elif work is None:
-            if not (is_on_gpu and self.streams.join(group, records)):
+            if gpu is None or not self.streams.join(group, records, gpu):
                 self._end_noticed(records)
         elif records:
-            self._add(work, records, group, is_on_gpu=is_on_gpu)
+            self._add(work, records, group, gpu)

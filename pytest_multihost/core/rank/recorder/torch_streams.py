@@ -23,13 +23,13 @@ from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.rank.recorder.calls import replace_function
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Argument, Function, Group
-from pytest_multihost.core.torch_private import current_gpu, current_stream, is_capturing
+from pytest_multihost.core.torch_private import current_stream, is_capturing, number_of_gpu
 
-Stream = int
-"""The address of a stream; 0 is the default stream of a GPU."""
+Stream = tuple[int, int]
+"""The number of a GPU, and the address of a stream there: 0 for the default one."""
 
-EVERY: Stream = -1
-"""Stands for all streams."""
+_EVERY = -1
+"""Stands for all streams of a GPU, in the place of an address."""
 
 Event = Any
 """A CUDA event, which the type checker does not know: a mark in a stream."""
@@ -63,13 +63,13 @@ class Streams:
     """The operations that streams of this rank's GPU wait for, in the order of their launch.
 
     Attributes:
-        unjoined: Returns the records of operations on the GPU that no stream waits for.
+        unjoined: Returns the records of operations on a GPU that no stream waits for.
         end_unjoined: Ends those of them that are complete.
         is_used: Whether the rank has a group of NCCL.
     """
 
     recorder: Recorder
-    unjoined: Callable[[], Sequence[int]]
+    unjoined: Callable[[int], Sequence[int]]
     end_unjoined: Callable[[], None]
     is_used: bool = False
     _torch: Argument = None
@@ -87,34 +87,43 @@ class Streams:
         self.is_used, self._torch = True, torch
 
         def current(tensor: Argument, *_: object, **__: object) -> Stream | None:
-            return current_stream(torch, tensor.get_device()) if tensor.is_cuda else None
+            if not tensor.is_cuda:
+                return None
+            gpu = tensor.get_device()
+            return gpu, current_stream(torch, gpu)
 
         def own(stream: Argument) -> Stream:
-            return int(stream.cuda_stream)
+            return int(stream.device_index), int(stream.cuda_stream)
+
+        def every(device: Argument = None) -> Stream:
+            return number_of_gpu(torch, device), _EVERY
 
         for name in _METHODS:
             setattr(torch.Tensor, name, self._wrap(getattr(torch.Tensor, name), current))
         stream = torch.cuda.Stream
         stream.synchronize = self._wrap(stream.synchronize, own)
-        wrap = partial(self._wrap, stream_of=lambda *_, **__: EVERY)
-        replace_function(torch.cuda, "synchronize", wrap)
+        replace_function(torch.cuda, "synchronize", partial(self._wrap, stream_of=every))
 
     def is_waiting(self, thread: int | None) -> bool:
         """Return whether a thread, by its identifier, waits for a stream."""
         return thread in self._waiting
 
-    def join(self, group: Group | None, records: Sequence[int]) -> bool:
-        """Record that the current stream waits for an operation; return whether it is kept open."""
+    def join(self, group: Group | None, records: Sequence[int], gpu: int) -> bool:
+        """Record that the current stream of a GPU waits for an operation there.
+
+        Returns:
+            Whether the operation is kept open.
+        """
         with contextlib.suppress(Exception):  # an error in recording is no error of the test
             self._end_first()
             if not is_capturing(self._torch):
                 if len(self._launched) >= _MOST:
                     self._end(self._launched[_MOST // 2])
                 event = self._events.pop() if self._events else self._torch.cuda.Event()
-                event.record()
+                event.record(self._torch.cuda.current_stream(gpu))
                 page = self.recorder.page
                 began = [(record, page.began_ns(record)) for record in records]
-                stream = current_stream(self._torch, current_gpu(self._torch))
+                stream = gpu, current_stream(self._torch, gpu)
                 self._launched.append(Launched(group, began, now_ns(), stream, event))
                 for record in records:
                     page.leave(record)
@@ -170,7 +179,7 @@ class Streams:
                 self._waiting.discard(thread)
             with contextlib.suppress(Exception):  # as above
                 self.end_completed()
-                if stream == EVERY:
+                if stream is not None and stream[1] == _EVERY:
                     self.end_unjoined()
             return result
 
@@ -180,9 +189,11 @@ class Streams:
         """Record that this thread waits for a stream; return the operations before it."""
         if self._launched:
             self.end_completed()
-        found = [each for each in self if stream in (each.stream, EVERY)]
+        gpu, address = stream
+        among = [each for each in self if each.stream[0] == gpu]
+        found = [each for each in among if address in (each.stream[1], _EVERY)]
         records = [record for each in found for record, _ in each.records]
-        for record in (*records, *(self.unjoined() if stream == EVERY else ())):
+        for record in (*records, *(self.unjoined(gpu) if address == _EVERY else ())):
             self.recorder.wait(record)
         return found
 
