@@ -115,8 +115,8 @@ class Streams:
             Whether the operation is kept open.
         """
         with contextlib.suppress(Exception):  # an error in recording is no error of the test
-            self._end_first()
             if not is_capturing(self._torch):
+                self._end_first()
                 if len(self._launched) >= _MOST:
                     self._end(self._launched[_MOST // 2])
                 event = self._events.pop() if self._events else self._torch.cuda.Event()
