@@ -123,14 +123,16 @@ def _lacking(size: int) -> str | None:
 
 def _start_nccl(spec: RankSpec) -> None:
     torch = _import_torch()
-    number, gpus = spec.rank - spec.host.ranks.start, torch.cuda.device_count()
-    if gpus < len(spec.host.ranks):
+    # Emulated hosts are on one machine, and have its GPUs together.
+    here = range(spec.world.size) if spec.world.shares_files else spec.host.ranks
+    gpus = torch.cuda.device_count()
+    if gpus < len(here):
         # NCCL refuses two ranks of one host on one GPU. Ranks that each say that they are a host of
         # their own may share it, and connect by sockets.
         os.environ.setdefault("NCCL_HOSTID", f"rank-{spec.rank}")
     # The proof of a hang knows NCCL's threads by their names.
     os.environ.setdefault("NCCL_SET_THREAD_NAME", "1")
-    device = number % gpus
+    device = (spec.rank - here.start) % gpus
     torch.cuda.set_device(device)
     store = _new_store(torch.distributed, spec)
     torch.distributed.init_process_group(
