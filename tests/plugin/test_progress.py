@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster import LAPTOP
 
 SLOW = """
 import pytest, time
@@ -83,3 +84,16 @@ def test_elsewhere_multihost_tests_are_skipped_saying_so(
     worlds = run_worlds(SLOW, "-rs")
     worlds.run.assert_outcomes(skipped=1)
     assert f"multihost tests need Linux (/proc, pidfds), and this is {system}" in worlds.stdout
+
+
+def test_elsewhere_no_module_needs_what_only_linux_has(tmp_path: Path) -> None:
+    """Signals, system calls and constants that Python lacks there are missing in this run."""
+    (tmp_path / "laptop.py").write_text(LAPTOP)
+    (tmp_path / "test_it.py").write_text(SLOW)
+    command = [sys.executable, "laptop.py", "-rs", "-p", "multihost_hangs", "test_it.py"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "multihost tests need Linux (/proc, pidfds), and this is darwin" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr

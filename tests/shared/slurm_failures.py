@@ -172,7 +172,7 @@ def _a_version_differs(site: SlurmSite, path: Path) -> Shown:
 
 
 LOST = (r"^ERROR test_worlds.py::test_sleeps - node n2's process \(pid \d+ on n2\) is gone$",)
-STACKS = (r"^all 4  test_sleeps  test_worlds.py:7  » time.sleep\(600\)$", "interrupted by SIGTERM")
+STACKS = (r"^all 4  test_sleeps  test_worlds.py:8  » time.sleep\(600\)$", "interrupted by SIGTERM")
 FAILURES: Mapping[str, Failure] = {
     "a peer is killed": Failure(
         _a_peer_dies, (*LOST, "job [0-9]+ is RUNNING", r"srun: error: n2: task 0: Killed"), 1

@@ -105,8 +105,12 @@ def count_threads() -> Travelling:
     return alive, own, has_timer or (_has_handler() and _has_child())
 
 
-_SIGNALS = sorted(each for each in signal.valid_signals() if each < signal.SIGRTMIN)
-"""Those that programs use; the harness uses real-time signals."""
+_REAL_TIME = getattr(signal, "SIGRTMIN", math.inf)
+"""The first of the real-time signals, which the harness uses; other systems than Linux have none,
+and import this module, too."""
+
+_SIGNALS = sorted(each for each in signal.valid_signals() if each < _REAL_TIME)
+"""Those that programs use."""
 
 
 def _has_handler() -> bool:
