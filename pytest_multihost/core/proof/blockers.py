@@ -16,7 +16,9 @@ from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.proof.descriptor_blockers import (
     SOCKETS,
     descriptor_blockers,
+    is_gpu,
     may_arrive,
+    may_await_gpu,
     moves_data,
 )
 from pytest_multihost.core.proof.runtime_threads import has_gloo_timeout, is_runtime_thread
@@ -136,8 +138,10 @@ def process_blockers(interval: Interval) -> Iterator[str]:
         yield "is stopped"
         return
     yield from _signal_blockers(process)
+    # Once for all descriptors: CUDA opens about five, and each thread is looked at.
+    awaits_gpu = any(map(is_gpu, process.descriptors.values())) and may_await_gpu(interval)
     for descriptor in process.descriptors.values():
-        yield from descriptor_blockers(interval, descriptor)
+        yield from descriptor_blockers(interval, descriptor, awaits_gpu=awaits_gpu)
     for thread in process.threads:
         if thread.state not in DEAD:
             name = "main thread" if thread is process.main else f"thread {thread.name}"

@@ -34,16 +34,26 @@ _GPU = "/dev/nvidia"
 """How paths of devices begin for which threads wait by CUDA alone."""
 
 
-def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
+def is_gpu(found: Descriptor) -> bool:
+    """Return whether a descriptor is a GPU's."""
+    return found.kind == "device" and found.target.startswith(_GPU)
+
+
+def descriptor_blockers(
+    interval: Interval, found: Descriptor, *, awaits_gpu: bool
+) -> Iterator[str]:
     """Yield the activity that a descriptor shows, even if no thread waits for it.
 
     Data can be in flight on a socket whose reader is busy elsewhere, and an accelerator or io_uring
     may finish work that was submitted long ago.
+
+    Args:
+        awaits_gpu: Whether the process may wait for a GPU; see `may_await_gpu`.
     """
     if found.is_exempt or interval.is_severed(found):
         return
     if found.kind == "device":
-        if not found.target.startswith(_GPU) or awaits_gpu(interval):
+        if awaits_gpu or not is_gpu(found):
             yield f"has opened {found.target}"
     elif found.kind == "uring" and found.where != "inside":
         yield "has asked io_uring for something"
@@ -51,8 +61,8 @@ def descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
         yield from _socket_blockers(interval, found)
 
 
-def awaits_gpu(interval: Interval) -> bool:
-    """Return whether the end of a GPU's work may end a wait of a process.
+def may_await_gpu(interval: Interval) -> bool:
+    """Return whether the end of a GPU's work may end a wait of a process that has opened one.
 
     It ends no operation that a member has not entered, and nothing after that in its stream. Of all
     other waits, only those for a lock in code of CUDA depend on it.
@@ -145,8 +155,8 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
     is_inside = found.where == "inside" and found.kind in _SHARED | {"listen", "udp", "uring"}
     if is_inside or found.kind == "epoll" or found.where == "nobody":
         return ""  # only the world's own threads can, which are judged themselves
-    is_gpu = found.kind == "device" and found.target.startswith(_GPU)  # see `awaits_gpu`
-    if is_runtimes and (found.kind in _OF_RUNTIMES or is_gpu or interval.is_severed(found)):
+    is_own = found.kind in _OF_RUNTIMES or is_gpu(found)  # for a GPU see `may_await_gpu`
+    if is_runtimes and (is_own or interval.is_severed(found)):
         return ""
     if found.kind in _SHARED:
         if found.where == "harness":
