@@ -80,7 +80,7 @@ class ManualGpu:
         )
         cuda = SimpleNamespace(Event=Event, Stream=Stream, synchronize=synchronize)
         cuda._get_device_index = lambda device, optional: device
-        cuda.current_stream = lambda _: Stream()
+        cuda.current_stream = lambda _: SimpleNamespace(cuda_stream=gpu.stream)
         return SimpleNamespace(Tensor=Tensor, cuda=cuda, _C=private)
 
 

@@ -89,7 +89,7 @@ class Groups:
 
     recorder: Recorder
     module: ModuleType  # torch.distributed.distributed_c10d
-    on_nccl: Callable[[], None] = lambda: None
+    on_nccl: Callable[[], None]
     known: dict[int, Group] = field(default_factory=dict)
     _ordinals: Counter[tuple[Ranks, str]] = field(default_factory=Counter)
 

@@ -120,10 +120,11 @@ class Streams:
                 if len(self._launched) >= _MOST:
                     self._end(self._launched[_MOST // 2])
                 event = self._events.pop() if self._events else self._torch.cuda.Event()
-                event.record(self._torch.cuda.current_stream(gpu))
+                current = self._torch.cuda.current_stream(gpu)
+                event.record(current)
                 page = self.recorder.page
                 began = [(record, page.began_ns(record)) for record in records]
-                stream = gpu, current_stream(self._torch, gpu)
+                stream = gpu, int(current.cuda_stream)
                 self._launched.append(Launched(group, began, now_ns(), stream, event))
                 for record in records:
                     page.leave(record)
