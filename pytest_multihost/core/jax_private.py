@@ -55,8 +55,9 @@ C++ code calls them unless a value is already on these devices."""
 IMPORTED_LATE: Final = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 """Modules that jax imports when it compiles for the first time."""
 
+UTILS: Final = "jax.experimental.multihost_utils"
 GATHER_ARRAY: Final = "_handle_array_process_allgather"
-"""The function of `multihost_utils` that gathers an array from all processes."""
+"""The module whose functions all processes call, and the one that gathers an array from them."""
 
 BRIDGE: Final = "jax._src.xla_bridge"
 MAKE_BACKEND: Final = "make_cpu_client"

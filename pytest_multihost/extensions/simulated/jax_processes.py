@@ -1,7 +1,7 @@
 """The processes of jax in a simulated world: barriers, keys, broadcasts and gathers of values.
 
 `jax.distributed.initialize` gets a client whose keys are in the exchange, as those of torch's
-stores. Programs of `multihost_utils` run on no device here: their values meet in the exchange, too.
+stores. Functions of `multihost_utils` run on no device here: their values meet in the exchange.
 
 Each rank has a backend of XLA of its own, with its own devices. A program over the devices of
 several processes is refused: it would return the values of one process.
@@ -14,7 +14,6 @@ import itertools
 import math
 import pickle
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -22,7 +21,14 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from pytest_multihost.core.cpython_private import get_frame
-from pytest_multihost.core.jax_private import BINDINGS, BRIDGE, GATHER_ARRAY, MAKE_BACKEND, state
+from pytest_multihost.core.jax_private import (
+    BINDINGS,
+    BRIDGE,
+    GATHER_ARRAY,
+    MAKE_BACKEND,
+    UTILS,
+    state,
+)
 from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.rank.recorder.calls import replace_code, replace_original
 from pytest_multihost.core.rank.recorder.imports import after_import
@@ -35,7 +41,6 @@ Array = Any
 
 Function = Callable[..., Any]
 
-_UTILS = "jax.experimental.multihost_utils"
 _ALL_DEVICES = ("devices", "device_count", "make_mesh")
 _OVER_ALL_DEVICES = ("global_array_to_host_local_array", "host_local_array_to_global_array")
 _PREFIX = "jax\0"
@@ -51,7 +56,7 @@ def simulate_jax(rank: int, size: int) -> None:
     record_jax_client(SimulatedClient)
     after_import(BINDINGS, here.replace_bindings)
     after_import(BRIDGE, here.replace_bridge)
-    after_import(_UTILS, here.replace_utils)
+    after_import(UTILS, here.replace_utils)
     after_import("jax", here.refuse_all_devices)
 
 
@@ -84,7 +89,7 @@ class _Processes:
         setattr(module, GATHER_ARRAY, _gather_array)
         replace_original(module.broadcast_one_to_all, _broadcast_one_to_all)
         for name in _OVER_ALL_DEVICES:
-            setattr(module, name, partial(_refuse, f"{_UTILS}.{name}"))
+            setattr(module, name, partial(_refuse, f"{UTILS}.{name}"))
 
     def refuse_all_devices(self, module: ModuleType) -> None:
         """Refuse what the user's code asks about the devices of all processes."""
@@ -129,7 +134,7 @@ class SimulatedClient:
     heartbeat_timeout: float = 100.0
     _gathers: Iterator[int] = field(default_factory=itertools.count)
     _arrivals: dict[str, int] = field(default_factory=dict)
-    _own: deque[str] = field(default_factory=deque)
+    _gathered: str = ""  # the key of its last gather
 
     def connect(self) -> None:
         """Wait for all processes.
@@ -227,9 +232,9 @@ class SimulatedClient:
         _ask("set", own, data)
         self._meet(name, math.inf, range(self.size))
         found = _ask("multi_get", [_key(f"{name} {each}") for each in range(self.size)])
-        self._own.append(own)
-        if len(self._own) > 1:  # all have read it: they have come to this one
-            _ask("delete_key", self._own.popleft())
+        if self._gathered:  # all have read it: they have come to this one
+            _ask("delete_key", self._gathered)
+        self._gathered = own
         return [bytes(each) for each in found]
 
     def _meet(self, what: str, timeout_s: float, among: Sequence[int]) -> None:
@@ -327,7 +332,7 @@ def _gather_array(array: Array, tiled: bool) -> Array:  # noqa: FBT001 - jax's
     own = _canonical(array)
     if own.ndim == 0 or not tiled:
         own = np.expand_dims(own, axis=0)
-    client = _client(f"{_UTILS}.process_allgather")
+    client = _client(f"{UTILS}.process_allgather")
     found = client.gather(f"process_allgather {_signature(own)}", own.tobytes())
     return np.concatenate([np.frombuffer(e, own.dtype).reshape(own.shape) for e in found])
 
@@ -340,7 +345,7 @@ def broadcast(in_tree: Tree, is_source: bool | None) -> Tree:  # noqa: FBT001 - 
     import numpy as np
 
     tree_util = sys.modules["jax"].tree_util
-    client = _client(f"{_UTILS}.broadcast_one_to_all")
+    client = _client(f"{UTILS}.broadcast_one_to_all")
     leaves, shape = tree_util.tree_flatten(in_tree)
     own = [_canonical(each) for each in leaves]
     sends = client.rank == 0 if is_source is None else is_source

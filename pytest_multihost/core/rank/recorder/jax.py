@@ -37,6 +37,7 @@ from pytest_multihost.core.jax_private import (
     START_PROGRAM,
     STATE,
     STATES,
+    UTILS,
     JaxObject,
     may_span_processes,
     processes_of,
@@ -91,7 +92,7 @@ def install(recorder: Recorder) -> None:
         after_import(module, partial(wrappers.wrap, calls))
     after_import(BINDINGS, wrappers.wrap_keys)
     after_import(PROGRAMS, wrappers.wrap_programs)
-    after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
+    after_import(UTILS, wrappers.wrap_multihost_utils)
 
 
 def record_jax_client(client: type) -> None:
