@@ -140,8 +140,8 @@ def may_wait_for_gpu(thread: Thread, code: Sequence[str] | None) -> bool:
 def has_gloo_timeout(thread: Thread) -> bool:
     """Return whether a timeout of a thread's wait is gloo's timeout for a collective.
 
-    In torch an idle thread waits without a timeout; elsewhere timeouts only serve to poll. Those of
-    the threads that watch NCCL do, too.
+    In torch an idle thread waits without a timeout. Threads that watch NCCL, and those of other
+    runtimes, time out only to poll.
     """
     code = thread.code or ()
     is_of_torch = any("/torch/lib/" in each for each in code)

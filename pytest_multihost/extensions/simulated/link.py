@@ -106,8 +106,8 @@ def count_threads() -> Travelling:
 
 
 _REAL_TIME = getattr(signal, "SIGRTMIN", math.inf)
-"""The first of the real-time signals, which the harness uses; other systems than Linux have none,
-and import this module, too."""
+"""The first of the real-time signals, which the harness uses. Other systems than Linux have none,
+but pytest imports this module there as well."""
 
 _SIGNALS = sorted(each for each in signal.valid_signals() if each < _REAL_TIME)
 """Those that programs use."""
