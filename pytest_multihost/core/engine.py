@@ -17,7 +17,7 @@ opens one for single ranks:
 
 The engine ends a world early for one of these reasons: a timeout, a rank that has failed while the
 others continue (they get a grace period), a proof that no rank can make progress, a mismatch of
-operations, a stopped rank, a lost server, or Ctrl-C.
+operations, a stopped rank, a lost server, a machine about to run out of memory, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class Surroundings:
         patience_s: Ends the world this many seconds after the test has begun, or after the last
             action of a service that was influencing ranks, unless its timeout comes first. A proof
             of a hang still covers the time until the timeout.
+        check_machine: Called in every turn; raises LaunchError if the world cannot go on here.
     """
 
     launcher: Launcher
@@ -133,6 +134,7 @@ class Surroundings:
     services: Sequence[Service] = ()
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
     patience_s: float | None = None
+    check_machine: Callable[[Sequence[RankFacts]], None] = lambda _facts: None
 
 
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
@@ -284,6 +286,7 @@ class _WorldRun:
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
+            self.surroundings.check_machine(self.facts)
             self._collect_garbage()
 
     def _collect_garbage(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
+from pytest_multihost.core.launch.memory_guard import MemoryGuard
 from pytest_multihost.core.launch.scratch import make_shared_directories, sockets_directory
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.setting_values import Early
@@ -110,6 +111,7 @@ class WatchedWorld:
         services = open_services(self.kinds, opening)
         observer = self.watchdog.observer
         observer.time = next((e.time for e in services if e.time is not None), observer.time)
+        guard = MemoryGuard()
         surroundings = Surroundings(
             launcher=launcher,
             dumper=partial(_dump_healed, self.scratch),
@@ -124,6 +126,7 @@ class WatchedWorld:
             services=services,
             on_hang=on_hang,
             patience_s=patience_s,
+            check_machine=lambda facts: guard.check(observer.local_pids(facts)),
         )
         try:
             result = run_world(self.spec, surroundings)

@@ -73,6 +73,18 @@ def test_a_lost_server_is_the_reason(run: Run) -> None:
     assert {event.kind for event in ran.result.history} >= {"ready", "released", "exited"}
 
 
+def test_a_machine_that_cannot_go_on_ends_the_world(run: Run) -> None:
+    """In the turn in which that is seen."""
+
+    def check_machine(facts: Sequence[RankFacts]) -> None:
+        if all(each.phase == "call" for each in facts):
+            raise LaunchError("no memory is left")
+
+    ran = run(HANGS, check_machine=check_machine)
+    assert (ran.result.ending, ran.result.reason) == ("lost", "no memory is left")
+    assert ran.launcher.ended == [SIGTERM_GRACE_S]
+
+
 def test_a_world_that_cannot_be_started_is_lost(run: Run) -> None:
     """There is a result all the same, and no world to be ended."""
     ran = run([], error=LaunchError("no ports"))

@@ -1,4 +1,4 @@
-"""A rank that the kernel kills for its memory, where a memory cgroup can be written."""
+"""Ranks for which there is not enough memory, where a memory cgroup can be written."""
 
 from __future__ import annotations
 
@@ -59,3 +59,59 @@ def test_without_a_cgroup_that_can_be_written_the_test_is_skipped(run_worlds) ->
     worlds = run_worlds(SOURCE, "-rs")
     worlds.run.assert_outcomes(skipped=2)
     assert "memory_pressure(oom_kill=True): " in worlds.stdout
+
+
+IN_A_GROUP = """
+import os
+from pathlib import Path
+
+TOP = Path("/sys/fs/cgroup")
+PARENT = TOP / "memory" if (TOP / "memory").is_dir() else TOP
+GROUP = PARENT / f"memory-guard-{os.getpid()}"
+
+def pytest_load_initial_conftests():
+    GROUP.mkdir()
+    limit = "memory.limit_in_bytes" if PARENT != TOP else "memory.max"
+    (GROUP / limit).write_text(str(LIMIT_MB << 20))
+    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
+
+def pytest_unconfigure():
+    (PARENT / "cgroup.procs").write_text(str(os.getpid()))
+    GROUP.rmdir()
+"""
+
+GREEDY = """
+import time
+import pytest
+
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_greedy(world):
+    held = []
+    while world.rank == 1:
+        held.append(bytearray(1 << 20))
+        time.sleep(0.05)
+    world.barrier()
+
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_too_greedy(world):
+    bytearray((world.rank == 1) * LIMIT_MB << 20)
+    world.barrier()
+
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_modest(world):
+    world.barrier()
+"""
+
+
+@pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
+def test_a_lack_of_memory_is_said_before_or_after_the_kernel_ends_a_process(
+    run_worlds, pytester
+) -> None:
+    """With the memory of the rank that holds most; the next test has it again."""
+    pytester.makepyfile(in_a_group=IN_A_GROUP.replace("LIMIT_MB", "320"))
+    source = GREEDY.replace("LIMIT_MB", "320")
+    worlds = run_worlds(source, "-p", "in_a_group", "-p", "no:randomly")
+    worlds.run.assert_outcomes(passed=1, failed=1, errors=1)
+    assert "the machine is about to run out of memory" in worlds.stdout
+    assert "Rank 1 holds 0." in worlds.stdout
+    assert "rank 1: was killed by SIGKILL in the test; the kernel ran out of" in worlds.stdout

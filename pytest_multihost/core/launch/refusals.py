@@ -8,12 +8,16 @@ from collections.abc import Iterator
 
 from pytest_multihost.core.model.errors import LaunchError
 
-_FEWER = "or use fewer ranks (and fewer of pytest-xdist's workers)"
+FEWER_RANKS = "or use fewer ranks (and fewer of pytest-xdist's workers)"
+"""The end of a remedy against a lack of something that each rank takes."""
+
 _REMEDIES = {
-    errno.EAGAIN: f"Raise the limit on processes (ulimit -u, docker run --pids-limit), {_FEWER}.",
-    errno.EMFILE: f"Raise the limit on open files of a process (ulimit -n), {_FEWER}.",
-    errno.ENFILE: f"Raise the machine's limit on open files (sysctl fs.file-max), {_FEWER}.",
-    errno.ENOMEM: f"Free memory, or raise its limit (docker run --memory), {_FEWER}.",
+    errno.EAGAIN: (
+        f"Raise the limit on processes (ulimit -u, docker run --pids-limit), {FEWER_RANKS}."
+    ),
+    errno.EMFILE: f"Raise the limit on open files of a process (ulimit -n), {FEWER_RANKS}.",
+    errno.ENFILE: f"Raise the machine's limit on open files (sysctl fs.file-max), {FEWER_RANKS}.",
+    errno.ENOMEM: f"Free memory, or raise its limit (docker run --memory), {FEWER_RANKS}.",
     errno.ENOSPC: "Free some space: see df, and df -i.",
 }
 

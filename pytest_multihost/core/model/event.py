@@ -476,6 +476,8 @@ class Exited:
         cpu_s: User and system seconds of it and its reaped children.
         by_harness: Whether the harness had already begun to end the world.
         full: A file system that had no space left when SIGBUS ended it, ``/dev/shm``; else empty.
+        lacked_memory: Whether SIGKILL ended it after the machine's kernel had begun, during the
+            world, to kill processes for lack of memory.
     """
 
     kind: ClassVar = "exited"
@@ -485,6 +487,7 @@ class Exited:
     peak_rss_bytes: int = 0
     by_harness: bool = False
     full: str = ""
+    lacked_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,6 +261,9 @@ def _died(
         summary += f": {said}"
     if status.full:
         summary += f"; {status.full} was full"
+    if status.lacked_memory:
+        peak = f"{status.peak_rss_bytes / 1e9:.1f} GB"
+        summary += f"; the kernel ran out of memory (this rank's peak was {peak})"
     is_follow_up = symptoms.is_in_log(last_words)
     outcome: RankOutcome = "collateral" if is_follow_up else "crashed"
     return RankFinding(facts, outcome, facts.exited_s, summary, last_words=said)

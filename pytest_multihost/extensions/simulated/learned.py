@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
-import psutil
-
+from pytest_multihost.core.launch.capacity import memory
 from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.stack import is_library
@@ -85,7 +84,7 @@ class Lessons:
             grown = max(0, private_bytes() - before)
             known.update({n: max(each - grown, _LEAST) for n, each in known.items()})
         if known:
-            check_memory(size, forecast(known, size), psutil.virtual_memory().available)
+            check_memory(size, forecast(known, size), memory().available)
 
 
 def forecast(known: Mapping[int, int], size: int) -> int:

@@ -522,6 +522,22 @@ def test_a_rank_that_found_no_space_in_shared_memory_is_told_so(full: str, said:
     assert finding.reason == f"rank 0: was killed by SIGBUS in the test{said}"
 
 
+@pytest.mark.parametrize(
+    ("lacked", "said"),
+    [(True, "; the kernel ran out of memory (this rank's peak was 9.5 GB)"), (False, "")],
+)
+def test_a_rank_that_the_kernel_may_have_killed_is_shown_with_its_memory(
+    lacked: bool, said: str
+) -> None:
+    """SIGKILL has other causes, too: nothing is said where memory was left."""
+    dies = (
+        "exited",
+        {**exited(signal=9), "lacked_memory": lacked, "peak_rss_bytes": 9_500_000_000},
+    )
+    finding = judged([*fate(0, [dies], 1.0), *fate(1, FATES["hangs"], 1.0)], 2, "settled")
+    assert finding.reason == f"rank 0: was killed by SIGKILL in the test{said}"
+
+
 def test_the_last_words_of_one_rank_make_no_other_collateral() -> None:
     """Each log speaks for its own rank."""
     history = [*fate(0, FATES["crashes"], 2.0), *fate(1, FATES["aborts"], 1.0)]

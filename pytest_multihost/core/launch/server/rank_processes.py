@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.launch.memory_guard import oom_kills
 from pytest_multihost.core.launch.reaper import (
     creation_times,
     end_groups,
@@ -123,11 +124,16 @@ class RankProcesses:
     _pauses: PauseSchedule = field(default_factory=PauseSchedule)
     _readers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _directory: Path = Path()
+    _oom_kills: int = 0
 
     @property
     def pidfds(self) -> Collection[int]:
         """The descriptors of the ranks, which a rank must not keep."""
         return self._alive.keys()
+
+    def begin(self) -> None:
+        """Note the state of the machine before the ranks of a world are forked."""
+        self._oom_kills = oom_kills()
 
     def add(self, rank: int, pid: int, directory: Path) -> None:
         """Add a rank that was just forked, and the directory for its stacks."""
@@ -224,6 +230,7 @@ class RankProcesses:
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_rss_bytes=usage.ru_maxrss * 1024,
             full=_SHARED if number == signal.SIGBUS and _is_full(_SHARED) else "",
+            lacked_memory=number == signal.SIGKILL and oom_kills() > self._oom_kills,
         )
         return Event(time.monotonic(), rank, body)
 

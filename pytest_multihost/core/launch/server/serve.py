@@ -38,6 +38,7 @@ from pytest_multihost.core.launch.descriptor_limit import (
 )
 from pytest_multihost.core.launch.interface import RunRank
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
+from pytest_multihost.core.launch.memory_guard import MemoryGuard
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.ports import free_ports, reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
@@ -327,8 +328,11 @@ def _fork_ranks(
     parent = os.getpid()
     numbers = [each.fileno() for each in streams]
     pids: list[int] = []
+    server.ranks.begin()
+    guard = MemoryGuard()
     try:
         for spec, stream, number in zip(specs, streams, numbers, strict=True):
+            guard.check({})
             if (pid := os.fork()) == 0:
                 others = [each for each in numbers if each != number]
                 _become_rank(server, spec, stream, parent=parent, close=others)

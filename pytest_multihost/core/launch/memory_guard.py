@@ -1,0 +1,111 @@
+"""End a world while there is still memory to say so.
+
+When memory runs out, the kernel kills a process of its choice without a word: a rank at best, often
+pytest's own. `capacity` refuses a world that cannot fit, but the ranks of one that could fit may
+take more later, and other programs may take memory too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.core.launch.capacity import Memory, memory
+from pytest_multihost.core.launch.refusals import FEWER_RANKS
+from pytest_multihost.core.model.errors import LaunchError
+
+INTERVAL_S = 0.5
+"""Time between two looks, which cost 0.1 ms each."""
+
+_RESERVE_SHARE, _MOST_RESERVE = 32, 256 << 20
+"""The least memory to leave: this part of all, and at most so many bytes.
+
+With less, the kernel may kill processes before the next look. Ranks that fork copy pages at some
+0.3 GB a second on two cores."""
+
+_PAGE = resource.getpagesize()
+
+_OUTLIER = 4
+"""How many times as much as most others a rank must hold to be named."""
+
+
+@dataclass(slots=True)
+class MemoryGuard:
+    """Looks at times whether a world's machine is about to run out of memory.
+
+    Attributes:
+        look: Returns what the machine has.
+    """
+
+    look: Callable[[], Memory] = memory
+    _looked_s: float = field(default_factory=time.monotonic)
+
+    def check(self, pids: Mapping[int, int]) -> None:
+        """Check that enough memory is left, if the last look is long enough ago.
+
+        Args:
+            pids: The process ids of the ranks on this machine.
+
+        Raises:
+            LaunchError: Nearly all memory is used.
+        """
+        if time.monotonic() < self._looked_s + INTERVAL_S:
+            return
+        self._looked_s = time.monotonic()
+        require_memory(self.look(), pids)
+
+
+def require_memory(left: Memory, pids: Mapping[int, int]) -> None:
+    """Check that enough memory is left for a world to go on.
+
+    Args:
+        left: What the machine has.
+        pids: The process ids of the ranks on this machine.
+
+    Raises:
+        LaunchError: Nearly all memory is used.
+    """
+    if left.available + left.swap >= min(left.total // _RESERVE_SHARE, _MOST_RESERVE):
+        return
+    holder = _outlier({rank: _resident_bytes(pid) for rank, pid in pids.items()})
+    raise LaunchError(
+        "the world was ended because the machine is about to run out of memory",
+        seen=f"{left.available / 1e6:.0f} MB of {left.total / 1e9:.1f} GB are left.{holder}",
+        remedy=f"Free memory, or raise its limit (docker run --memory), {FEWER_RANKS}.",
+    )
+
+
+def oom_kills() -> int:
+    """Return how many processes this machine's kernel has killed for lack of memory since its boot.
+
+    In a container the number is that of the whole machine: see `oom_kill` in proc_vmstat(5).
+    """
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/vmstat").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
+    return 0
+
+
+def _outlier(held: Mapping[int, int]) -> str:
+    """Return a sentence about the rank that holds by far the most memory; empty if none does."""
+    if not held:
+        return ""
+    rank = max(held, key=held.__getitem__)
+    others = [each for other, each in held.items() if other != rank]
+    usual = statistics.median(others) if others else 0
+    if held[rank] < _OUTLIER * usual:
+        return ""
+    text = f" Rank {rank} holds {held[rank] / 1e9:.1f} GB"
+    return f"{text}, and others {usual / 1e9:.1f} GB." if others else f"{text}."
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds, with what it shares; 0 if it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    return 0
