@@ -126,7 +126,7 @@ class WatchedWorld:
             services=services,
             on_hang=on_hang,
             patience_s=patience_s,
-            check_machine=lambda facts: guard.check(observer.local_pids(facts)),
+            check_machine=lambda facts: guard.check(partial(observer.local_pids, facts)),
         )
         try:
             result = run_world(self.spec, surroundings)

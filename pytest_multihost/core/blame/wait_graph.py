@@ -20,7 +20,7 @@ from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
     READY_SCOPE,
     SOCKET_SCOPE,
-    GroupKey,
+    GroupPlace,
     Operation,
     comparable,
     group_by_value,
@@ -69,9 +69,9 @@ class _World:
     states: States
     absent: dict[tuple[object, ...], tuple[frozenset[int], bool]] = field(default_factory=dict)
     clashing: dict[tuple[object, ...], frozenset[int]] = field(default_factory=dict)
-    there: dict[tuple[GroupKey, int], list[tuple[int, Operation]]] = field(default_factory=dict)
+    there: dict[GroupPlace, list[tuple[int, Operation]]] = field(default_factory=dict)
 
-    def collectives_at(self, place: tuple[GroupKey, int]) -> Sequence[tuple[int, Operation]]:
+    def collectives_at(self, place: GroupPlace) -> Sequence[tuple[int, Operation]]:
         """Return the ranks' collectives at one place of a group."""
         if not self.there:
             for state in self.states.values():
@@ -80,7 +80,7 @@ class _World:
                         self.there.setdefault(each.place, []).append((state.rank, each))
         return self.there.get(place, ())
 
-    def differ_at(self, place: tuple[GroupKey, int]) -> bool:
+    def differ_at(self, place: GroupPlace) -> bool:
         """Return whether what the ranks pass to a collective does not match."""
         payloads = {each.payload for _, each in self.collectives_at(place)} - {()}
         return len({*comparable(payloads)}) > 1

@@ -45,11 +45,11 @@ class MemoryGuard:
     look: Callable[[], Memory] = memory
     _looked_s: float = field(default_factory=time.monotonic)
 
-    def check(self, pids: Mapping[int, int]) -> None:
+    def check(self, pids: Callable[[], Mapping[int, int]] = dict) -> None:
         """Check that enough memory is left, if the last look is long enough ago.
 
         Args:
-            pids: The process ids of the ranks on this machine.
+            pids: Returns the process ids of the ranks on this machine.
 
         Raises:
             LaunchError: Nearly all memory is used.
@@ -57,7 +57,7 @@ class MemoryGuard:
         if time.monotonic() < self._looked_s + INTERVAL_S:
             return
         self._looked_s = time.monotonic()
-        require_memory(self.look(), pids)
+        require_memory(self.look(), pids())
 
 
 def require_memory(left: Memory, pids: Mapping[int, int]) -> None:

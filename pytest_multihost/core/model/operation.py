@@ -71,6 +71,9 @@ Payload = tuple[tuple[str, int], ...]
 GroupKey = tuple[tuple[int, ...], int, Scope]
 """Members, ordinal and scope of a group."""
 
+GroupPlace = tuple[GroupKey, int]
+"""A group and the number of an operation in its sequence; equal on all members."""
+
 WORLD_GROUP = "world group"
 
 PROGRAM_START = "a jitted function"
@@ -178,7 +181,7 @@ class Operation:
         return self.group, self.ordinal, self.scope
 
     @property
-    def place(self) -> tuple[GroupKey, int]:
+    def place(self) -> GroupPlace:
         """Its position in the sequence of its group, equal on all members."""
         return self.group_key, self.sequence
 

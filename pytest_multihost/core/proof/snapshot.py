@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
+    GroupPlace,
     Operation,
     Operations,
     program_scope,
@@ -104,22 +105,36 @@ class Snapshot:
         """Yield the awaited collectives that all members have entered: nobody is missing."""
         pages = [each for page in self.operations for each in page.open]
         awaited = [each for each in pages if each.waited_s is not None]
+        names: dict[GroupPlace, set[str]] = {}
+        for operation in awaited:
+            names.setdefault(operation.place, set()).add(operation.name)
         for operation in awaited:
             is_collective = operation.kind == "collective" and operation.has_members
-            names = {each.name for each in awaited if each.place == operation.place}
-            if is_collective and len(names) == 1 and not self.lacking(operation):
+            is_agreed = len(names[operation.place]) == 1
+            if is_collective and is_agreed and not self.lacking(operation):
                 yield operation
 
     def lacking(self, operation: Operation) -> frozenset[int]:
         """Return the members that have not entered a collective, which cannot end without them."""
         if operation.kind != "collective" or not operation.has_members:
             return frozenset()
-        key, sequence = operation.place
-        return frozenset(
-            each.rank
-            for each in self.operations
-            if each.rank in operation.group and each.entered.get(key, 0) < sequence
-        )
+        place = operation.place
+        if place not in self._missing:
+            (key, sequence), members = place, frozenset(operation.group)
+            self._missing[place] = frozenset(
+                each.rank
+                for each in self.operations
+                if each.rank in members and each.entered.get(key, 0) < sequence
+            )
+        return self._missing[place]
+
+    @cached_property
+    def _missing(self) -> dict[GroupPlace, frozenset[int]]:
+        """The members that have not entered a collective, by its place, where that was asked.
+
+        All members ask, and a thousand of them ask of a thousand others.
+        """
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

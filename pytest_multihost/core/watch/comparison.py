@@ -40,6 +40,8 @@ def _unmet(operations: Sequence[Operation], now: Snapshot) -> tuple[Operation, .
 
     It has entered them one after the other, and the first ones may have ended since.
     """
+    if not operations[1:]:  # there is no other one: nearly always
+        return tuple(operations)
     lack = [each for each in operations if each.waited_s is not None and now.lacking(each)]
     threads = {each.thread for each in lack}
     return tuple(

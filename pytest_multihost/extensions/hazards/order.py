@@ -8,15 +8,12 @@ from itertools import combinations, groupby, pairwise
 from operator import itemgetter
 
 from pytest_multihost.core.model.fault import START, Fault
-from pytest_multihost.core.model.operation import GroupKey, group_by_value
+from pytest_multihost.core.model.operation import GroupKey, GroupPlace, group_by_value
 from pytest_multihost.extensions.hazards.model import Hazard, Launch, RankRecord
 from pytest_multihost.extensions.hazards.records import Records, collectives
 from pytest_multihost.extensions.hazards.rule import Found, HazardRule, Occurrences
 
-Place = tuple[GroupKey, int]
-"""A group, and the sequence number of an operation in it; equal on all members of the group."""
-
-Launched = Mapping[Place, Launch]
+Launched = Mapping[GroupPlace, Launch]
 """The collectives of a thread by their places, in the order in which it launched them."""
 
 Launcher = tuple[int, int]
@@ -28,7 +25,7 @@ Order = tuple[tuple[int, int], ...]
 Parting = tuple[tuple[int, int], tuple[int, int]]
 """Where two threads have the same two operations, each in its own order."""
 
-After = Mapping[Place, Mapping[Place, Launcher]]
+After = Mapping[GroupPlace, Mapping[GroupPlace, Launcher]]
 """For each operation, the operations that a thread launched next, with that thread."""
 
 
@@ -89,7 +86,7 @@ def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
 def _numbered(launched: Mapping[Launcher, Launched]) -> Mapping[Launcher, Order]:
     """Return numbers for the groups and places: the key of a group of all ranks is long."""
     groups: dict[GroupKey, int] = {}
-    places: dict[Place, int] = {}
+    places: dict[GroupPlace, int] = {}
     return {
         launcher: tuple(
             (groups.setdefault(place[0], len(groups)), places.setdefault(place, len(places)))
@@ -117,7 +114,7 @@ def _first_parting(ours: Order, theirs: Order) -> Parting | None:
 
 def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
     """Yield a shortest cycle of operations: each is launched before the next by one rank."""
-    after: dict[Place, dict[Place, Launcher]] = {}
+    after: dict[GroupPlace, dict[GroupPlace, Launcher]] = {}
     for launcher, mine in launched.items():
         for a, b in pairwise(mine):
             after.setdefault(a, {}).setdefault(b, launcher)
@@ -136,11 +133,11 @@ def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
             return
 
 
-def _unordered(after: After) -> list[Place]:
+def _unordered(after: After) -> list[GroupPlace]:
     """Return the operations on a cycle, and the operations after them."""
     before = Counter(each for later in after.values() for each in later)
     ready = [each for each in after if not before[each]]
-    ordered = set[Place]()
+    ordered = set[GroupPlace]()
     while ready:
         ordered.add(place := ready.pop())
         following = list(after.get(place, ()))
@@ -149,7 +146,7 @@ def _unordered(after: After) -> list[Place]:
     return [each for each in after if each not in ordered]
 
 
-def _way_back(place: Place, after: After) -> list[Place]:
+def _way_back(place: GroupPlace, after: After) -> list[GroupPlace]:
     """Return a shortest cycle through an operation; empty if there is none."""
     ways, seen = deque([[place]]), {place}
     while ways:

@@ -62,5 +62,5 @@ def test_the_machine_is_not_looked_at_in_every_turn() -> None:
     looks = []
     guard = MemoryGuard(look=lambda: looks.append(1) or Memory(GB, GB))
     for _ in range(100):
-        guard.check({})
+        guard.check()
     assert len(looks) <= 1

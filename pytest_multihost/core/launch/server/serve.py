@@ -332,7 +332,7 @@ def _fork_ranks(
     guard = MemoryGuard()
     try:
         for spec, stream, number in zip(specs, streams, numbers, strict=True):
-            guard.check({})
+            guard.check()
             if (pid := os.fork()) == 0:
                 others = [each for each in numbers if each != number]
                 _become_rank(server, spec, stream, parent=parent, close=others)
