@@ -190,6 +190,7 @@ class _WorldRun:
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
         facts: The facts about each rank, summarised from the history.
+        failed: The ranks that have died or raised.
         leftovers: Command lines of processes that ranks had left behind.
         opened: When each gate was opened.
         observed: The watchdog's observations, once it is closed.
@@ -206,6 +207,7 @@ class _WorldRun:
     started_s: float
     history: list[Event] = field(default_factory=list)
     facts: list[RankFacts] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
     dumps: tuple[Dump, ...] = ()
     leftovers: tuple[str, ...] = ()
     opened: dict[str, float] = field(default_factory=dict)
@@ -259,7 +261,7 @@ class _WorldRun:
         while True:
             now = self.surroundings.now()
             if all(each.is_gone for each in self.facts):
-                if any(_trouble_s(each) is not None for each in self.facts):
+                if self.failed:
                     self.observed = self.surroundings.watch.close(now, self.facts)
                 return "self", None
             deadline_s, ending = self._next_deadline(is_patient=self._is_influenced(now))
@@ -388,7 +390,7 @@ class _WorldRun:
             return None
         deadline_s, _ = self._deadline()
         deadline_s = self._within_horizon(now, deadline_s)
-        if any(_trouble_s(each) is not None for each in self.facts):
+        if self.failed:
             has_settled = self.surroundings.watch.has_settled(
                 now, self.facts, deadline_s=deadline_s
             )
@@ -425,9 +427,11 @@ class _WorldRun:
 
     def _take(self, event: Event) -> None:
         self.history.append(event)
-        before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
-        if before is None and _trouble_s(self.facts[event.rank]) is not None:
+        if _failed_s(self.facts[event.rank]) is None:
+            self.failed.discard(event.rank)  # a fault had planned its death
+        elif event.rank not in self.failed:
+            self.failed.add(event.rank)
             self.surroundings.watch.note_failure(self.surroundings.now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
@@ -480,8 +484,8 @@ class _WorldRun:
         if self.surroundings.patience_s is not None and "go" in self.opened and not is_patient:
             since_s = max(self.opened["go"], self.influenced_s)
             found.append((self._later(since_s, self.surroundings.patience_s), "overrun"))
-        for each in self.facts:
-            if (failed_s := _trouble_s(each)) is not None:
+        for each in (self.facts[rank] for rank in self.failed):
+            if (failed_s := _failed_s(each)) is not None:
                 grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S
                 found.append((self._later(max(failed_s, last_gate_s), grace_s), "settled"))
         return min(found)
@@ -557,7 +561,7 @@ def _interruption(error: KeyboardInterrupt) -> str:
     return f"interrupted by {str(error) or 'Ctrl-C'}"
 
 
-def _trouble_s(facts: RankFacts) -> float | None:
+def _failed_s(facts: RankFacts) -> float | None:
     """Return when a rank died or raised; None if it did neither."""
     return facts.exited_s if facts.has_died else facts.failed_s
 
