@@ -1,4 +1,8 @@
-"""The service "simulated" of a world: it reads whether the exchange has proven a hang."""
+"""The service "simulated" of a world: it reads whether the exchange has proven a hang.
+
+Each run with a multihost test imports this module, but few run a simulated world. So the code of
+the exchange is imported when one starts.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,6 @@ import time
 
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
-from pytest_multihost.extensions.simulated.link import ask_exchange
-from pytest_multihost.extensions.simulated.server_part import exchange_address
-from pytest_multihost.extensions.simulated.standing import read_standing
 
 NAME = "simulated"
 
@@ -30,6 +31,10 @@ PART = ServicePart(
 
 
 def _open(opening: Opening) -> Service:
+    from pytest_multihost.extensions.simulated.link import ask_exchange
+    from pytest_multihost.extensions.simulated.server_part import exchange_address
+    from pytest_multihost.extensions.simulated.standing import read_standing
+
     folder, watchdog = opening.scratch, opening.watchdog
 
     def has_proof(deadline_s: float) -> bool:
