@@ -20,12 +20,12 @@ from pytest_multihost.core.blame.wait_graph import (
     Wait,
     WaitGraph,
     broken_by,
+    collective_sort,
     find_waits,
     graph_of,
     possible_waits,
 )
 from pytest_multihost.core.model.child import Child
-from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
@@ -345,7 +345,7 @@ def _transport(
         for wait in graph.waits
         if operation is not None
         and wait.operation is not None
-        and wait.operation.place == operation.place
+        and wait.operation.is_same_as(operation)
         and (operation.kind != "transfer" or {wait.rank, wait.operation.peer} == pair)
     }
     errors = {
@@ -424,9 +424,8 @@ def _minority(operation: Operation, states: States) -> tuple[int, ...]:
     sorts: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(states):
         for each in states[rank].known:
-            if each.place == operation.place:
-                detail = each.detail if each.scope.kind == "harness" else ""
-                sorts.setdefault((family(each.name), each.root, detail), []).append(rank)
+            if each.is_same_as(operation):
+                sorts.setdefault(collective_sort(each), []).append(rank)
                 break
     return _fewer(sorts)
 
@@ -452,7 +451,7 @@ def as_other_program(cause: Cause) -> Cause:
         for wait in cause.waits
         if wait.operation is not None
         and cause.operation is not None
-        and wait.operation.place == cause.operation.place
+        and wait.operation.is_same_as(cause.operation)
         and wait.operation.source == "native-frames"
         and wait.operation.frame is not None
     ]
@@ -501,7 +500,7 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             for rank in ranks
             if operation.peer is not None and operation.peer in states
             for each in states[operation.peer].pending
-            if each.kind == "transfer" and each.place == operation.place and each.peer == rank
+            if each.is_same_as(operation) and each.peer == rank
             if each.name != operation.name
         ]
     else:
@@ -509,7 +508,7 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             (rank, each)
             for rank, state in states.items()
             for each in state.known
-            if each.kind == "collective" and each.place == operation.place
+            if each.kind == "collective" and each.is_same_as(operation)
         ]
     yield from ((rank, each.payload) for rank, each in sides if each.payload)
 

@@ -309,7 +309,7 @@ def _lines_in_unknown_groups(cause: Cause) -> Mapping[str, Sequence[int]]:
     return group_by_value(
         (f"{PurePath(each.frame.file).name}:{each.frame.line}", wait.rank)
         for wait in cause.concerned_waits
-        if (each := wait.operation) is not None and each.place == operation.place and each.frame
+        if (each := wait.operation) is not None and each.is_same_as(operation) and each.frame
     )
 
 
@@ -348,7 +348,7 @@ def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
     inside = [
         wait.rank
         for wait in cause.concerned_waits
-        if wait.operation is not None and wait.operation.place == operation.place
+        if wait.operation is not None and wait.operation.is_same_as(operation)
     ]
     size = operation.group_size
     verb = "waits" if len(inside) == 1 else "wait"

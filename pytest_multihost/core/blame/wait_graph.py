@@ -232,8 +232,10 @@ def _wait_in_collective(rank: int, operation: Operation, world: _World) -> Wait:
     mismatched = _without(_clashing(operation, world), rank)
     if mismatched and operation.sequence:
         return Wait(rank, operation, mismatched, is_mismatch=True)
-    # Without a number, who has entered it depends on the rank that waits.
-    asks = rank if not operation.sequence else None
+    # Without a number, who has entered it depends on the rank that waits. A rank that is stopped
+    # is itself absent for the others.
+    is_own = not operation.sequence or world.states[rank].condition != "alive"
+    asks = rank if is_own else None
     key = (operation.place, operation.has_members, asks)
     if key not in world.absent:
         world.absent[key] = _absent(rank, operation, world.states)
@@ -252,7 +254,7 @@ def _without(ranks: frozenset[int], rank: int) -> frozenset[int]:
 
 def _clashing(operation: Operation, world: _World) -> frozenset[int]:
     """Return the ranks that are, or were, in a collective at this place that cannot match it."""
-    key = (operation.place, *_sort(operation))
+    key = (operation.place, *collective_sort(operation))
     if key not in world.clashing:
         world.clashing[key] = frozenset(
             other
@@ -355,7 +357,7 @@ def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
     )
     clashing: dict[int, list[Operation]] = {}
     for there in waited.values():
-        alike = group_by_value((_sort(each), (rank, each)) for rank, each in there)
+        alike = group_by_value((collective_sort(each), (rank, each)) for rank, each in there)
         sorts = [({rank for rank, _ in each}, each[0][1]) for each in alike.values()]
         for rank, each in there if len(sorts) > 1 else ():
             if any(ranks != {rank} and not _can_match(each, their) for ranks, their in sorts):
@@ -372,7 +374,7 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
     return two.kind == "collective" and one.place == two.place
 
 
-def _sort(operation: Operation) -> tuple[object, ...]:
+def collective_sort(operation: Operation) -> tuple[object, ...]:
     """Return what decides whether a collective can match another one at its place."""
     detail = operation.detail if operation.scope.kind == "harness" else ""
     return family(operation.name), operation.root, detail

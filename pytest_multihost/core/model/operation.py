@@ -185,6 +185,14 @@ class Operation:
         """Its position in the sequence of its group, equal on all members."""
         return self.group_key, self.sequence
 
+    def is_same_as(self, other: Operation) -> bool:
+        """Return whether an operation of another rank is this one: its kind, at its place.
+
+        Transfers are counted apart from collectives, so a transfer and a collective may be the
+        first of one group.
+        """
+        return self.kind == other.kind and self.place == other.place
+
     @property
     def is_of_one(self) -> bool:
         """Whether its rank is the only member: it waits for its own devices."""

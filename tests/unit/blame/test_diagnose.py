@@ -265,6 +265,22 @@ CASES = {
         (1,),
         (0, 2),
     ),
+    "the first rank is stopped inside the operation": Case(
+        [stands(0, FIRST, condition="stopped"), stands(1, FIRST), stands(2, FIRST)],
+        "stopped",
+        (0,),
+        (1, 2),
+    ),
+    "the first two ranks are stopped inside the operation": Case(
+        [
+            stands(0, FIRST, condition="stopped"),
+            stands(1, FIRST, condition="stopped"),
+            stands(2, FIRST),
+        ],
+        "stopped",
+        (0, 1),
+        (2,),
+    ),
     "stopped before the operation": Case(
         [stands(0, FIRST), stands(1, condition="stopped")], "stopped", (1,), (0,)
     ),
@@ -304,6 +320,16 @@ CASES = {
         "mismatch",
         (1,),
         (0, 2, 3),
+    ),
+    "mismatch after transfers, which are counted apart": Case(
+        [
+            stands(0, done(transfer("send", 1)), FIRST),
+            stands(1, done(transfer("recv", 0)), FIRST),
+            stands(2, BARRIER),
+        ],
+        "mismatch",
+        (2,),
+        (0, 1),
     ),
     "mismatch, a tie": Case([stands(0, FIRST), stands(1, BARRIER)], "mismatch", (), (0, 1)),
     "different roots": Case(
