@@ -17,7 +17,8 @@ opens one for single ranks:
 
 The engine ends a world early for one of these reasons: a timeout, a rank that has failed while the
 others continue (they get a grace period), a proof that no rank can make progress, a mismatch of
-operations, a stopped rank, a lost server, a machine about to run out of memory, or Ctrl-C.
+operations, a stopped rank, a rank that has waited for longer than the user's patience, a lost
+server, a machine about to run out of memory, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -385,7 +386,7 @@ class _WorldRun:
         Before `go` only the start-up timeout applies, because importing a runtime looks like a
         hang. A wait for a fault that is still to act is no hang either.
         """
-        self.snapshot_s = now
+        self.snapshot_s, self.is_proven = now, False
         if "go" not in self.opened or self._is_influenced(now):
             return None
         deadline_s, _ = self._deadline()

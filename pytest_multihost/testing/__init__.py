@@ -73,9 +73,11 @@ from pytest_multihost.core.model.memberships import find_memberships as find_mem
 from pytest_multihost.core.model.messages import CollectiveBroken as CollectiveBroken
 from pytest_multihost.core.model.messages import CollectiveComplete as CollectiveComplete
 from pytest_multihost.core.model.messages import DumpsWritten as DumpsWritten
+from pytest_multihost.core.model.messages import EndWorld as EndWorld
 from pytest_multihost.core.model.messages import FaultPerformed as FaultPerformed
 from pytest_multihost.core.model.messages import FaultRequest as FaultRequest
 from pytest_multihost.core.model.messages import FromPeer as FromPeer
+from pytest_multihost.core.model.messages import FromServer as FromServer
 from pytest_multihost.core.model.messages import PauseRank as PauseRank
 from pytest_multihost.core.model.messages import PeerHello as PeerHello
 from pytest_multihost.core.model.messages import Ping as Ping

@@ -8,8 +8,9 @@
 * `frames`: messages as bytes. `wire`: connections of frames. `packets`: messages with file
   descriptors. `harness_collectives`: the harness's own barrier.
 * `interpreter`: starts a new interpreter; `job_spec` is its job.
-* `refusals`: errors when processes cannot start. `capacity`: how many ranks fit.
-  `memory_guard`: ends a world before memory runs out. `descriptor_limit`: the limit of open files.
+* `refusals`: errors when processes cannot start. `control_groups`: the memory and processes that
+  are left. `capacity`: how many ranks fit. `memory_guard`: ends a world before memory runs out.
+  `descriptor_limit`: the limit of open files.
   `permits`: shares one machine between controllers.
 * `ports`: reserves ports for ranks. `scratch`: directories that the ranks of a world share.
 * `libc`: system calls. `reaper`: ends processes. `ending_signals`: signals that end a run as Ctrl-C

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch.capacity import Memory, memory
+from pytest_multihost.core.launch.control_groups import OWN_GROUPS, Memory
 from pytest_multihost.core.launch.refusals import FEWER_RANKS
 from pytest_multihost.core.model.errors import LaunchError
 
@@ -42,7 +42,7 @@ class MemoryGuard:
         look: Returns what the machine has.
     """
 
-    look: Callable[[], Memory] = memory
+    look: Callable[[], Memory] = OWN_GROUPS.memory
     _looked_s: float = field(default_factory=time.monotonic)
 
     def check(self, pids: Callable[[], Mapping[int, int]] = dict) -> None:
@@ -80,28 +80,14 @@ def require_memory(left: Memory, pids: Mapping[int, int]) -> None:
     )
 
 
-def oom_kills() -> int:
-    """Return how many processes this machine's kernel has killed for lack of memory since its boot.
-
-    In a container the number is that of the whole machine: see `oom_kill` in proc_vmstat(5).
-    """
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/vmstat").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
-    return 0
-
-
 def _outlier(held: Mapping[int, int]) -> str:
     """Return a sentence about the rank that holds by far the most memory; empty if none does."""
-    if not held:
-        return ""
-    rank = max(held, key=held.__getitem__)
+    rank = max(held, key=held.__getitem__, default=None)
     others = [each for other, each in held.items() if other != rank]
     usual = statistics.median(others) if others else 0
-    if held[rank] < _OUTLIER * usual:
+    if rank is None or not usual or held[rank] < _OUTLIER * usual:
         return ""
-    text = f" Rank {rank} holds {held[rank] / 1e9:.1f} GB"
-    return f"{text}, and others {usual / 1e9:.1f} GB." if others else f"{text}."
+    return f" Rank {rank} holds {held[rank] / 1e9:.1f} GB, and others {usual / 1e9:.1f} GB."
 
 
 def _resident_bytes(pid: int) -> int:

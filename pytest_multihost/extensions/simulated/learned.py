@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from pytest_multihost.core.launch.capacity import memory
+from pytest_multihost.core.launch.control_groups import OWN_GROUPS
 from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.stack import is_library
@@ -84,7 +84,7 @@ class Lessons:
             grown = max(0, private_bytes() - before)
             known.update({n: max(each - grown, _LEAST) for n, each in known.items()})
         if known:
-            check_memory(size, forecast(known, size), memory().available)
+            check_memory(size, forecast(known, size), OWN_GROUPS.memory().available)
 
 
 def forecast(known: Mapping[int, int], size: int) -> int:

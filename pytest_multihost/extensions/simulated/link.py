@@ -273,7 +273,11 @@ class Link:
                 "a child process of a simulated rank is no member of its groups"
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(self.address)
+        try:
+            connection.connect(self.address)
+        except OSError as error:
+            connection.close()
+            raise ExchangeLostError(_LOST) from error
         self._local.connection = connection
         hello = ("hello", self.rank, self.pid, threading.get_native_id(), count_threads())
         self._take_ends(self._ask(hello), ())
@@ -346,6 +350,9 @@ def own_link(address: str, rank: int) -> Link:
     return links[0]
 
 
+_LONGEST_MS = 2**31 - 1
+"""The longest time for which `poll` can wait: 24.8 days."""
+
 _LOST = "the process that exchanges the ranks' messages has ended"
 
 
@@ -355,7 +362,7 @@ def _comes(connection: socket.socket, timeout_s: float) -> bool:
         return True
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
-    return bool(waiting.poll(timeout_s * 1000))
+    return bool(waiting.poll(min(timeout_s * 1000, _LONGEST_MS)))
 
 
 def _answer(connection: socket.socket) -> Any:  # noqa: ANN401 - depends on the message

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import socket
+from pathlib import Path
+
+import pytest
+
 from pytest_multihost.extensions.simulated.launches import (
     Blob,
     Completion,
@@ -11,7 +17,7 @@ from pytest_multihost.extensions.simulated.launches import (
     launch_from_tuple,
     launch_to_tuple,
 )
-from pytest_multihost.extensions.simulated.link import Unpacker, pack
+from pytest_multihost.extensions.simulated.link import Link, Unpacker, _comes, pack
 
 BLOBS = (Blob("float32", b"\1\2\3\4"), Blob("int64", None), Blob("uint8", b"abc", (1, 2)))
 LAUNCH = Launch(
@@ -49,3 +55,17 @@ def test_messages_arrive_however_their_bytes_are_cut() -> None:
     unpacker, sent = Unpacker(), b"".join(pack(("rest", number)) for number in range(3))
     found = [each for at in range(0, len(sent), 5) for each in unpacker.feed(sent[at : at + 5])]
     assert found == [("rest", 0), ("rest", 1), ("rest", 2)]
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 400 * 86_400.0, math.inf])
+def test_an_answer_may_be_awaited_for_a_year(timeout_s: float) -> None:
+    """Longer than poll(2) can wait."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        assert _comes(ours, timeout_s)
+
+
+def test_an_exchange_that_is_gone_fails_no_rank_that_leaves_its_groups(tmp_path: Path) -> None:
+    """It may be gone before a thread has connected."""
+    Link(str(tmp_path / "nothing"), 0).lose("0.1/0", 0, "destroyed")

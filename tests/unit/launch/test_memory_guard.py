@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.core.launch.capacity import Memory, memory
+from pytest_multihost.core.launch.control_groups import ControlGroups, Memory
 from pytest_multihost.core.launch.memory_guard import MemoryGuard, require_memory
 from pytest_multihost.testing import LaunchError
 
@@ -45,12 +45,13 @@ def test_a_world_is_ended_before_the_last_memory_is_used(total: int) -> None:
 
 def test_the_rank_that_holds_by_far_the_most_is_named() -> None:
     """Often one rank loads all, and the others a part of it."""
-    most = memory().total  # more than any process holds
+    most = ControlGroups().memory().total  # more than any process holds
     small = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     try:
         pids = {0: small[0].pid, 1: os.getpid(), 2: small[1].pid}
         assert "Rank 1 holds" in problem(Memory(0, most), pids)
-        assert "holds" not in problem(Memory(0, most), {0: os.getpid(), 1: os.getpid()})
+        for alike in ({0: os.getpid(), 1: os.getpid()}, {0: os.getpid()}, {0: 2**22, 1: 2**22}, {}):
+            assert "holds" not in problem(Memory(0, most), alike)
     finally:
         for each in small:
             each.kill()

@@ -43,7 +43,13 @@ class ManualGpu:
         gpu = self
 
         class Event:
-            def record(self, _stream: object) -> None:
+            gpu: object = None
+
+            def record(self, stream: Any) -> None:  # noqa: ANN401 - a stream of the module
+                assert self.gpu in (None, stream.gpu), (
+                    "it belongs to the GPU that recorded it first"
+                )
+                self.gpu = stream.gpu
                 gpu.marked[gpu.stream] += 1
                 self.place = gpu.stream, gpu.marked[gpu.stream]
 
@@ -80,7 +86,7 @@ class ManualGpu:
         )
         cuda = SimpleNamespace(Event=Event, Stream=Stream, synchronize=synchronize)
         cuda._get_device_index = lambda device, optional: device
-        cuda.current_stream = lambda _: SimpleNamespace(cuda_stream=gpu.stream)
+        cuda.current_stream = lambda at: SimpleNamespace(cuda_stream=gpu.stream, gpu=at)
         return SimpleNamespace(Tensor=Tensor, cuda=cuda, _C=private)
 
 
@@ -94,10 +100,10 @@ class Rank:
         self.torch = self.gpu.torch
         self.streams.start(self.torch)
 
-    def launch(self) -> int:
+    def launch(self, gpu: int = 0) -> int:
         """Launch an all_reduce whose call has returned."""
         record = self.recorder.begin("all_reduce", "collective", (0, 1))
-        self.kept = self.streams.join(None, (record,), 0)
+        self.kept = self.streams.join(None, (record,), gpu)
         if not self.kept:
             self.recorder.end(record)
         return record
@@ -126,6 +132,16 @@ def test_an_operation_stays_open_until_the_gpu_has_done_it(rank: Rank) -> None:
     rank.gpu.done[0] = 1
     rank.streams.end_completed()
     assert rank.open == []
+
+
+def test_a_mark_is_used_again_on_its_own_gpu(rank: Rank) -> None:
+    """Another GPU refuses it, and the operation would seem to have ended."""
+    rank.launch(0)
+    rank.gpu.done[0] = 1
+    rank.launch(1)
+    assert rank.kept
+    rank.launch(0)
+    assert rank.kept
 
 
 def test_a_thread_that_needs_a_value_waits_for_what_its_stream_waits_for(rank: Rank) -> None:

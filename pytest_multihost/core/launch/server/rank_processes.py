@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.core.launch.memory_guard import oom_kills
+from pytest_multihost.core.launch.control_groups import OWN_GROUPS
 from pytest_multihost.core.launch.reaper import (
     creation_times,
     end_groups,
@@ -133,7 +133,7 @@ class RankProcesses:
 
     def begin(self) -> None:
         """Note the state of the machine before the ranks of a world are forked."""
-        self._oom_kills = oom_kills()
+        self._oom_kills = OWN_GROUPS.oom_kills()
 
     def add(self, rank: int, pid: int, directory: Path) -> None:
         """Add a rank that was just forked, and the directory for its stacks."""
@@ -230,7 +230,7 @@ class RankProcesses:
             cpu_s=usage.ru_utime + usage.ru_stime,
             peak_rss_bytes=usage.ru_maxrss * 1024,
             full=_SHARED if number == signal.SIGBUS and _is_full(_SHARED) else "",
-            lacked_memory=number == signal.SIGKILL and oom_kills() > self._oom_kills,
+            lacked_memory=number == signal.SIGKILL and OWN_GROUPS.oom_kills() > self._oom_kills,
         )
         return Event(time.monotonic(), rank, body)
 

@@ -93,7 +93,7 @@ class _Server:
         ports: Sockets that hold the world's ports.
         parts: The parts of the world's services in this process, by the services' names.
         clones: Servers that were forked from this one, by pidfd.
-        forks: How many ranks it has forked.
+        forks: How many ranks it has forked; a clone counts as enough of them to prepare for many.
         has_quit: Whether the controller has asked the server to end.
     """
 
@@ -110,8 +110,9 @@ class _Server:
     has_quit: bool = False
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
-        """Send a message to the controller."""
-        send_packet(self.control, message, descriptors)
+        """Send a message to the controller; if it is gone, the loop is about to see that."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            send_packet(self.control, message, descriptors)
 
 
 def serve(
@@ -182,9 +183,7 @@ def _serve_once(server: _Server) -> bool:
         if key.fd in server.clones:
             _reap_clone(server, key.fd)
         elif key.fd in server.ranks.pidfds:
-            exited = server.ranks.reap(key.fd)
-            with contextlib.suppress(OSError):
-                server.send(RankEvent(exited))
+            server.send(RankEvent(server.ranks.reap(key.fd)))
         elif key.fd == server.control.fileno():
             packet: Packet[ToServer] | None = receive_packet(server.control, ToServer)
             if packet is None or isinstance(packet.message, Quit):

@@ -422,10 +422,13 @@ class OpenWorks:
                     self.recorder.page.leave(record)
 
     def _remove(self, pending: AsyncWork) -> None:
-        """End the operations of a work that is gone, for which no thread can wait any more."""
+        """End the operations of a work that is gone, for which no thread can wait any more.
+
+        If they have ended already, other operations may have their room.
+        """
         if self.pending.get(pending.address) is pending:
             del self.pending[pending.address]
-        self._end(pending.records)
+            self._end(pending.records)
 
     def _end(self, records: tuple[int, ...]) -> None:
         at_ns = now_ns()

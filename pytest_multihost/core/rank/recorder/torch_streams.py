@@ -74,7 +74,7 @@ class Streams:
     is_used: bool = False
     _torch: Argument = None
     _launched: deque[Launched] = field(default_factory=deque)
-    _events: list[Event] = field(default_factory=list)  # to be used again
+    _events: dict[int, list[Event]] = field(default_factory=dict)  # of each GPU, to be used again
     _waiting: set[int] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[Launched]:
@@ -119,7 +119,8 @@ class Streams:
                 self._end_first()
                 if len(self._launched) >= _MOST:
                     self._end(self._launched[_MOST // 2])
-                event = self._events.pop() if self._events else self._torch.cuda.Event()
+                spare = self._events.get(gpu)
+                event = spare.pop() if spare else self._torch.cuda.Event()
                 current = self._torch.cuda.current_stream(gpu)
                 event.record(current)
                 page = self.recorder.page
@@ -156,7 +157,7 @@ class Streams:
             self._launched.remove(each)
         except ValueError:
             return False
-        self._events.append(each.event)
+        self._events.setdefault(each.stream[0], []).append(each.event)
         return True
 
     def _wrap(self, original: Function, stream_of: Callable[..., Stream | None]) -> Function:

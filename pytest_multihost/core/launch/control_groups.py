@@ -1,0 +1,189 @@
+"""What this machine and the control groups of this process have left, and what was killed there.
+
+A container, a Slurm job or a user's session is a control group (cgroups(7)) with limits of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of this machine, or of a control group of this process.
+
+    Attributes:
+        available: Bytes that can still be used, without swapping.
+        total: All bytes.
+        swap: Bytes that can still be swapped out.
+    """
+
+    available: int
+    total: int
+    swap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a control group, in one version of control groups.
+
+    Attributes:
+        controller: The folder with the groups, below that of all controllers.
+        limit: The most memory.
+        used: The memory used.
+        swap_limit: The most swap space; in version 1, the most memory and swap space together.
+        swap_used: What of this is used.
+        kills: The events of the group.
+    """
+
+    controller: str
+    limit: str
+    used: str
+    swap_limit: str
+    swap_used: str
+    kills: str
+
+
+_VERSIONS = (
+    _Files(
+        controller="",
+        limit="memory.max",
+        used="memory.current",
+        swap_limit="memory.swap.max",
+        swap_used="memory.swap.current",
+        kills="memory.events",
+    ),
+    _Files(
+        controller="memory",
+        limit="memory.limit_in_bytes",
+        used="memory.usage_in_bytes",
+        swap_limit="memory.memsw.limit_in_bytes",
+        swap_used="memory.memsw.usage_in_bytes",
+        kills="memory.oom_control",
+    ),
+)
+"""Version 2, and version 1."""
+
+_DROPPED = (
+    "active_file",
+    "inactive_file",
+    "slab_reclaimable",
+    "total_active_file",
+    "total_inactive_file",
+)
+"""Entries of memory.stat: what the kernel drops when memory is short. Those with `total_` are of
+version 1, in which the others do not count the groups below."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroups:
+    """The control groups of this process.
+
+    Attributes:
+        root: Where they are mounted: one tree, or in version 1 one for each controller.
+        own: The file with this process's groups.
+        free_swap: Returns the free bytes of the machine's swap space.
+    """
+
+    root: Path = Path("/sys/fs/cgroup")
+    own: Path = Path("/proc/self/cgroup")
+    free_swap: Callable[[], int] = lambda: int(psutil.swap_memory().free)
+
+    def memory(self) -> Memory:
+        """Return the memory of the machine, or of the group that has least."""
+        machine, swap = psutil.virtual_memory(), self.free_swap()
+        limited = (
+            _memory_of(folder, version, swap)
+            for version in _VERSIONS
+            for folder in self._with_parents(version.controller)
+        )
+        found = (Memory(machine.available, machine.total, swap), *filter(None, limited))
+        return min(found, key=lambda each: each.available)
+
+    def processes_left(self) -> int | None:
+        """Return how many processes the groups can still start; None if they have no limit."""
+        folders = (*self._with_parents(""), *self._with_parents("pids"))
+        found = [each for each in map(_processes_left, folders) if each is not None]
+        return min(found, default=None)
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the group the kernel has killed for lack of memory.
+
+        Without a group that says it, return those of the whole machine (proc_vmstat(5)).
+        """
+        folders = [(e, next(self._with_parents(e.controller))) for e in _VERSIONS]
+        paths = [folder / version.kills for version, folder in folders]
+        for path in (*paths, Path("/proc/vmstat")):
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                return int(_entries(path)["oom_kill"])
+        return 0
+
+    def _with_parents(self, controller: str) -> Iterator[Path]:
+        """Yield the folders of this process's group and of those that contain it.
+
+        In a container the process's path is often that on the host. Then only the root is there.
+
+        Args:
+            controller: That of version 1, or empty for the one tree of version 2.
+        """
+        root = self.root / controller
+        lines = self.own.read_text().splitlines() if self.own.exists() else []
+        entries = [line.split(":", 2) for line in lines]
+        paths = [path for _, names, path in entries if controller in names.split(",")]
+        folder = root / paths[0].lstrip("/") if paths else root
+        while folder != root and root in folder.parents:
+            if folder.is_dir():
+                yield folder
+            folder = folder.parent
+        yield root
+
+
+OWN_GROUPS = ControlGroups()
+"""Those of this process, where Linux has them."""
+
+
+def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:
+    """Return what a control group's limit leaves; None if it has none."""
+    try:
+        limit, used = _number(folder / files.limit), _number(folder / files.used)
+        stat = _entries(folder / "memory.stat")
+    except OSError:  # the root group has no limits
+        return None
+    if limit == math.inf:
+        return None
+    dropped = sum(int(stat.get(name, 0)) for name in _dropped(files))
+    available = max(0, int(limit - used + dropped))
+    swap = float(machine_swap)
+    with contextlib.suppress(OSError):  # swapped memory is not counted
+        swap = _number(folder / files.swap_limit) - _number(folder / files.swap_used)
+        swap -= max(0.0, limit - used) if files.controller else 0.0
+    return Memory(available, int(limit), int(min(machine_swap, max(0.0, swap))))
+
+
+def _dropped(files: _Files) -> Iterator[str]:
+    return (name for name in _DROPPED if name.startswith("total_") == bool(files.controller))
+
+
+def _number(path: Path) -> float:
+    text = path.read_text().strip()
+    return math.inf if text == "max" else float(text)
+
+
+def _entries(path: Path) -> dict[str, str]:
+    """Return the entries of a file with a name and a number in each line."""
+    return dict(line.split(maxsplit=1) for line in path.read_text().splitlines() if " " in line)
+
+
+def _processes_left(folder: Path) -> int | None:
+    """Return how many processes a control group can still start; None if it has no limit."""
+    try:
+        most, now = _number(folder / "pids.max"), _number(folder / "pids.current")
+    except OSError:
+        return None
+    return None if most == math.inf else max(0, int(most - now))
