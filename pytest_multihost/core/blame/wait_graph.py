@@ -64,12 +64,14 @@ class _World:
             whether that is certain.
         clashing: By collective and what it can match, the ranks that cannot match it.
         there: By place, the ranks' collectives; empty until it is needed.
+        providers: By what they provide, the ranks for which those that wait for it may wait.
     """
 
     states: States
     absent: dict[tuple[object, ...], tuple[frozenset[int], bool]] = field(default_factory=dict)
     clashing: dict[tuple[object, ...], frozenset[int]] = field(default_factory=dict)
     there: dict[GroupPlace, list[tuple[int, Operation]]] = field(default_factory=dict)
+    providers: dict[tuple[str, str, bool], frozenset[int]] = field(default_factory=dict)
 
     def collectives_at(self, place: GroupPlace) -> Sequence[tuple[int, Operation]]:
         """Return the ranks' collectives at one place of a group."""
@@ -224,7 +226,7 @@ def _wait(rank: int, operation: Operation, world: _World) -> Wait:
     if operation.kind == "transfer":
         return _wait_in_transfer(rank, operation, world.states)
     if operation.kind == "wait":
-        return _wait_for_any_provider(rank, operation, world.states)
+        return _wait_for_any_provider(rank, operation, world)
     return _wait_in_collective(rank, operation, world)
 
 
@@ -453,12 +455,19 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     return receive.peer is not None and taken > 0 and left[receive.peer] <= taken
 
 
-def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:
+def _wait_for_any_provider(rank: int, operation: Operation, world: _World) -> Wait:
     """Return a wait for an unknown rank: likely one that does not wait for the same thing itself.
 
     A rank that waits for a connection waits for none of the waiting ranks, because they will not
     connect.
     """
+    key = (operation.name, operation.detail, operation.scope == SOCKET_SCOPE)
+    if key not in world.providers:
+        world.providers[key] = _providers(operation, world.states)
+    return Wait(rank, operation, _without(world.providers[key], rank), is_sure=False)
+
+
+def _providers(operation: Operation, states: States) -> frozenset[int]:
     fellows = {
         each.rank
         for each in states.values()
@@ -467,12 +476,12 @@ def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> W
     }
     if operation.scope == SOCKET_SCOPE:
         fellows |= {each.rank for each in states.values() if each.pending}
-    providers = frozenset(states) - fellows - {rank}
+    providers = frozenset(states) - fellows
     conditions = {each: states[each].condition for each in providers}
     if {"raised", "died"} & set(conditions.values()):
         # One of these is likelier: a finished rank has done all that it had to.
         providers = frozenset(each for each in providers if conditions[each] != "finished")
-    return Wait(rank, operation, providers, is_sure=False)
+    return providers
 
 
 @dataclass(frozen=True, slots=True)

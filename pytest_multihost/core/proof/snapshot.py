@@ -81,14 +81,17 @@ class Snapshot:
         A rank on whose devices it runs has started no program from that line. The first start of a
         program is always recorded, so its collectives miss that rank.
         """
-        entered = {each.rank: each.entered for each in self.operations}
+        starts = [
+            (each, operation)
+            for each in self._of_ranks.get(rank, ())
+            for operation in each.open
+            if operation.thread == tid and operation.name == PROGRAM_START and operation.fails_test
+        ]
+        entered = {each.rank: each.entered for each in self.operations} if starts else {}
         return tuple(
             operation
-            for each in self.operations
-            if each.rank == rank
-            for operation in each.open
-            if operation.thread == tid and operation.name == PROGRAM_START
-            if operation.fails_test and operation.frame is not None
+            for each, operation in starts
+            if operation.frame is not None
             for group, ordinal, scope in each.entered
             if scope == program_scope(operation.frame.file, operation.frame.line)
             if any((group, ordinal, scope) not in entered.get(other, {}) for other in group)

@@ -249,7 +249,6 @@ def follow(
     say: Callable[[str], None],
     *,
     patience_s: float = PATIENCE_S,
-    interval_s: float = INTERVAL_S,
 ) -> Judgement | None:
     """Return the judgement of a job that has stopped moving; None if it has ended.
 
@@ -258,7 +257,6 @@ def follow(
         say: Prints one line; called when it is known for which rank the others wait, although it
             may still move, and when they go on.
         patience_s: A rank that others wait for this long counts as hung even if it still moves.
-        interval_s: Time between two shallow snapshots.
     """
     waits, said = _Waits(), tuple[int, ...]()
     judged_s, finding = float("-inf"), _Finding()
@@ -280,7 +278,7 @@ def follow(
             if known != said:
                 say(str(judged.finding.reason) if known else _GOES_ON)
                 said = known
-        time.sleep(interval_s)
+        time.sleep(INTERVAL_S)
 
 
 @dataclass(frozen=True, slots=True)

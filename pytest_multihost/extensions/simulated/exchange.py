@@ -85,7 +85,10 @@ class _Batch:
 
 @dataclass(slots=True)
 class Exchange:
-    """All operations that have been launched and have not ended."""
+    """All operations that have been launched and have not ended.
+
+    Of a group whose members have all closed their connections only the name is kept.
+    """
 
     _streams: dict[tuple[int, str], deque[_Batch]] = field(default_factory=dict)
     _batch_of: dict[tuple[int, int], _Batch] = field(default_factory=dict)
@@ -94,7 +97,9 @@ class Exchange:
     _receives: dict[_Lane, deque[Launch]] = field(default_factory=dict)
     _on_host: set[tuple[int, int]] = field(default_factory=set)
     _lost: dict[str, dict[int, str]] = field(default_factory=dict)
-    _joined: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    _joined: dict[int, dict[str, int]] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _closed: set[str] = field(default_factory=set)
 
     def launch(self, *launches: Launch) -> list[Completion]:
         """Take launches of one rank; return the operations, of any rank, that they end.
@@ -105,7 +110,8 @@ class Exchange:
         first = launches[0]
         if not first.stream:
             if first.operation == JOIN and first.tag != AHEAD:
-                self._joined.setdefault(first.rank, []).append((first.group, first.member))
+                self._joined.setdefault(first.rank, {})[first.group] = first.member
+                self._sizes[first.group] = first.size
             if first.operation != JOIN or first.tag == AHEAD:
                 self._on_host |= {(each.rank, each.number) for each in launches}
             return self._start([_Batch((first.rank, ""), launches, set())])
@@ -122,7 +128,10 @@ class Exchange:
         Args:
             why: What has happened to it, for the errors of the others.
         """
-        self._lost.setdefault(group, {})[member] = why
+        if group in self._closed:
+            return []
+        lost = self._lost.setdefault(group, {})
+        lost[member] = why
         ended = []
         for place, meeting in list(self._meetings.items()):
             if place[0] == group:
@@ -134,13 +143,28 @@ class Exchange:
                     if error := self._failure(launch):
                         launches.remove(launch)
                         ended.append(_ended(launch, error=error))
+        self._on_host -= {(each.rank, each.number) for each in ended}
+        if len(lost) == self._sizes.get(group):
+            self._close(group)
         return ended
+
+    def _close(self, group: str) -> None:
+        """Forget a group whose members have all closed their connections there."""
+        self._closed.add(group)
+        del self._lost[group], self._sizes[group]
+        for joined in self._joined.values():
+            joined.pop(group, None)
+        for place in [each for each in self._meetings if each[0] == group]:
+            del self._meetings[place]
+        for lanes in (self._sends, self._receives):
+            for lane in [each for each in lanes if each[0] == group]:
+                del lanes[lane]
 
     def lose_rank(self, rank: int) -> list[Completion]:
         """Record that the process of a rank has ended; return what that ends, as with gloo."""
         why = f"rank {rank} has ended"
-        groups = self._joined.pop(rank, ())
-        return [end for group, member in groups for end in self.lose(group, member, why)]
+        groups = self._joined.pop(rank, {})
+        return [end for group, member in groups.items() for end in self.lose(group, member, why)]
 
     def _fail(self, launch: Launch, meeting: _Meeting) -> list[Completion]:
         """Return the end of a collective for a member that needs something of a lost one."""
@@ -156,7 +180,7 @@ class Exchange:
         One of NCCL never does: its members are not told.
         """
         lost = self._lost.get(launch.group, {}) if not launch.stream else {}
-        if launch.member in lost:
+        if launch.member in lost or (launch.group in self._closed and not launch.stream):
             return _CLOSED
         for member, why in lost.items():
             if (meeting is None and launch.root == member) or (
@@ -164,6 +188,10 @@ class Exchange:
             ):
                 return f"Connection closed by peer: {why}"
         return ""
+
+    def _has_lost(self, group: str) -> bool:
+        """Return whether a member of a group has closed its connections."""
+        return group in self._lost or group in self._closed
 
     def is_left_early(self, rank: int, number: int) -> bool:
         """Return whether NCCL lets a rank go on from the wait for an operation that is open."""
@@ -207,7 +235,7 @@ class Exchange:
     def _enter(self, launch: Launch) -> list[Completion]:
         """Let an operation meet those of other ranks; return the operations that it ends."""
         if launch.operation in TRANSFERS:
-            if launch.group in self._lost and (error := self._failure(launch)):
+            if self._has_lost(launch.group) and (error := self._failure(launch)):
                 return [_ended(launch, error=error)]
             return self._transfer(launch)
         root = None if _meets_any_root(launch) else launch.root
@@ -219,7 +247,7 @@ class Exchange:
             return [_ended(launch, error=f"member {launch.member} of the group has entered twice")]
         meeting.entered[launch.member] = launch
         meeting.waiting.add(launch.member)
-        failed = self._fail(launch, meeting) if launch.group in self._lost else []
+        failed = self._fail(launch, meeting) if self._has_lost(launch.group) else []
         ended = [*failed, *(self._end(each, meeting) for each in sorted(_free(launch, meeting)))]
         if len(meeting.entered) == meeting.size and not meeting.waiting:
             del self._meetings[place]
@@ -247,6 +275,8 @@ class Exchange:
             send, receive = (launch, other) if is_send else (other, launch)
             if receive.root in (None, send.member):
                 others[lane].remove(other)
+                if not others[lane]:
+                    del others[lane]
                 return [
                     Completion(rank=send.rank, number=send.number),
                     Completion(

@@ -134,7 +134,7 @@ class SimulatedClient:
     heartbeat_timeout: float = 100.0
     _gathers: Iterator[int] = field(default_factory=itertools.count)
     _arrivals: dict[str, int] = field(default_factory=dict)
-    _gathered: str = ""  # the key of its last gather
+    _gathered: tuple[str, ...] = ()  # the keys of its last gather, which it deletes
 
     def connect(self) -> None:
         """Wait for all processes.
@@ -173,9 +173,10 @@ class SimulatedClient:
 
     def key_value_set_bytes(self, key: str, value: bytes, allow_overwrite: bool = False) -> None:  # noqa: FBT001, FBT002 - jax's
         """Set a key."""
-        if not allow_overwrite and _ask("check", [_key(key)]):
+        if allow_overwrite:
+            _ask("set", _key(key), bytes(value))
+        elif not _ask("set_new", _key(key), bytes(value)):
             _raise(f"ALREADY_EXISTS: key {key} already exists.")
-        _ask("set", _key(key), bytes(value))
 
     def key_value_try_get(self, key: str) -> str:
         """Return the value of a key that exists."""
@@ -183,9 +184,10 @@ class SimulatedClient:
 
     def key_value_try_get_bytes(self, key: str) -> bytes:
         """Return the value of a key that exists."""
-        if not _ask("check", [_key(key)]):
+        found = _ask("get_now", _key(key))
+        if found is None:
             _raise(f"NOT_FOUND: key {key} not found.")
-        return bytes(_ask("get", _key(key)))
+        return bytes(found)
 
     def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
         """Return the value of a key, once it exists."""
@@ -207,10 +209,8 @@ class SimulatedClient:
 
     def key_value_dir_get_bytes(self, key: str) -> list[tuple[str, bytes]]:
         """Return the keys of a directory, with their values."""
-        keys = _ask("list_keys", _key(f"{key.rstrip('/')}/"))
-        values = _ask("multi_get", keys)
-        start = len(_PREFIX)
-        return [(each[start:], bytes(value)) for each, value in zip(keys, values, strict=True)]
+        found, start = _ask("items", _key(f"{key.rstrip('/')}/")), len(_PREFIX)
+        return [(name[start:], bytes(value)) for name, value in found]
 
     def key_value_increment(self, key: str, increment: int) -> int:
         """Add a number to the value of a key; return the sum."""
@@ -227,30 +227,34 @@ class SimulatedClient:
         Args:
             what: Processes that gather different things do not meet.
         """
-        name = f"\0gather {next(self._gathers)} {what}"
-        own = _key(f"{name} {self.rank}")
+        name = _key(f"\0gather {next(self._gathers)} {what}")
+        own = f"{name} {self.rank}"
         _ask("set", own, data)
-        self._meet(name, math.inf, range(self.size))
-        found = _ask("multi_get", [_key(f"{name} {each}") for each in range(self.size)])
-        if self._gathered:  # all have read it: they have come to this one
-            _ask("delete_key", self._gathered)
-        self._gathered = own
+        self._arrive(name, math.inf, range(self.size))
+        found = _ask("multi_get", [f"{name} {each}" for each in range(self.size)])
+        for key in self._gathered:  # all have read them: they have come to this gather
+            _ask("delete_key", key)
+        shared = (f"{name} arrived", f"{name} complete") if self.rank == 0 else ()
+        self._gathered = (own, *shared)
         return [bytes(each) for each in found]
 
     def _meet(self, what: str, timeout_s: float, among: Sequence[int]) -> None:
         """Wait until processes have come as often as this one."""
         count = self._arrivals[what] = self._arrivals.get(what, 0) + 1
-        name = _key(f"\0meet {what} {count}")
-        if int(_ask("add", f"{name} arrived", 1)) == len(among):
-            _ask("set", f"{name} complete", b"1")
-            return
-        error, _ = links[0].ask_store("get", (f"{name} complete",), timeout_s)
-        if error:
-            arrived = int(_ask("add", f"{name} arrived", 0))
+        arrived = self._arrive(_key(f"\0meet {what} {count}"), timeout_s, among)
+        if arrived is not None:
             _raise(
                 f"DEADLINE_EXCEEDED: Barrier timed out. Id: {what.removeprefix('barrier ')}."
                 f" #Tasks arrived: {arrived} of {len(among)}."
             )
+
+    def _arrive(self, name: str, timeout_s: float, among: Sequence[int]) -> int | None:
+        """Wait until processes have come; return how many have if they do not come in time."""
+        if int(_ask("add", f"{name} arrived", 1)) == len(among):
+            _ask("set", f"{name} complete", b"1")
+            return None
+        error, _ = links[0].ask_store("get", (f"{name} complete",), timeout_s)
+        return int(_ask("add", f"{name} arrived", 0)) if error else None
 
 
 def _key(key: str) -> str:

@@ -40,6 +40,20 @@ class KeyValues:
     def _set(self, key: Key, value: bytes) -> None:
         self._values[key] = value
 
+    def _set_new(self, key: Key, value: bytes) -> bool:
+        """Set a key that does not exist; return whether it did not."""
+        is_new = key not in self._values
+        self._values.setdefault(key, value)
+        return is_new
+
+    def _get_now(self, key: Key) -> bytes | None:
+        """Return the value of a key; None if it does not exist."""
+        return self._values.get(key)
+
+    def _items(self, prefix: str) -> list[tuple[Key, bytes]]:
+        """Return the keys that begin so, with their values."""
+        return [(key, value) for key, value in self._values.items() if key.startswith(prefix)]
+
     def _get(self, key: Key) -> bytes:
         return self._values[key]
 

@@ -12,6 +12,8 @@ from pytest_multihost.core.model.rank_names import rank_numbers
 
 _NAME = "service-simulated-mesh.json"
 
+_MOST_NAMED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
@@ -78,11 +80,11 @@ def read_mesh(folder: Path) -> Mesh | None:
     return None
 
 
-def named_sets(mesh: Mesh, sets: Sequence[Collection[int]], most: int = 4) -> Iterator[str]:
+def named_sets(mesh: Mesh, sets: Sequence[Collection[int]]) -> Iterator[str]:
     """Yield the names of sets of ranks, each once: "ranks 256-767: pp=1,2"."""
     seen: dict[frozenset[int], None] = {}
     for each in sets:
         seen.setdefault(frozenset(each))
     named = [(each, name) for each in seen if len(each) > 1 and (name := mesh.name_of(each))]
-    for each, name in named[:most]:
+    for each, name in named[:_MOST_NAMED]:
         yield f"{name}: {len(each)} ranks, {rank_numbers(each)}"

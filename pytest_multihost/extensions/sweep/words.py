@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from pytest_multihost.core.model.fault import FIELD_ERRORS, Fault, Point
+from pytest_multihost.core.model.operation import nth
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.replay import test_command
 from pytest_multihost.core.model.verdict import OperationName
@@ -62,26 +63,20 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def ordinal(number: int) -> str:
-    """Return an ordinal number, such as "2nd"."""
-    is_teen = number // 10 % 10 == 1
-    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
 def point_text(point: Point) -> str:
     """Return a point in words, such as "2nd rename of */ckpt/tmp"."""
-    nth = f"{ordinal(point.nth)} " if point.nth > 1 else ""
+    which = f"{nth(point.nth)} " if point.nth > 1 else ""
     match point.point:
         case "io":
-            return f"{nth}{point.call or 'use'} of {point.name}"
+            return f"{which}{point.call or 'use'} of {point.name}"
         case "collective":
-            return f"{nth}{point.name or 'operation'}"
+            return f"{which}{point.name or 'operation'}"
         case "call":
-            return f"{nth}call of {point.name}"
+            return f"{which}call of {point.name}"
         case "batch":
             return f"batch {point.nth} of {point.name}"
         case "sync_point":
-            return f"{nth}sync point {point.name!r}"
+            return f"{which}sync point {point.name!r}"
         case _:
             return "start"
 
@@ -89,7 +84,7 @@ def point_text(point: Point) -> str:
 def place_text(fault: Fault) -> str:
     """Return where a fault happens, in words."""
     if fault.kind == "elapsed_time":
-        return f"{ordinal(fault.params.get('read', 1))} read of a clock"
+        return f"{nth(fault.params.get('read', 1))} read of a clock"
     return point_text(fault.at)
 
 
@@ -121,7 +116,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         value=repr(params.get("value")),
         seconds=str(abs(seconds)).removesuffix(".0"),
         way="behind" if seconds < 0 else "ahead",
-        read=ordinal(params.get("read", 1)),
+        read=nth(params.get("read", 1)),
     )
 
 

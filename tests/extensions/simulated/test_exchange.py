@@ -282,3 +282,35 @@ def test_a_rank_that_has_ended_is_lost_to_all_groups_that_it_has_joined() -> Non
     exchange.launch(launch("barrier", 1))
     [ended] = exchange.lose_rank(0)
     assert (ended.rank, "rank 0 has ended" in ended.error) == (1, True)
+
+
+def in_group(group: str, operation: str, member: int, **given: object) -> Launch:
+    """Return an operation of a rank in a group of two."""
+    return launch(operation, member, group=group, **given)
+
+
+def test_nothing_is_kept_of_transfers_that_have_ended() -> None:
+    """Each may have a tag of its own."""
+    exchange = Exchange()
+    for tag in range(3):
+        exchange.launch(launch("send", 0, number=tag, root=1, tag=tag))
+        ended = exchange.launch(launch("recv", 1, number=tag, root=0, tag=tag))
+        assert [each.error for each in ended] == ["", ""]
+    assert exchange == Exchange()
+
+
+def test_of_a_group_that_all_members_have_left_only_the_name_is_kept() -> None:
+    """A job may make and destroy a group in each of its steps; a late operation fails."""
+    exchange = Exchange()
+    for member in range(2):
+        exchange.launch(in_group("a", "join", member))
+    exchange.launch(in_group("a", "all_reduce", 0, number=2))
+    ended = exchange.lose("a", 1, "closed")
+    assert [each.error for each in ended] == ["Connection closed by peer: closed"]
+    exchange.lose("a", 0, "closed")
+    assert exchange.lose_rank(0) == []
+    late = exchange.launch(in_group("a", "all_reduce", 0, number=3))
+    assert [each.error for each in late] == ["Application timeout caused pair closure"]
+    left = {name: getattr(exchange, name) for name in Exchange.__slots__}
+    assert {name for name, kept in left.items() if any(kept)} <= {"_closed", "_joined", "_meetings"}
+    assert left["_joined"] == {1: {}}

@@ -34,11 +34,10 @@ from pytest_multihost.extensions.sweep.words import (
     alike_texts,
     disturbance_text,
     mending,
-    ordinal,
     survives_text,
     waits_text,
 )
-from pytest_multihost.testing import Fault, Place
+from pytest_multihost.testing import Fault, Place, nth
 
 pytestmark = pytest.mark.unit
 
@@ -216,7 +215,7 @@ def test_the_live_line_says_how_far_and_how_long() -> None:
 def test_numbers_have_their_endings() -> None:
     """Also those between ten and twenty."""
     numbers = (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)
-    assert " ".join(map(ordinal, numbers)) == "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+    assert " ".join(map(nth, numbers)) == "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
 
 
 if __name__ == "__main__":

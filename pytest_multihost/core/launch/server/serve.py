@@ -100,7 +100,7 @@ class _Server:
     control: socket.socket
     run_rank: RunRank
     controller: int
-    selector: selectors.BaseSelector
+    selector: selectors.EpollSelector
     ranks: RankProcesses
     logs: RankLogs = field(default_factory=RankLogs)
     ports: tuple[socket.socket, ...] = ()
@@ -160,7 +160,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     gc.collect()
     gc.freeze()
     children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
-    selector, pidfd = selectors.DefaultSelector(), os.pidfd_open(controller)
+    selector, pidfd = selectors.EpollSelector(), os.pidfd_open(controller)
     outlive_parent()  # when the controller ends, the server must still end its ranks
     selector.register(control, selectors.EVENT_READ)
     selector.register(pidfd, selectors.EVENT_READ)
@@ -236,14 +236,19 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
         pids = _fork_ranks(server, request, streams, ports)
     except (LaunchError, OSError, ImportError) as error:
         _end(server, grace_s=0.0)
-        why = refused("", error) if isinstance(error, OSError) else LaunchError(str(error))
-        why = error if isinstance(error, LaunchError) else why
+        why = _as_launch_error(error)
         server.send(Failed("\n".join(filter(None, (why.happened, why.seen))), why.remedy))
     else:
         _send_forked(server, pids, ports)
     finally:
         for stream in streams:
             stream.close()
+
+
+def _as_launch_error(error: Exception) -> LaunchError:
+    if isinstance(error, LaunchError):
+        return error
+    return refused("", error) if isinstance(error, OSError) else LaunchError(str(error))
 
 
 def _clone(server: _Server, control: int, controller: int) -> None:
@@ -376,8 +381,7 @@ def _become_rank(
 
 def _descriptors(server: _Server) -> list[int]:
     """Return the server's descriptors that a rank must not keep."""
-    selector = getattr(server.selector, "fileno", lambda: -1)()
-    own = [server.control.fileno(), server.controller, selector]
+    own = [server.control.fileno(), server.controller, server.selector.fileno()]
     own += [each for part in server.parts.values() for each in part.descriptors]
     return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 

@@ -19,12 +19,9 @@ from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, OperationKind, Scope
 from pytest_multihost.core.model.stack import Frame, is_library
-from pytest_multihost.core.slots import NO_RECORD, Call, SlotPage
+from pytest_multihost.core.slots import NO_RECORD, Call, SlotPage, SourceRef
 
 Ranks = tuple[int, ...]
-
-SourceRef = tuple[int, int, int]
-"""A source line: number of its file in the slot page, line, number of its function."""
 
 OnBegin = Callable[[str, OperationKind, SourceRef], None]
 

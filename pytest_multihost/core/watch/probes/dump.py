@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_multihost.core.cpython_private import FAULTHANDLER, parse_faulthandler
 from pytest_multihost.core.launch import RunningWorld
@@ -22,6 +23,8 @@ from pytest_multihost.core.model.stack import (
     ThreadStack,
 )
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
+
+T = TypeVar("T")
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
@@ -93,10 +96,10 @@ def dump_stacks(
             dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
     running_loop = [rank for rank in own if _runs_loop(dumps[rank].main)]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
-        dumps[rank] = _with_tasks(dumps[rank], _read_tasks(_read(file)))
+        dumps[rank] = _with_tasks(dumps[rank], _read_lines(TaskState, _read(file)))
     locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
-        dumps[rank] = replace(dumps[rank], locks=_read_locks(_read(file)))
+        dumps[rank] = replace(dumps[rank], locks=_read_lines(LockWait, _read(file)))
     dumps |= _with_children(world, [dumps[rank] for rank in own], directory)
     computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
@@ -125,7 +128,7 @@ def _with_children(
         if any(map(_runs_loop, each.children)) and not _runs_loop(each.main)
     ]
     for rank, file in request_dump(world, looping, directory, "child tasks").items():
-        found[rank] = _with_tasks(found[rank], _read_tasks(_read(file)))
+        found[rank] = _with_tasks(found[rank], _read_lines(TaskState, _read(file)))
     return found
 
 
@@ -139,11 +142,11 @@ def _waits_for_lock(seen: RankSnapshot) -> bool:
     return seen.activity is not None and seen.activity.is_lock and not seen.operations
 
 
-def _read_tasks(text: str) -> tuple[TaskState, ...]:
-    """Return the tasks that a rank has written; empty if a line is damaged."""
+def _read_lines(kind: type[T], text: str) -> tuple[T, ...]:
+    """Return the tasks or waits that a rank has written; empty if a line is damaged."""
     try:
         found = [json.loads(line) for line in text.splitlines()]
-        return tuple(from_json(TaskState, each) for each in found if each)
+        return tuple(from_json(kind, each) for each in found if each)
     except ValueError:
         return ()
 
@@ -161,15 +164,6 @@ def _with_tasks(dump: Dump, tasks: Sequence[TaskState]) -> Dump:
         awaiting=tuple(dict.fromkeys(each.frame for each in others or at if each.frame)),
         failed_tasks=tuple(each.text for each in tasks if each.error),
     )
-
-
-def _read_locks(text: str) -> tuple[LockWait, ...]:
-    """Return the waits that a rank has written; empty if a line is damaged."""
-    try:
-        found = [json.loads(line) for line in text.splitlines()]
-        return tuple(from_json(LockWait, each) for each in found if each)
-    except ValueError:
-        return ()
 
 
 def _read_children(text: str, *, rank: int) -> tuple[ChildStack, ...]:

@@ -45,7 +45,7 @@ def command_of(backend: str, size: int, script: Path) -> list[str]:
     return [sys.executable, *torchrun, str(script)]
 
 
-def try_script(command: Sequence[str], limit_s: float = LIMIT_S) -> Trial:
+def try_script(command: Sequence[str]) -> Trial:
     """Run a script in the working directory, and end all its processes after a while.
 
     Raises:
@@ -62,7 +62,7 @@ def try_script(command: Sequence[str], limit_s: float = LIMIT_S) -> Trial:
             env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch},
         )
         try:
-            code: int | None = run.wait(limit_s)
+            code: int | None = run.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             code = None
         finally:
