@@ -32,13 +32,13 @@ from pytest_multihost.core.rank.recorder.exception_paths import user_frames
 from pytest_multihost.core.rank.recorder.file_locks import record_file_locks
 from pytest_multihost.core.rank.recorder.imports import after_import
 from pytest_multihost.core.rank.recorder.native_files import report_native_files
-from pytest_multihost.core.rank.recorder.recorder import Recorder, SourceRef
+from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.servers import mark_servers
 from pytest_multihost.core.rank.recorder.ticks import mark_ticks
 from pytest_multihost.core.rank.recorder.torch import record_torch_classes
 from pytest_multihost.core.rank.recorder.torch_data import mark_data_loaders
 from pytest_multihost.core.rank.recorder.zmq import record_zmq
-from pytest_multihost.core.slots import SlotPage, slots_path
+from pytest_multihost.core.slots import SlotPage, SourceRef, slots_path
 
 __all__ = [
     "Recorder",
