@@ -161,6 +161,34 @@ def test_roots_differ(world) -> None:
     dist.broadcast(torch.ones(4), src=0 if world.rank == 3 else 3)
 
 
+@hang("mismatch", ranks=4, backend="gloo", culprits=[2], waiting=[0], by=("mismatch", "proof"))
+def test_others_leave_before_a_root_differs(world) -> None:
+    """Two ranks have their data from the right root, and return; the one of another root stays.
+
+    Source: field report class: the root is computed per rank
+    """
+    dist.broadcast(torch.ones(3), src=1 if world.rank == 2 else 0)
+
+
+@hang("mismatch", ranks=3, backend="gloo", culprits=[1], waiting=[0], by=("mismatch", "proof"))
+def test_a_sum_goes_to_another_root(world) -> None:
+    """One rank keeps the sum for itself, and one of the others has already returned.
+
+    Source: field report class: the root is computed per rank
+    """
+    dist.reduce(torch.ones(3), dst=1 if world.rank == 1 else 0)
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[1], waiting=[0, 2, 3])
+def test_one_rank_sums_a_smaller_tensor(world) -> None:
+    """It has its sum and goes on; the others wait for the rest of theirs.
+
+    Source: field report class: the last batch of one rank is smaller
+    """
+    dist.all_reduce(torch.ones(2 if world.rank == 1 else 3))
+    dist.barrier()
+
+
 @hang("mismatch", ranks=2, backend="gloo", culprits=[], waiting=None, by=("mismatch", "proof"))
 def test_each_takes_the_other_for_the_root(world) -> None:
     """Two ranks broadcast, each with the other as root.

@@ -26,6 +26,7 @@ from pytest_multihost.core.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.core.model.child import Child
+from pytest_multihost.core.model.collectives import BY_NAME
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
@@ -36,6 +37,7 @@ from pytest_multihost.core.model.operation import (
     comparable,
     group_by_value,
     payload_text,
+    tensor_size,
 )
 from pytest_multihost.core.model.verdict import Confidence, Kind
 
@@ -275,6 +277,9 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
         bare = Cause(kind="unknown", confidence="unknown")
         return _of_unknown_members(state, waiters, graph, states) if is_of_unknown else bare
     into = [wait for wait in graph.waits if rank in wait.missing]
+    if kind in _IDLE and into and all(wait.is_mismatch for wait in into):
+        # It has left the collective, perhaps rightly: a broadcast lets some pass before others.
+        return _mismatch(into, waiters, states)
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
     is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
     is_certain = is_event or any(wait.is_sure for wait in into)
@@ -392,24 +397,33 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
             operation=_first_operation(into),
             at_s=states[held[0]].since_s,
         )
-    mismatch = next((wait for wait in inside if wait.is_mismatch), None)
-    if mismatch is not None and mismatch.operation is not None:
-        culprits = _minority(mismatch.operation, states)
-        return Cause(
-            kind="mismatch",
-            confidence="certain" if mismatch.is_sure else "likely",
-            culprits=culprits,
-            waiting=tuple(sorted(concerned - set(culprits))),
-            operation=mismatch.operation,
-            at_s=_since_s(inside),
-        )
-    return Cause(
+    return _mismatch(inside, concerned, states) or Cause(
         kind="deadlock",
         confidence="certain" if all(wait.is_sure for wait in inside) else "likely",
         waiting=tuple(sorted(concerned)),
         cycle=graph.cycle(ranks),
         operation=_first_operation(inside),
         at_s=_since_s(inside),
+    )
+
+
+def _mismatch(waits: Sequence[Wait], concerned: frozenset[int], states: States) -> Cause | None:
+    """Return the cause if one of some waits is in an operation that others can never match.
+
+    Args:
+        concerned: The ranks that wait, and those for which they wait.
+    """
+    mismatch = next((wait for wait in waits if wait.is_mismatch), None)
+    if mismatch is None or mismatch.operation is None:
+        return None
+    culprits = _minority(mismatch.operation, states)
+    return Cause(
+        kind="mismatch",
+        confidence="certain" if mismatch.is_sure else "likely",
+        culprits=culprits,
+        waiting=tuple(sorted(concerned - set(culprits))),
+        operation=mismatch.operation,
+        at_s=_since_s(waits),
     )
 
 
@@ -510,7 +524,17 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             for each in state.known
             if each.kind == "collective" and each.is_same_as(operation)
         ]
-    yield from ((rank, each.payload) for rank, each in sides if each.payload)
+    passed = ((rank, _payload(each)) for rank, each in sides)
+    yield from ((rank, payload) for rank, payload in passed if payload)
+
+
+def _payload(operation: Operation) -> Payload:
+    """Return what a rank passes to an operation, if all members must pass as much."""
+    found = BY_NAME.get(operation.name)
+    if operation.payload or found is None or not found.has_one_size:
+        return operation.payload
+    tensor = tensor_size(operation.detail)
+    return () if tensor is None else (tensor,)
 
 
 def with_all_culprits(causes: Sequence[Cause]) -> tuple[Cause, ...]:

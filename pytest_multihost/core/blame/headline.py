@@ -107,6 +107,10 @@ _SENTENCES: Mapping[Kind, tuple[str, str]] = {
 """The texts before and after the culprits, for kinds that their own state explains."""
 
 
+_TO_ROOT = frozenset({"reduce", "gather", "gather_object"})
+"""Collectives whose root gets the data of the others."""
+
+
 def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     who, operation = _ranks(cause.culprits, cause), cause.operation
     if operation is None:
@@ -145,7 +149,8 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     for wait in sides:
         if wait.operation is not None:
             root, frame = wait.operation.root, wait.operation.frame
-            from_root = f" from {rank_name(root)}" if root is not None else ""
+            to = "to" if wait.operation.name in _TO_ROOT else "from"
+            from_root = f" {to} {rank_name(root)}" if root is not None else ""
             at = ""
             if frame is not None and wait.operation.source == "native-frames":
                 at = f" at {PurePath(frame.file).name}:{frame.line}"

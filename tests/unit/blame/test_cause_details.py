@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import operation, stands
+from builders import collective, operation, stands
 
-from pytest_multihost.core.blame.causes import UNKNOWN, Cause, find_causes
+from pytest_multihost.core.blame.causes import UNKNOWN, Cause, as_other_payload, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import Wait, find_waits, possible_waits
 from pytest_multihost.testing import HARNESS_SCOPE, SOCKET_SCOPE, Operation, RankSnapshot, Scope
@@ -280,3 +280,33 @@ def test_a_function_that_computes_is_not_kept_by_one_that_calls_back() -> None:
     assert waits_of(1, *one) == [Wait(1, back, frozenset({0}))]
     two = [stands(0, call(0, 1)), stands(1, RUNS, second, back, over)]
     assert waits_of(1, *two) == []
+
+
+def of_size(detail: str, name: str = "all_reduce") -> Operation:
+    """Return a collective of three ranks with a tensor."""
+    return operation(name, sequence=1, group=TRIO, detail=detail)
+
+
+@pytest.mark.parametrize("has_left", [True, False], ids=["gone on", "still there"])
+@pytest.mark.parametrize(
+    ("name", "smaller", "kind", "culprits"),
+    [
+        ("all_reduce", "f32[2]", "mismatch", (0,)),
+        ("all_reduce", "f64[3]", "mismatch", (0,)),
+        ("all_reduce", "f32[3,1]", "transport", ()),
+        ("all_reduce", "", "transport", ()),
+        ("all_gather", "f32[2]", "transport", ()),
+    ],
+)
+def test_a_tensor_of_another_size_is_a_mismatch_where_sizes_must_agree(
+    *, has_left: bool, name: str, smaller: str, kind: str, culprits: tuple[int, ...]
+) -> None:
+    """A rank with a smaller tensor may have all that it needs, and go on."""
+    own, usual = of_size(smaller, name), of_size("f32[1,3]", name)
+    ended = replace(own, ended_s=own.since_s + 0.1, waited_s=None)
+    mine = (ended, collective(2, name="barrier", group=TRIO)) if has_left else (own,)
+    states = [stands(0, *mine), stands(1, usual), stands(2, usual)]
+    cause = find_causes(states)[0]
+    found = as_other_payload(cause, {each.rank: each for each in states})
+    assert (found.kind, found.culprits) == (kind, culprits)
+    assert found.waiting == tuple(rank for rank in TRIO if rank not in culprits)

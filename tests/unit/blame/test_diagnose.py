@@ -335,6 +335,27 @@ CASES = {
     "different roots": Case(
         [stands(0, FROM_0), stands(1, FROM_1), stands(2, FROM_0)], "mismatch", (1,), (0, 2)
     ),
+    "different roots, and some have left": Case(
+        [
+            stands(0, FROM_0),
+            stands(1, done(FROM_0), condition="finished"),
+            stands(2, FROM_1),
+            stands(3, done(FROM_0), label="SLEEPING"),
+        ],
+        "mismatch",
+        (2,),
+        (0,),
+    ),
+    "different roots, and all others have left": Case(
+        [
+            stands(0, done(FROM_0), condition="finished"),
+            stands(1, FROM_1),
+            stands(2, done(FROM_0), condition="finished"),
+        ],
+        "mismatch",
+        (1,),
+        (),
+    ),
     "one root and none told": Case(
         [stands(0, FROM_0), stands(1, replace(FROM_0, root=None))],
         "transport",
