@@ -516,7 +516,7 @@ class _WorldRun:
         reasons = {
             "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
             "overrun": f"took longer than {self._limit_s():g} s",
-            "proof": f"no rank can make progress {self.spec.deadline_text}",
+            "proof": f"no rank can make progress {self._limit_text()}",
             "mismatch": "ranks are in operations that can never match",
             "stopped": "a rank is stopped",
         }
@@ -529,6 +529,12 @@ class _WorldRun:
             return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace period"
         # The first rank that raised may only have lost another: the culprit is found later.
         return "a rank failed, and the others were ended after a grace period"
+
+    def _limit_text(self) -> str:
+        """Return the time within which nothing can move if the world hangs, in words."""
+        now, (deadline_s, _) = self.surroundings.now(), self._deadline()
+        is_by_timeout = self._within_horizon(now, deadline_s) >= deadline_s
+        return "before the timeout" if is_by_timeout else f"within {self.spec.horizon_s:g} s"
 
     def _unfinished(self) -> str:
         """Name the ranks that have not reached the gate at which the others wait."""

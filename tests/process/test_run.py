@@ -58,6 +58,15 @@ def test_the_rank_that_hangs_and_its_line_are_named(tmp_path: Path) -> None:
     assert "which is longer than the 300 s of --horizon" in " ".join(printed.split())
     found = verdict_in(tmp_path)["diagnosis"]
     assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [1], [0])
+
+
+def test_a_timeout_that_comes_before_the_horizon_is_the_limit_that_is_named(tmp_path: Path) -> None:
+    """A sleep of half an hour is longer than both."""
+    code, printed = run_script(tmp_path, HANG, "--timeout", "20", "train.py")
+    assert code == 3
+    words = " ".join(printed.split())
+    assert "and the timeout is 20 s: if that is right, set a longer timeout" in words
+    assert "horizon" not in words
     assert found["where"]["file"] == "train.py"
     assert found["where"]["source"] == "time.sleep(600)"
 

@@ -199,11 +199,6 @@ class WorldSpec:
         return bool(self.command) and not self.backend_facts.connects_by_proxies
 
     @property
-    def deadline_text(self) -> str:
-        """The time before which nothing can move if it hangs, in words."""
-        return "before the timeout" if self.horizon_s is None else f"within {self.horizon_s:g} s"
-
-    @property
     def shares_files(self) -> bool:
         """Whether all of its hosts see the same files."""
         return all(each.kind != MACHINE for each in self.hosts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.setting_values import NO_TIMEOUT_S
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.verdict import DetectedBy, Diagnosis
@@ -17,6 +18,9 @@ _GROUNDS: dict[DetectedBy, str] = {
     "attach": "as far as it can be seen from outside",
 }
 
+
+_MAY_BE_SLOW = ("straggler", "livelock", "stuck", "unknown")
+_LONGER = " (set a longer timeout if that can be right)"
 
 _TWO_DIGITS = 10
 
@@ -37,8 +41,10 @@ def ground(judged: Judgement) -> str:
         dumped = f", dumped {seconds:.1f} s after the last operation began" if seconds else ""
         return f"{_GROUNDS[by]}{dumped}"
     if by == "proof":
-        return f"{_sleepers(judged, diagnosis) or _no_progress(result.spec)}; {found}"
-    return f"{_GROUNDS.get(by) or result.reason or 'its timeout is over'}; {found}"
+        return f"{_sleepers(judged, diagnosis) or _no_progress(result)}; {found}"
+    why = _GROUNDS.get(by) or result.reason or "its timeout is over"
+    may_be_slow = by == "deadline" and diagnosis.kind in _MAY_BE_SLOW
+    return f"{why}{_LONGER if may_be_slow else ''}; {found}"
 
 
 def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
@@ -52,17 +58,25 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     who = rank_set(diagnosis.culprits)
     verb = "sleeps" if len(diagnosis.culprits) == 1 else "sleep"
     sleeps = f"{who} {verb} for another {_seconds(longest_s)}"
-    if spec.horizon_s is not None:
+    if _is_by_horizon(judged.result):
         return f"{sleeps}, which is longer than the {spec.horizon_s:g} s of --horizon"
     return (
         f"{sleeps}, and the timeout is {timeout_text(spec)}: if that is right, set a longer timeout"
     )
 
 
-def _no_progress(spec: WorldSpec) -> str:
-    if spec.horizon_s is not None:
-        return f"no rank can make progress within the next {spec.horizon_s:g} s"
-    return f"no rank can make progress before the timeout of {timeout_text(spec)}"
+def _no_progress(result: WorldResult) -> str:
+    if _is_by_horizon(result):
+        return f"no rank can make progress within the next {result.spec.horizon_s:g} s"
+    return f"no rank can make progress before the timeout of {timeout_text(result.spec)}"
+
+
+def _is_by_horizon(result: WorldResult) -> bool:
+    """Return whether nothing could move within the horizon, and not only before the timeout."""
+    horizon_s, go_s, seen_s = result.spec.horizon_s, result.go_s, result.detected_s
+    if horizon_s is None or go_s is None or seen_s is None:
+        return horizon_s is not None
+    return seen_s + horizon_s < go_s + result.spec.timeout_s
 
 
 def timeout_text(spec: WorldSpec) -> str:
