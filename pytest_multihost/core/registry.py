@@ -64,6 +64,13 @@ def register_extensions(manager: pluggy.PluginManager) -> None:
             manager.register(module, name)
 
 
+def unregister_all(manager: pluggy.PluginManager) -> None:
+    """Take away everything of this package, because its plugin for pytest was switched off."""
+    for name, plugin in manager.list_name_plugin():
+        if plugin is not None and name.startswith(PREFIX):
+            manager.unregister(name=name)
+
+
 def offered_renderers(hook: pluggy.HookRelay) -> tuple[Renderer, ...]:
     """Return the renderers of all plugins."""
     groups = hook.pytest_multihost_renderers()

@@ -353,15 +353,18 @@ def test_autoload_alone_is_enough(run_worlds, monkeypatch: pytest.MonkeyPatch) -
     worlds.run.assert_outcomes(passed=1)
 
 
-def test_the_plugin_can_be_switched_off(run_worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """-p no:multihost_hangs leaves nothing of us but an unknown marker."""
+@pytest.mark.parametrize("earlier", [[], ["-p", "multihost_hangs"]], ids=["alone", "later"])
+def test_the_plugin_can_be_switched_off(
+    run_worlds, monkeypatch: pytest.MonkeyPatch, earlier: list[str]
+) -> None:
+    """-p no:multihost_hangs leaves nothing of us but an unknown marker, also after addopts."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     path = Path.cwd()
     (path / "test_off.py").write_text(
         "import pytest\n@pytest.mark.multihost\ndef test_it(): pass\n"
     )
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:multihost_hangs", "-p", "no:asyncio"],
+        [sys.executable, "-m", "pytest", *earlier, "-p", "no:multihost_hangs", "-p", "no:asyncio"],
         cwd=path,
         capture_output=True,
         text=True,

@@ -6,6 +6,7 @@ Precedence: marker, command line, environment, ini, default.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_seconds,
     parse_seed,
 )
+from pytest_multihost.core.registry import unregister_all
 
 T = TypeVar("T")
 
@@ -184,6 +186,8 @@ CORE_OPTIONS: tuple[Option[Any], ...] = (
     ACCEPTED,
 )
 
+_ENTRY = "pytest_multihost.core.pytest_plugin.entry"
+
 OFFERED = "multihost_offered_options"
 """Name of the plugin that holds all offered options."""
 
@@ -204,6 +208,13 @@ class OfferedOptions:
     def pytest_multihost_options(self) -> Sequence[Option[Any]]:
         """Offer the core's options."""
         return CORE_OPTIONS
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Leave with the plugin, if `-p no:multihost_hangs` comes after an option that loads it."""
+        manager = early_config.pluginmanager
+        if not manager.is_registered(sys.modules[_ENTRY]):
+            unregister_all(manager)
 
     def add(self, offered: Sequence[Option[Any]]) -> None:
         """Declare the options of one plugin."""
