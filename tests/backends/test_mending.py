@@ -54,7 +54,7 @@ def sections() -> dict[str, tuple[str, str, str]]:
     """Return the code before, the code after, and the fault of each section."""
     found = {}
     parts = re.split(
-        r"^## .*\{ #([\w-]+) \}$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
+        r'^## .*<a id="([\w-]+)"></a>$', PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
     )
     for anchor, text in zip(parts[1::2], parts[2::2], strict=True):
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _GUIDE = Path(__file__).with_name("mending.md")
 """The page of the guide: a link here, a file in the wheel."""
 
-_SECTION = re.compile(r"(?ms)^## (?P<title>.+?) \{ #(?P<name>[\w-]+) \}\n(?P<text>.*?)(?=^## |\Z)")
+_SECTION = re.compile(
+    r'(?ms)^## (?P<title>.+?) <a id="(?P<name>[\w-]+)"></a>\n(?P<text>.*?)(?=^## |\Z)'
+)
 
 
 def add_mend(commands: Commands) -> None:

@@ -148,7 +148,7 @@ def test_every_mending_is_described() -> None:
     page = (GOLDEN.parent.parent / "docs" / "mending.md").read_text(encoding="utf-8")
     found = [each for each in vars(mendings).values() if isinstance(each, mendings.Mending)]
     assert found
-    assert [each.anchor for each in found if f"{{ #{each.anchor} }}" not in page] == []
+    assert [each.anchor for each in found if f'<a id="{each.anchor}"></a>' not in page] == []
 
 
 def test_the_other_lines_of_a_weakness_are_told_but_for_those_that_were_tried() -> None:
