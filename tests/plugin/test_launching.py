@@ -23,7 +23,7 @@ THREAD = (
 )
 
 UNSOUND = {
-    "thread": (THREAD, "it runs other Python threads: t"),
+    "thread": (THREAD, "there are other Python threads: t"),
     "torch pool": (
         "import torch; torch.set_num_threads(4); torch.ones(900, 900) @ torch.ones(900, 900)",
         "native code in it runs",
@@ -86,7 +86,7 @@ def test_a_thread_that_a_plugin_has_started_leads_to_a_clean_server(
         """
     )
     worlds.run.assert_outcomes(passed=1)
-    assert "launch: server (it runs other Python threads: t)" in worlds.stdout
+    assert "launch: server (there are other Python threads: t)" in worlds.stdout
 
 
 @pytest.mark.parametrize("name", UNSOUND)
@@ -235,7 +235,7 @@ def test_a_way_that_is_not_sound_is_refused_when_it_is_asked_for(run_worlds, mod
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     errors = worlds.run.stderr.str()
     assert "cannot be forked into ranks: a rank would hang, not fail" in errors
-    assert "it runs other Python threads: t" in errors
+    assert "there are other Python threads: t" in errors
     assert "--multihost-launch=auto" in errors
 
 

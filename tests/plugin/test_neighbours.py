@@ -191,7 +191,7 @@ def test_rerunfailures_beside_xdist_leads_to_a_clean_server(run_worlds) -> None:
     """Together the two start a thread in pytest's process, used or not."""
     worlds = run_worlds(THREE, *("-p", "rerunfailures", "-p", "xdist", "-k", "good"))
     worlds.run.assert_outcomes(passed=1)
-    assert "launch: server (it runs other Python threads: " in worlds.stdout
+    assert "launch: server (there are other Python threads: " in worlds.stdout
 
 
 def test_randomly_shuffles_tests_and_agrees_on_seeds(run_worlds) -> None:

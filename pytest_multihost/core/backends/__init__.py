@@ -35,7 +35,8 @@ NONE = Backend(
     noise=GLOO.noise,
     hints={
         "Default process group has not been initialized": 'The backend "none" makes no process'
-        ' group: give the test backend="gloo", or let it call init_process_group.'
+        ' group: call init_process_group, or choose another backend (backend="gloo" in the marker,'
+        " --backend gloo of multihost run)."
     },
     start=lambda _spec: None,
     symptoms=GLOO.symptoms + JAX.symptoms,

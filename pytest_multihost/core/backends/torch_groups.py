@@ -73,8 +73,8 @@ _NOISE = (
 
 _HINTS = {
     "trying to initialize the default process group twice": "The backend has initialised the"
-    " process group already: remove the test's call of init_process_group, or give the test"
-    ' backend="none".'
+    " process group already: remove the call of init_process_group, or choose another backend"
+    ' (backend="none" in the marker, --backend none of multihost run).'
 }
 
 GLOO = Backend(

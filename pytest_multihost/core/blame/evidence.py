@@ -102,9 +102,9 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
     if last is None and not state.has_recorded(operation.group_key):
-        return Evidence(state.rank, "has left no record of this group", "recorder")
+        return Evidence(state.rank, "left no record of this group", "recorder")
     if last is None:
-        return Evidence(state.rank, "has not entered an operation of this group", "recorder")
+        return Evidence(state.rank, "entered no operation of this group", "recorder")
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank
     left = f", which it left by {error}" if error else ""
     fact = f"last operation in this group was {last.describe(result.spec.size)}{left}"

@@ -368,9 +368,15 @@ def _of_unknown_members(cause: Cause, operation: Operation) -> Sentence:
     return sentence(found, f"; of the {size} members of the group, only {known}")
 
 
+def _busy(cause: Cause) -> str:
+    is_one = len(cause.culprits) == 1
+    it_waits = "it is busy, or waits" if is_one else "they are busy, or wait"
+    return f": {it_waits} again and again"
+
+
 _HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {
     "straggler": lambda cause, *more: sentence(_straggler(cause, *more), _lost_children(cause)),
-    "livelock": lambda *args: sentence(_straggler(*args), ": it is busy, or waits again and again"),
+    "livelock": lambda cause, *more: sentence(_straggler(cause, *more), _busy(cause)),
     "mismatch": _mismatch,
     "deadlock": _deadlock,
     "transport": _transport,

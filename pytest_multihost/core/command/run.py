@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -233,7 +234,10 @@ class _Command:
             launcher=partial(self._launcher, directory=self.scratch),
             run=self.run,
         )
-        code: int | None = self.hook.pytest_multihost_run_joined(script=script)
+        try:
+            code: int | None = self.hook.pytest_multihost_run_joined(script=script)
+        except SettingError as error:
+            raise _behind_the_script(self.options.programs) or error from error
         if code is None:
             raise SettingError(
                 "--ranks is not given, and no plugin lets the processes of a launcher join",
@@ -433,7 +437,8 @@ def _require_script(options: RunOptions, size: int) -> None:
         raise SettingError(f"{options.script}: with --role, each role names its own program")
     for each in options.programs:
         if not each.is_module and not Path(each.script).is_file():
-            raise SettingError(f"there is no script {each.script}")
+            remedy = _NO_PYTHON if _PYTHON.fullmatch(each.script) else ""
+            raise SettingError(f"there is no script {each.script}", remedy=remedy)
 
 
 def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
@@ -561,6 +566,20 @@ class _Files:
 # If the controller is killed, its server removes the directory. If both are killed, the next run
 # does. A process that uses a directory holds a lock on it, which other PID namespaces also see.
 
+
+def _behind_the_script(programs: Sequence[Program]) -> SettingError | None:
+    """Return the error if the number of ranks was given behind the script; None if it was not."""
+    for each in programs:
+        for given in {"--ranks", "-n"}.intersection(each.args):
+            return SettingError(
+                f"{given} is behind the script, and so it is an argument of the script",
+                remedy=f"Options come first: multihost run --ranks N {each.script}",
+            )
+    return None
+
+
+_PYTHON = re.compile(r"python[\d.]*")
+_NO_PYTHON = "Leave out python: multihost run --ranks N train.py. --no-python runs other programs."
 
 _PREFIX = "multihost-run-"
 _YOUNG_S = 60.0

@@ -467,6 +467,11 @@ _CHECKS_WITH_ROLES: Mapping[str, Check] = dict.fromkeys(
 )
 
 
+def _other_than_passed(finding: Finding) -> str:
+    """Return how a world has ended that did not hang; empty if it has passed."""
+    return "" if finding.outcome == "passed" else f"{finding.outcome}: {finding.reason}"
+
+
 def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
     """Yield how a diagnosis differs from the expected one."""
     if diagnosis is None:
@@ -495,8 +500,8 @@ def apply_expectation(
         return finding  # skipped: nothing ran
     differences = "; ".join(_differences(expected, diagnosis))
     if differences or diagnosis is None:
-        got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
-        reason = f"expected {expected}; {differences} ({got})"
+        got = diagnosis.summary if diagnosis is not None else _other_than_passed(finding)
+        reason = f"expected {expected}; {differences}{f' ({got})' if got else ''}"
         return replace(finding, status="failed", reason=reason, when="call")
     own = group_by_value((text, each) for each, text in own_failures(finding, diagnosis))
     if not own:

@@ -124,7 +124,7 @@ def test_the_last_operation_of_a_late_rank_in_the_group_is_named() -> None:
     [found] = told(late, stands(1, replace(known[1], error="")))
     assert found == Evidence(1, last, "recorder")
     [found] = told(late, stands(1, *known[3:]))
-    assert found == Evidence(1, "has not entered an operation of this group", "recorder")
+    assert found == Evidence(1, "entered no operation of this group", "recorder")
 
 
 def test_what_was_entered_before_is_said_only_where_it_was_recorded() -> None:

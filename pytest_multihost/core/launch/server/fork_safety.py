@@ -36,7 +36,7 @@ def fork_problems() -> list[str]:
     if threading.active_count() > 1:
         main = threading.main_thread()
         others = ", ".join(each.name for each in threading.enumerate() if each is not main)
-        problems.append(f"it runs other Python threads: {others}")
+        problems.append(f"there are other Python threads: {others}")
     return problems or _native_thread_problems()
 
 

@@ -361,13 +361,17 @@ def _suspicion(fault: Fault, where: Place | None, class_: int) -> Disturbance:
     return Disturbance("hazards", fault, ranks, passed, class_)
 
 
+_ENDS = {"skipped": "was skipped", "error": "ended with an error", "xfailed": "is expected to fail"}
+"""How an undisturbed run ends that does not pass, where its status is no verb."""
+
+
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:
     """Return the reason why a test is not swept; None if it is swept."""
     finding = attempt.judged.finding
     if plan.expected is not None:
         return "it is expected to hang (multihost_expect)"
     if finding.status != "passed":
-        return f"it does not pass undisturbed: {finding.status}"
+        return f"the undisturbed run {_ENDS.get(finding.status, finding.status)}"
     if not attempt.judged.result.spec.shares_files:
         return "its ranks are on hosts of an attached run"
     return None
