@@ -42,6 +42,24 @@ def test_a_sleep_is_compared_with_the_timeout_and_a_lock_is_called_a_lock(run_wo
     assert "futex" not in lines
 
 
+LEAVES = """
+import pytest
+
+@pytest.mark.multihost(ranks=2)
+def test_gathers_alone(world):
+    if world.rank == 0:
+        world.gather(1)
+"""
+
+
+def test_a_page_that_begins_with_an_exception_still_says_that_the_world_hung(run_worlds) -> None:
+    """The exception is only what the rank that waited got."""
+    worlds = run_worlds(LEAVES)
+    said = "HUNG  rank 1 returned from the test; rank 0 waited for it in world.gather"
+    assert "WorldBrokenError: gather can never complete" in worlds.stdout
+    assert said in worlds.stdout
+
+
 LOCKS = """
 import threading, time
 import pytest

@@ -28,13 +28,15 @@ def headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     size, is_one = result.spec.size, len(cause.culprits) == 1
     if fault := planned_freeze(cause, result):
         frozen = f" {'is' if is_one else 'are'} frozen by {fault!r}"
-        return sentence(_ranks(cause.culprits, cause), frozen, _waiters(cause, size))
+        return sentence(_ranks(cause.culprits, cause), frozen, _waiters(cause, finding, size))
     if cause.kind in _SENTENCES:
         before, after = _SENTENCES[cause.kind]
         what = finding.ranks[cause.culprits[0]].summary
         be, subject = "is" if is_one else "are", result.spec.subject
         after = after.format(what=what, be=be, subject=subject)
-        return sentence(before, _ranks(cause.culprits, cause), after, _waiters(cause, size))
+        return sentence(
+            before, _ranks(cause.culprits, cause), after, _waiters(cause, finding, size)
+        )
     return _HEADLINES[cause.kind](cause, finding, result)
 
 
@@ -74,13 +76,18 @@ def _words(operation: Operation | None, size: int, otherwise: str = "") -> Sente
     return sentence(operation.title)
 
 
-def _waiters(cause: Cause, size: int) -> Sentence:
-    """Return the waiting ranks as in "; ranks 1-3 wait for it in all_reduce #3 (world group)"."""
+def _waiters(cause: Cause, finding: Finding, size: int) -> Sentence:
+    """Return the waiting ranks as in "; ranks 1-3 wait for it in all_reduce #3 (world group)".
+
+    They waited if they no longer do, because the runtime has raised in all of them.
+    """
     if not cause.waiting:
         return ()
+    have_raised = all(finding.ranks[rank].facts.failure is not None for rank in cause.waiting)
+    verb = "waited" if have_raised else _wait(cause)
     them = "it" if len(cause.culprits) == 1 else "them"
     where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
-    return sentence(f"; {rank_set(cause.waiting)} {_wait(cause)} for {them}", where)
+    return sentence(f"; {rank_set(cause.waiting)} {verb} for {them}", where)
 
 
 def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
@@ -281,11 +288,11 @@ def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
     return sentence(found, f"{waiters} for {rank_name(rank)}", where)
 
 
-def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     operation, size = cause.operation, result.spec.size
     words = _words(operation, size, otherwise="an operation")
     if cause.culprits:
-        waiters = _waiters(replace(cause, operation=None), size)
+        waiters = _waiters(replace(cause, operation=None), finding, size)
         who = _ranks(cause.culprits, cause)
         return sentence(who, " left ", words, f" by {cause.error}", waiters)
     if cause.cut is not None:

@@ -218,7 +218,8 @@ class Operation:
         is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
         if self.kind == "wait" or not is_numbered:
             return f"{self.name} {self.detail}".rstrip()
-        return f"{self.name} #{self.sequence}" if self.sequence else self.name
+        tag = f" (tag {self.tag})" if self.kind == "transfer" and self.tag > 0 else ""
+        return f"{self.name} #{self.sequence}{tag}" if self.sequence else f"{self.name}{tag}"
 
     def group_name(self, world_size: int) -> str:
         """Return the reader's name of its group; empty for an operation without one."""

@@ -110,16 +110,19 @@ def page_sections(
 
 def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
-    result, diagnosis = judged.result, judged.diagnosis
+    result, diagnosis, finding = judged.result, judged.diagnosis, judged.finding
+    if finding.outcome == "hung" and finding.headline is not None:
+        # The page begins with what the runtime has raised in a rank, and not with the headline.
+        yield from ((Span(part),) for part in _wrapped(f"HUNG  {finding.reason}", width))
     grounds: list[str] = []  # why the world was ended, and the confidence of its diagnosis
     if diagnosis is not None:
         known = f"{diagnosis.kind}, {diagnosis.confidence}"
         label = "cause unknown" if diagnosis.kind == "unknown" else known
         grounds = [f"{ground(judged)} ({label})"]
-    elif result.reason != judged.finding.reason:  # else the headline has it
+    elif result.reason != finding.reason:  # else the headline has it
         grounds = (result.reason or "").splitlines()
     for each in grounds:
-        yield from ((Span(part),) for part in textwrap.wrap(each, width, subsequent_indent="  "))
+        yield from ((Span(part),) for part in _wrapped(each, width))
     yield from table(_rows(judged), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
@@ -137,6 +140,10 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
     yield from titled("hint", hints(judged), width)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ")
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:

@@ -790,3 +790,9 @@ def test_launched_work_does_not_clear_a_rank_that_others_wait_for() -> None:
     barrier = collective(1, name="barrier", group=(0, 1), ordinal=1)
     first = find_causes([stands(0, ASYNC, label="SLEEPING"), stands(1, barrier)])[0]
     assert (first.kind, first.culprits) == ("straggler", (0,))
+
+
+@pytest.mark.parametrize(("tag", "title"), [(0, "send #1"), (7, "send #1 (tag 7)")])
+def test_a_tag_is_shown_unless_it_is_the_usual_one(tag: int, title: str) -> None:
+    """Two ranks that use different tags wait for each other in what seems to match."""
+    assert transfer("send", 1, tag=tag).title == title
