@@ -458,3 +458,24 @@ threading.Thread(target=lambda: (time.sleep(0.5), print("thread"))).start()
     code, printed = run_script(tmp_path, source, "-n1", "train.py")
     assert code == 0
     assert printed.splitlines() == ["[rank 0] thread", "[rank 0] exit"]
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (["train.py", "--ranks", "2"], "Options come first: multihost run --ranks N train.py"),
+        (["python", "train.py"], "Leave out python: multihost run --ranks N train.py"),
+    ],
+    ids=["options behind the script", "python before it"],
+)
+def test_a_command_of_another_tool_is_explained(
+    tmp_path: Path, args: list[str], remedy: str
+) -> None:
+    """As torchrun and mpirun have them."""
+    (tmp_path / "train.py").write_text("")
+    given = [] if "--ranks" in args else ["--ranks", "2"]
+    command = [sys.executable, "-m", "pytest_multihost.core.command.main", "run", *given, *args]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, remedy in ended.stderr) == (2, True), ended.stderr

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_multihost.core.command.explainer import Explainer
 from pytest_multihost.core.command.program import Program, python_program
@@ -37,11 +37,23 @@ if TYPE_CHECKING:
     from pytest_multihost.hookspecs import Commands
 
 
+class _PrintVersion(argparse.Action):
+    """Print the version of the package and exit; argparse's own action would look it up always."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        import importlib.metadata  # 20 ms
+
+        name = "pytest-multihost-hangs"
+        sys.stdout.write(f"{name} {importlib.metadata.version(name)}\n")
+        parser.exit()
+
+
 def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collection[str]]:
     """Return the parser of the command line, and the names of all commands, including plugins'."""
     parser = argparse.ArgumentParser(
         prog="multihost", description="Say which rank a hang waits for."
     )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a script in ranks, and say which one hangs")
     _add_run(run, _run_options(hook), offered_host_kinds(hook))

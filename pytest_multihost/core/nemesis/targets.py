@@ -207,5 +207,5 @@ def _function(owner: Namespace, path: str, found: Function) -> CallTarget:
 
 
 def _nearest(name: str, names: Iterable[str], prefix: str) -> str:
-    near = difflib.get_close_matches(name, list(names), n=3)
+    near = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=3)
     return f"; the nearest: {', '.join(prefix + each for each in near)}" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,3 +90,12 @@ def test_plugins_write_their_pages_of_a_run_again(hook: pluggy.HookRelay, tmp_pa
     *found, index = rebuild(run, offered_renderers(hook))
     assert [str(each) for each in found] == [str(run / "tapes.html"), "a tape is torn"]
     assert index == run / "report.html"
+
+
+def test_the_command_says_its_version(
+    hook: pluggy.HookRelay, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug reports ask for it."""
+    with pytest.raises(SystemExit, match="0"):
+        make_parser(hook)[0].parse_args(["--version"])
+    assert re.fullmatch(r"pytest-multihost-hangs \d+\.\S+\n", capsys.readouterr().out)
