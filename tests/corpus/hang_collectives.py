@@ -189,6 +189,21 @@ def test_one_rank_sums_a_smaller_tensor(world) -> None:
     dist.barrier()
 
 
+@hang(
+    "mismatch", ranks=5, backend="gloo", culprits=[2], waiting=[0, 3, 4], by=("mismatch", "proof")
+)
+def test_one_is_in_another_collective_and_one_has_returned(world) -> None:
+    """Both are to be mended: the page says "also finished" of the one that has returned.
+
+    Source: field report class: an early return and a branch on the rank in one function
+    """
+    if world.rank == 1:
+        return
+    if world.rank == 2:
+        dist.barrier()
+    meet()
+
+
 @hang("mismatch", ranks=2, backend="gloo", culprits=[], waiting=None, by=("mismatch", "proof"))
 def test_each_takes_the_other_for_the_root(world) -> None:
     """Two ranks broadcast, each with the other as root.

@@ -34,6 +34,19 @@ def test_raises_before_the_first_collective(world) -> None:
     meet()
 
 
+@hang("raised", ranks=4, backend="gloo", culprits=[1], waiting=[0, 2, 3], by=BY_RAISE)
+def test_raises_while_others_are_in_different_collectives(world) -> None:
+    """The one that raises is named, although two others can never match either.
+
+    Source: field report class: an error on one rank sends another one down another branch
+    """
+    if world.rank == 1:
+        raise ValueError("bad shard")
+    if world.rank == 2:
+        dist.barrier()
+    meet()
+
+
 @hang("raised", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], by=BY_RAISE)
 def test_raises_inside_a_collective(world) -> None:
     """One rank passes a list of the wrong length and gets the error alone.

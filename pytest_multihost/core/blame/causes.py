@@ -99,6 +99,8 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     asking = _asking(by_rank)
     waits = _with_needed(find_waits(by_rank), asking, by_rank)
     causes = _causes_of(waits, by_rank)
+    if any(cause.kind == "mismatch" for cause in causes):
+        causes = _with_absent_ranks(causes, by_rank)
     if any(cause.waiting for cause in causes):
         return causes
     if asking:
@@ -109,6 +111,22 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
         # One that does nothing, and that nobody asks, explains it as well as a lost answer.
         return (UNKNOWN,) if idle and causes else found
     return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
+
+
+def _with_absent_ranks(causes: tuple[Cause, ...], states: States) -> tuple[Cause, ...]:
+    """Add the causes for ranks that have entered none of the operations that cannot match.
+
+    Without the mismatch the others would wait for them. A rank that failed comes first, because
+    that is also how the world ends.
+    """
+    without = _causes_of(find_waits(states, sees_clashes=False), states)
+    absent = [each for each in without if each.kind in _ABSENT and each.waiting]
+    awaited = {rank for each in absent for rank in each.culprits}
+    # One that has died is a cause even if nobody waits for it.
+    kept = [each for each in causes if each.waiting or awaited.isdisjoint(each.culprits)]
+    blamed = {rank for each in kept for rank in each.culprits}
+    found = [*kept, *(each for each in absent if blamed.isdisjoint(each.culprits))]
+    return tuple(sorted(found, key=lambda each: each.kind not in _FAILED))
 
 
 def _of_servers(
@@ -224,6 +242,10 @@ def _without_guesses(causes: Sequence[Cause]) -> Sequence[Cause]:
 
 _IDLE = frozenset({"straggler", "livelock", "finished"})
 """Kinds of causes that only other ranks' waits show."""
+
+_FAILED = frozenset({"raised", "died"})
+_ABSENT = _IDLE | _FAILED | {"stopped", "gil_held"}
+"""Kinds of causes in which a rank did not come to an operation."""
 
 
 def _sort_of(sink: frozenset[int], graph: WaitGraph, states: States) -> Hashable:

@@ -10,7 +10,7 @@ from pytest_multihost.core.blame.partings import differing_lines
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import Operation, group_name, nth
+from pytest_multihost.core.model.operation import Operation, group_by_value, group_name, nth
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
@@ -151,21 +151,35 @@ def _with_stacks_of_waits(
 
     The line comes from the stacks if all sides are still in that operation, at one user line.
     """
-    pending = [states[each.ranks[0]].pending if each.ranks else () for each in parting.sides]
+    sides = [part for each in parting.sides for part in _split_by_waits(each, states)]
+    pending = [states[each.ranks[0]].pending if each.ranks else () for each in sides]
     entered = [
         each.operation or next(iter(waits), None)
-        for each, waits in zip(parting.sides, pending, strict=True)
+        for each, waits in zip(sides, pending, strict=True)
     ]
-    throughs: Sequence[Frame | None] = [each.through for each in parting.sides]
+    throughs: Sequence[Frame | None] = [each.through for each in sides]
     dumps = {each.rank: each.main.frames for each in result.dumps if each.main is not None}
     are_there = all(
         operation is not None and operation.place in {each.place for each in waits}
         for operation, waits in zip(entered, pending, strict=True)
     )
-    if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in parting.sides):
-        stacks = [inside_the_test(dumps[each.ranks[0]]) for each in parting.sides]
+    if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in sides):
+        stacks = [inside_the_test(dumps[each.ranks[0]]) for each in sides]
         throughs = differing_lines([[e for e in each if not is_ours(e.file)] for each in stacks])
-    yield from zip(parting.sides, entered, throughs, strict=True)
+    yield from zip(sides, entered, throughs, strict=True)
+
+
+def _split_by_waits(side: Side, states: States) -> Iterator[Side]:
+    """Yield the parts of a side that wait elsewhere: in other operations, or at other lines."""
+    if side.operation is not None or not side.ranks:
+        yield side
+        return
+    waits = ((next(iter(states[rank].pending), None), rank) for rank in side.ranks)
+    alike = group_by_value(
+        ((each and (each.name, each.tag, each.group, each.frame)), rank) for each, rank in waits
+    )
+    for ranks in alike.values():
+        yield replace(side, ranks=tuple(ranks))
 
 
 def _described(

@@ -29,6 +29,8 @@ from pytest_multihost.core.model.operation import (
 States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
 
+_NO_RANKS = frozenset[int]()
+
 _UNNAMED = frozenset({"work.wait"})
 """Operations that may be any collective: the wait for one that was begun earlier."""
 
@@ -65,9 +67,12 @@ class _World:
         clashing: By collective and what it can match, the ranks that cannot match it.
         there: By place, the ranks' collectives; empty until it is needed.
         providers: By what they provide, the ranks for which those that wait for it may wait.
+        sees_clashes: Whether ranks in operations that cannot match wait for each other. If not,
+            they wait only for the ranks that have entered none.
     """
 
     states: States
+    sees_clashes: bool = True
     absent: dict[tuple[object, ...], tuple[frozenset[int], bool]] = field(default_factory=dict)
     clashing: dict[tuple[object, ...], frozenset[int]] = field(default_factory=dict)
     there: dict[GroupPlace, list[tuple[int, Operation]]] = field(default_factory=dict)
@@ -88,9 +93,13 @@ class _World:
         return len({*comparable(payloads)}) > 1
 
 
-def find_waits(states: States) -> tuple[Wait, ...]:
-    """Return the waits of all ranks."""
-    world = _World(states)
+def find_waits(states: States, *, sees_clashes: bool = True) -> tuple[Wait, ...]:
+    """Return the waits of all ranks.
+
+    Args:
+        sees_clashes: See `_World`.
+    """
+    world = _World(states, sees_clashes)
     waits = tuple(wait for each in states.values() for wait in _waits_of(each, world))
     # A removed wait may expose another one.
     while (fewer := _without_callers(waits, states)) != waits:
@@ -231,7 +240,7 @@ def _wait(rank: int, operation: Operation, world: _World) -> Wait:
 
 
 def _wait_in_collective(rank: int, operation: Operation, world: _World) -> Wait:
-    mismatched = _without(_clashing(operation, world), rank)
+    mismatched = _without(_clashing(operation, world), rank) if world.sees_clashes else _NO_RANKS
     if mismatched and operation.sequence:
         return Wait(rank, operation, mismatched, is_mismatch=True)
     # Without a number, who has entered it depends on the rank that waits. A rank that is stopped

@@ -310,3 +310,29 @@ def test_a_tensor_of_another_size_is_a_mismatch_where_sizes_must_agree(
     found = as_other_payload(cause, {each.rank: each for each in states})
     assert (found.kind, found.culprits) == (kind, culprits)
     assert found.waiting == tuple(rank for rank in TRIO if rank not in culprits)
+
+
+@pytest.mark.parametrize(
+    ("absent", "kind"),
+    [
+        ({"condition": "finished"}, "finished"),
+        ({"label": "SLEEPING"}, "straggler"),
+        ({"condition": "raised", "since_s": 9.0}, "raised"),
+    ],
+)
+def test_a_mismatch_hides_no_rank_that_has_entered_neither_operation(
+    absent: dict[str, object], kind: str
+) -> None:
+    """If the mismatch were mended, the others would wait for it."""
+    one, other = operation(sequence=1), operation("barrier", sequence=1)
+    states = [stands(0, one), stands(1, **absent), stands(2, other), stands(3, one)]
+    found = {cause.kind: cause.culprits for cause in find_causes(states)}
+    assert found == {"mismatch": (2,), kind: (1,)}
+
+
+def test_a_rank_that_has_passed_the_operation_is_not_absent_from_it() -> None:
+    """A broadcast lets some pass before others enter."""
+    one, other = operation(sequence=1), operation("barrier", sequence=1)
+    ended = replace(one, ended_s=1.5, waited_s=None)
+    states = [stands(0, one), stands(1, ended, label="SLEEPING"), stands(2, other), stands(3, one)]
+    assert [(cause.kind, cause.culprits) for cause in find_causes(states)] == [("mismatch", (2,))]

@@ -321,6 +321,28 @@ CASES = {
         (1,),
         (0, 2, 3),
     ),
+    "mismatch, and one has raised before": Case(
+        [
+            stands(0, FIRST),
+            stands(1, condition="raised", since_s=3.0),
+            stands(2, BARRIER),
+            stands(3, FIRST),
+        ],
+        "raised",
+        (1,),
+        (0, 2, 3),
+    ),
+    "mismatch, and one has died before": Case(
+        [
+            stands(0, FIRST),
+            stands(1, condition="died", since_s=3.0),
+            stands(2, BARRIER),
+            stands(3, FIRST),
+        ],
+        "died",
+        (1,),
+        (0, 2, 3),
+    ),
     "mismatch after transfers, which are counted apart": Case(
         [
             stands(0, done(transfer("send", 1)), FIRST),

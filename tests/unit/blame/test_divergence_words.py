@@ -121,6 +121,20 @@ def test_a_side_that_entered_nothing_went_on_or_returned() -> None:
     assert texts(Side((0,), operation(), count=1), Side((2,), None))[0] == "entered all_reduce"
 
 
+def test_ranks_of_a_side_that_went_on_to_different_operations_are_told_apart() -> None:
+    """The first of them does not speak for the others."""
+    there = Side((0,), operation(frame=LINE))
+    waits = {
+        1: operation("send", kind="transfer", sequence=1, frame=LINE),
+        2: operation("recv", kind="transfer", sequence=1, frame=OTHER),
+        3: operation("send", kind="transfer", sequence=2, frame=LINE),
+    }
+    found = told(there, Side((1, 2, 3), None), waits=waits).sides
+    assert [each.ranks for each in found] == [(0,), (1, 3), (2,)]
+    assert found[1].text == "went on to send #1 from save(), train.py:7"
+    assert found[2].text == "went on to recv #1 from step(), step.py:9"
+
+
 def test_a_side_without_a_line_has_none() -> None:
     """A thread of a library called it."""
     [found, _] = told(Side((0,), operation()), Side((1,), None)).sides

@@ -138,6 +138,14 @@ CASES = {
     "ranks 0,2 have entered all_reduce #3 (group 0,2), and nothing moves": (
         cause("transport", waiting=(0, 1, 2), operation=OF_PAIR),
     ),
+    "rank 0 has entered recv #3, and nothing moves": (
+        cause(
+            "transport",
+            waiting=(0, 1, 2),
+            operation=RECEIVE,
+            waits=waits((0, RECEIVE, set()), (1, REDUCE, {0}), (2, REDUCE, {0})),
+        ),
+    ),
     "ranks 1,3 have entered all_reduce #3 (group 0,2), and nothing moves": (
         cause("transport", waiting=(1, 3), operation=OF_PAIR),
     ),
