@@ -475,9 +475,13 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray] = ()) -> 
             if begin and os.writev(descriptor, begin) != sum(map(len, begin)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(descriptor, size)
-            return mmap.mmap(descriptor, size)
+            found = mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
+    # Without this, the first write to each hole of the file makes the kernel read ahead, that is,
+    # fill hundreds of kilobytes with zeros.
+    found.madvise(mmap.MADV_RANDOM)
+    return found
 
 
 Record = tuple[int, ...]
