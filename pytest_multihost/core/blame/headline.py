@@ -302,7 +302,7 @@ def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
     members = operation.group if operation is not None else ()
     if operation is not None and operation.kind == "transfer":
-        members = tuple(w.rank for w in cause.waits if w.operation and _is_side(w, operation))
+        members = tuple(w.rank for w in cause.waits if w.operation and _is_in(w, operation))
     entered = [rank for rank in cause.waiting if rank in members] or cause.waiting
     lines = _lines_in_unknown_groups(cause)
     if operation is not None and len(lines) > 1:
@@ -315,8 +315,8 @@ def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     return sentence(f"{rank_set(entered)} {have} entered ", words, ", and nothing moves")
 
 
-def _is_side(wait: Wait, transfer: Operation) -> bool:
-    """Return whether a rank waits in a transfer, or in its other side."""
+def _is_in(wait: Wait, transfer: Operation) -> bool:
+    """Return whether a rank waits in a transfer, and not for a rank that does."""
     own = wait.operation
     return own is not None and own.is_same_as(transfer) and own.name == transfer.name
 
