@@ -55,7 +55,7 @@ INTERVAL_S = 0.25
 PEEK_S = 0.05
 """Time between two readings of a world's clocks, and between two snapshots of a still world."""
 
-_LONG_LOOK_S, _REST_AFTER_LOOK, _REST_AFTER_LONG = 0.1, 4.0, 20.0
+_LONG_LOOK_S, _FACTOR, _LONG_FACTOR = 0.1, 4.0, 20.0
 """How many times as long as a shallow snapshot took no other one is due, unless the world is still.
 
 A snapshot of a thousand ranks takes a second of a busy core that the ranks could use."""
@@ -234,8 +234,8 @@ class Watchdog:
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
         self._is_still = share < STILL_SHARE
-        rest = _REST_AFTER_LONG if self._took_s > _LONG_LOOK_S else _REST_AFTER_LOOK
-        is_due = now >= self._checked_s + max(INTERVAL_S, rest * self._took_s) - SLACK_S
+        factor = _LONG_FACTOR if self._took_s > _LONG_LOOK_S else _FACTOR
+        is_due = now >= self._checked_s + max(INTERVAL_S, factor * self._took_s) - SLACK_S
         is_due = is_due or (self._is_still and (is_searching or not was_still))
         self._still_checks = self._still_checks + is_due if self._is_still else 0
         return is_due
@@ -289,9 +289,9 @@ class Watchdog:
         facts: Sequence[RankFacts],
         deadline_s: float,
     ) -> bool:
-        rest = [each.rank for each in facts if not each.is_past_body]
-        rest = rest or [each.rank for each in facts if not each.is_finished]
-        are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
+        remaining = [each.rank for each in facts if not each.is_past_body]
+        remaining = remaining or [each.rank for each in facts if not each.is_finished]
+        are_waiting = waiting_ranks(snapshot.operations).issuperset(remaining)
         quiet_s = now - max(self._progress_s, self._moves_s)
         if self._is_still:
             self._start_native(facts)
@@ -301,8 +301,8 @@ class Watchdog:
             is_settled = self._is_still and self._is_proven(before, snapshot, facts, deadline_s)
         self._is_quiescent_now = is_settled
         if is_settled:
-            return bool(rest)
-        return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
+            return bool(remaining)
+        return bool(remaining) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
 
     def _is_quiescent(
         self, before: Snapshot, last: Snapshot, now: float, facts: Sequence[RankFacts]
