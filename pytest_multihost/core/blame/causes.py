@@ -544,7 +544,7 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             (rank, each)
             for rank, state in states.items()
             for each in state.known
-            if each.kind == "collective" and each.is_same_as(operation)
+            if each.is_same_as(operation)
         ]
     passed = ((rank, _payload(each)) for rank, each in sides)
     yield from ((rank, payload) for rank, payload in passed if payload)

@@ -56,7 +56,7 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
     entered = [side for side in parting.sides if side.operation is not None]
     there = {rank for side in entered for rank in side.ranks}
     is_awaited = parting.evidence == "lines" or any(
-        side.operation is not None and side.operation.place == each.place
+        side.operation is not None and side.operation.is_same_as(each)
         for side in entered
         for rank in side.ranks
         for each in states[rank].pending
@@ -160,7 +160,7 @@ def _with_stacks_of_waits(
     throughs: Sequence[Frame | None] = [each.through for each in sides]
     dumps = {each.rank: each.main.frames for each in result.dumps if each.main is not None}
     are_there = all(
-        operation is not None and operation.place in {each.place for each in waits}
+        operation is not None and any(map(operation.is_same_as, waits))
         for operation, waits in zip(entered, pending, strict=True)
     )
     if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in sides):

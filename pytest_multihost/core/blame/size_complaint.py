@@ -57,7 +57,7 @@ def _entered(operation: Operation, states: States) -> Iterator[str]:
         (f"{each.name} {each.detail}".rstrip(), rank)
         for rank in sorted(states)
         for each in states[rank].known
-        if each.kind == "collective" and each.place == operation.place
+        if each.is_same_as(operation)
     )
     if len(ranks_with) > 1:
         for words, ranks in ranks_with.items():

@@ -382,7 +382,7 @@ def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
 
 
 def _is_same_collective(one: Operation, two: Operation) -> bool:
-    return two.kind == "collective" and one.place == two.place
+    return two.kind == "collective" and two.is_same_as(one)
 
 
 def collective_sort(operation: Operation) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from builders import collective, operation, stands
 
 from pytest_multihost.core.blame.causes import UNKNOWN, Cause, as_other_payload, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
-from pytest_multihost.core.blame.wait_graph import Wait, find_waits, possible_waits
+from pytest_multihost.core.blame.wait_graph import Wait, broken_by, find_waits, possible_waits
 from pytest_multihost.testing import HARNESS_SCOPE, SOCKET_SCOPE, Operation, RankSnapshot, Scope
 
 TRIO = (0, 1, 2)
@@ -336,3 +336,12 @@ def test_a_rank_that_has_passed_the_operation_is_not_absent_from_it() -> None:
     ended = replace(one, ended_s=1.5, waited_s=None)
     states = [stands(0, one), stands(1, ended, label="SLEEPING"), stands(2, other), stands(3, one)]
     assert [(cause.kind, cause.culprits) for cause in find_causes(states)] == [("mismatch", (2,))]
+
+
+def test_a_collective_that_a_rank_broke_off_is_no_transfer_of_the_same_number() -> None:
+    """They are counted apart."""
+    broke = replace(operation(sequence=1), ended_s=2.0, waited_s=None, failed=True, error="OSError")
+    receive = operation("recv", kind="transfer", sequence=1, peer=1)
+    peer = stands(1, broke=(broke,))
+    assert broken_by(operation(sequence=1), peer) == broke
+    assert broken_by(receive, peer) is None
