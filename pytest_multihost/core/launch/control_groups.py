@@ -38,7 +38,9 @@ class _Files:
         limit: The most memory.
         used: The memory used.
         swap_limit: The most swap space; in version 1, the most memory and swap space together.
-        swap_used: What of this is used.
+        swap_used: The part of `swap_limit` that is used.
+        dropped: Entries of memory.stat, of the group with those below it: memory that the kernel
+            drops when it is short.
         kills: The events of the group.
     """
 
@@ -47,6 +49,7 @@ class _Files:
     used: str
     swap_limit: str
     swap_used: str
+    dropped: tuple[str, ...]
     kills: str
 
 
@@ -57,6 +60,7 @@ _VERSIONS = (
         used="memory.current",
         swap_limit="memory.swap.max",
         swap_used="memory.swap.current",
+        dropped=("active_file", "inactive_file", "slab_reclaimable"),
         kills="memory.events",
     ),
     _Files(
@@ -65,20 +69,11 @@ _VERSIONS = (
         used="memory.usage_in_bytes",
         swap_limit="memory.memsw.limit_in_bytes",
         swap_used="memory.memsw.usage_in_bytes",
+        dropped=("total_active_file", "total_inactive_file"),
         kills="memory.oom_control",
     ),
 )
 """Version 2, and version 1."""
-
-_DROPPED = (
-    "active_file",
-    "inactive_file",
-    "slab_reclaimable",
-    "total_active_file",
-    "total_inactive_file",
-)
-"""Entries of memory.stat: what the kernel drops when memory is short. Those with `total_` are of
-version 1, in which the others do not count the groups below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +112,7 @@ class ControlGroups:
 
         Without a group that says it, return those of the whole machine (proc_vmstat(5)).
         """
-        folders = [(e, next(self._with_parents(e.controller))) for e in _VERSIONS]
-        paths = [folder / version.kills for version, folder in folders]
+        paths = [next(self._with_parents(each.controller)) / each.kills for each in _VERSIONS]
         for path in (*paths, Path("/proc/vmstat")):
             with contextlib.suppress(OSError, KeyError, ValueError):
                 return int(_entries(path)["oom_kill"])
@@ -157,17 +151,13 @@ def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:
         return None
     if limit == math.inf:
         return None
-    dropped = sum(int(stat.get(name, 0)) for name in _dropped(files))
+    dropped = sum(int(stat.get(name, 0)) for name in files.dropped)
     available = max(0, int(limit - used + dropped))
     swap = float(machine_swap)
     with contextlib.suppress(OSError):  # swapped memory is not counted
         swap = _number(folder / files.swap_limit) - _number(folder / files.swap_used)
         swap -= max(0.0, limit - used) if files.controller else 0.0
     return Memory(available, int(limit), int(min(machine_swap, max(0.0, swap))))
-
-
-def _dropped(files: _Files) -> Iterator[str]:
-    return (name for name in _DROPPED if name.startswith("total_") == bool(files.controller))
 
 
 def _number(path: Path) -> float:

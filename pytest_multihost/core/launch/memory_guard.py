@@ -8,12 +8,12 @@ take more later, and other programs may take memory too.
 from __future__ import annotations
 
 import contextlib
-import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import psutil
 
 from pytest_multihost.core.launch.control_groups import OWN_GROUPS, Memory
 from pytest_multihost.core.launch.refusals import FEWER_RANKS
@@ -27,8 +27,6 @@ _RESERVE_SHARE, _MOST_RESERVE = 32, 256 << 20
 
 With less, the kernel may kill processes before the next look. Ranks that fork copy pages at some
 0.3 GB a second on two cores."""
-
-_PAGE = resource.getpagesize()
 
 _OUTLIER = 4
 """How many times as much as most others a rank must hold to be named."""
@@ -92,6 +90,6 @@ def _outlier(held: Mapping[int, int]) -> str:
 
 def _resident_bytes(pid: int) -> int:
     """Return the memory that a process holds, with what it shares; 0 if it is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss)
     return 0
