@@ -191,7 +191,7 @@ class _WorldRun:
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
         facts: The facts about each rank, summarised from the history.
-        failed: The ranks that have died or raised.
+        failed: When each rank has died or raised, for those that have.
         leftovers: Command lines of processes that ranks had left behind.
         opened: When each gate was opened.
         observed: The watchdog's observations, once it is closed.
@@ -208,7 +208,7 @@ class _WorldRun:
     started_s: float
     history: list[Event] = field(default_factory=list)
     facts: list[RankFacts] = field(default_factory=list)
-    failed: set[int] = field(default_factory=set)
+    failed: dict[int, float] = field(default_factory=dict)
     dumps: tuple[Dump, ...] = ()
     leftovers: tuple[str, ...] = ()
     opened: dict[str, float] = field(default_factory=dict)
@@ -429,10 +429,13 @@ class _WorldRun:
     def _take(self, event: Event) -> None:
         self.history.append(event)
         self.facts[event.rank] = advance(self.facts[event.rank], event)
-        if _failed_s(self.facts[event.rank]) is None:
-            self.failed.discard(event.rank)  # a fault had planned its death
-        elif event.rank not in self.failed:
-            self.failed.add(event.rank)
+        has_failed_before = event.rank in self.failed
+        failed_s = _failed_s(self.facts[event.rank])
+        if failed_s is None:
+            self.failed.pop(event.rank, None)  # a fault had planned its death
+            return
+        self.failed[event.rank] = failed_s
+        if not has_failed_before:
             self.surroundings.watch.note_failure(self.surroundings.now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
@@ -485,10 +488,10 @@ class _WorldRun:
         if self.surroundings.patience_s is not None and "go" in self.opened and not is_patient:
             since_s = max(self.opened["go"], self.influenced_s)
             found.append((self._later(since_s, self.surroundings.patience_s), "overrun"))
-        for each in (self.facts[rank] for rank in self.failed):
-            if (failed_s := _failed_s(each)) is not None:
-                grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S
-                found.append((self._later(max(failed_s, last_gate_s), grace_s), "settled"))
+        for rank, failed_s in self.failed.items():
+            has_died = self.facts[rank].has_died
+            grace_s = GRACE_AFTER_DEATH_S if has_died else GRACE_AFTER_RAISE_S
+            found.append((self._later(max(failed_s, last_gate_s), grace_s), "settled"))
         return min(found)
 
     def _deadline(self) -> tuple[float, Ending]:
