@@ -423,6 +423,21 @@ def _backend(spec: WorldSpec, hook: pluggy.HookRelay) -> Backend:
     return backend
 
 
+_PYTHON = re.compile(r"python[\d.]*")
+_NO_PYTHON = "Leave out python: multihost run --ranks N train.py. --no-python runs other programs."
+
+
+def _behind_the_script(programs: Sequence[Program]) -> SettingError | None:
+    """Return the error if the number of ranks was given behind the script; None if it was not."""
+    for each in programs:
+        for given in {"--ranks", "-n"}.intersection(each.args):
+            return SettingError(
+                f"{given} is behind the script, and so it is an argument of the script",
+                remedy=f"Options come first: multihost run --ranks N {each.script}",
+            )
+    return None
+
+
 def _require_script(options: RunOptions, size: int) -> None:
     """Check the number of ranks and the script, which do not depend on plugins.
 
@@ -565,21 +580,6 @@ class _Files:
 #
 # If the controller is killed, its server removes the directory. If both are killed, the next run
 # does. A process that uses a directory holds a lock on it, which other PID namespaces also see.
-
-
-def _behind_the_script(programs: Sequence[Program]) -> SettingError | None:
-    """Return the error if the number of ranks was given behind the script; None if it was not."""
-    for each in programs:
-        for given in {"--ranks", "-n"}.intersection(each.args):
-            return SettingError(
-                f"{given} is behind the script, and so it is an argument of the script",
-                remedy=f"Options come first: multihost run --ranks N {each.script}",
-            )
-    return None
-
-
-_PYTHON = re.compile(r"python[\d.]*")
-_NO_PYTHON = "Leave out python: multihost run --ranks N train.py. --no-python runs other programs."
 
 _PREFIX = "multihost-run-"
 _YOUNG_S = 60.0

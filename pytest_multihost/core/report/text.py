@@ -113,7 +113,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     result, diagnosis, finding = judged.result, judged.diagnosis, judged.finding
     if finding.outcome == "hung" and finding.headline is not None:
         # The page begins with what the runtime has raised in a rank, and not with the headline.
-        yield from ((Span(part),) for part in _wrapped(f"HUNG  {finding.reason}", width))
+        yield from _wrapped(f"HUNG  {finding.reason}", width)
     grounds: list[str] = []  # why the world was ended, and the confidence of its diagnosis
     if diagnosis is not None:
         known = f"{diagnosis.kind}, {diagnosis.confidence}"
@@ -122,7 +122,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     elif result.reason != finding.reason:  # else the headline has it
         grounds = (result.reason or "").splitlines()
     for each in grounds:
-        yield from ((Span(part),) for part in _wrapped(each, width))
+        yield from _wrapped(each, width)
     yield from table(_rows(judged), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
@@ -142,8 +142,8 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     yield from titled("hint", hints(judged), width)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent="  ")
+def _wrapped(text: str, width: int) -> Iterator[Line]:
+    return ((Span(part),) for part in textwrap.wrap(text, width, subsequent_indent="  "))
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
