@@ -26,7 +26,7 @@ from pytest_multihost.core.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.core.model.child import Child
-from pytest_multihost.core.model.collectives import BY_NAME
+from pytest_multihost.core.model.collectives import payload_of
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
@@ -37,7 +37,6 @@ from pytest_multihost.core.model.operation import (
     comparable,
     group_by_value,
     payload_text,
-    tensor_size,
 )
 from pytest_multihost.core.model.verdict import Confidence, Kind
 
@@ -546,17 +545,8 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             for each in state.known
             if each.is_same_as(operation)
         ]
-    passed = ((rank, _payload(each)) for rank, each in sides)
+    passed = ((rank, payload_of(each)) for rank, each in sides)
     yield from ((rank, payload) for rank, payload in passed if payload)
-
-
-def _payload(operation: Operation) -> Payload:
-    """Return what a rank passes to an operation, if all members must pass as much."""
-    found = BY_NAME.get(operation.name)
-    if operation.payload or found is None or not found.has_one_size:
-        return operation.payload
-    tensor = tensor_size(operation.detail)
-    return () if tensor is None else (tensor,)
 
 
 def with_all_culprits(causes: Sequence[Cause]) -> tuple[Cause, ...]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from pytest_multihost.core.model.operation import Operation, Payload, tensor_size
+
 Runtime = Literal["torch", "jax", "harness"]
 
 C10D: Final = "torch/distributed/distributed_c10d.py"
@@ -457,3 +459,12 @@ def family(name: str) -> str:
     """
     found = _BY_ANY_NAME.get(name) or of_flight_name(name)
     return found.family if found is not None else name
+
+
+def payload_of(operation: Operation) -> Payload:
+    """Return what a rank passes to an operation, if all members must pass as much."""
+    found = BY_NAME.get(operation.name)
+    if operation.payload or found is None or not found.has_one_size:
+        return operation.payload
+    tensor = tensor_size(operation.detail)
+    return () if tensor is None else (tensor,)

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_multihost.core.model.collectives import payload_of
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     GroupPlace,
     Operation,
     Operations,
+    comparable,
+    group_by_value,
     program_scope,
 )
 from pytest_multihost.core.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
@@ -105,16 +108,14 @@ class Snapshot:
         return operation.fails_test and bool(self.lacking(operation))
 
     def complete_operations(self) -> Iterator[Operation]:
-        """Yield the awaited collectives that all members have entered: nobody is missing."""
-        pages = [each for page in self.operations for each in page.open]
-        awaited = [each for each in pages if each.waited_s is not None]
-        names: dict[GroupPlace, set[str]] = {}
-        for operation in awaited:
-            names.setdefault(operation.place, set()).add(operation.name)
-        for operation in awaited:
-            is_collective = operation.kind == "collective" and operation.has_members
-            is_agreed = len(names[operation.place]) == 1
-            if is_collective and is_agreed and not self.lacking(operation):
+        """Yield the awaited collectives that should end: all members have entered, and agree."""
+        known = [
+            each for page in self.operations for each in page.recent if each.kind == "collective"
+        ]
+        at_places = group_by_value((each.place, each) for each in known)
+        for operation in (each for each in known if each.is_open and each.waited_s is not None):
+            is_complete = operation.has_members and not self.lacking(operation)
+            if is_complete and _agree(at_places[operation.place]):
                 yield operation
 
     def lacking(self, operation: Operation) -> frozenset[int]:
@@ -223,3 +224,9 @@ def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
         return False
     awaited = before.awaited_operations(rank, main.tid)
     return not awaited or awaited != now.awaited_operations(rank, main.tid)
+
+
+def _agree(at_place: Sequence[Operation]) -> bool:
+    """Return whether ranks are in one operation with equal tensors, as far as these are known."""
+    payloads = {*map(payload_of, at_place)} - {()}
+    return len({each.name for each in at_place}) == 1 and len({*comparable(payloads)}) <= 1

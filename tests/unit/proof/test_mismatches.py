@@ -66,3 +66,28 @@ def test_a_timeout_of_gloos_own_thread_ends_a_mismatch(beside: Thread, *, gives_
         has_timeout_before({0, 1}, snapshot(*MISMATCH, beside=beside), deadline_s=DEADLINE_S)
         is gives_up
     )
+
+
+def collective(rank: int, detail: str, *, name: str = "all_reduce", **given: float) -> Operations:
+    """Return the page of a rank that is, or was, in the first collective with one tensor."""
+    entered = operation(name, group=(0, 1), waited_s=1.0, detail=detail, **given)
+    return builders.page(rank, entered)
+
+
+@pytest.mark.parametrize(
+    ("pages", "should_end"),
+    [
+        ((collective(0, "f32[3]"), collective(1, "f32[3]")), True),
+        ((collective(0, "f32[3]"), collective(1, "f32[2]")), False),
+        ((collective(0, "f32[3]"), collective(1, "f32[2]", ended_s=1.5)), False),
+        ((collective(0, "f32[3]"), collective(1, "f32[3]", ended_s=1.5)), True),
+        ((collective(0, "f32[3]"), collective(1, "")), True),
+        ((collective(0, "f32[3]", name="scatter"), collective(1, "f32[2]", name="scatter")), True),
+    ],
+    ids=["equal", "sizes differ", "the smaller has left", "one has left", "unknown", "may differ"],
+)
+def test_a_collective_that_all_have_entered_should_end_unless_sizes_differ(
+    pages: tuple[Operations, Operations], *, should_end: bool
+) -> None:
+    """What should end may be under way, unseen: a proof of a hang needs longer then."""
+    assert bool([*snapshot(*pages).complete_operations()]) is should_end

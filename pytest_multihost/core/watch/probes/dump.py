@@ -138,8 +138,12 @@ def _runs_loop(thread: ThreadStack | ChildStack | None) -> bool:
 
 
 def _waits_for_lock(seen: RankSnapshot) -> bool:
-    """Return whether a main thread waits for a lock, and not for one of an operation's runtime."""
-    return seen.activity is not None and seen.activity.is_lock and not seen.operations
+    """Return whether a main thread waits for a lock, and not for one of an operation's runtime.
+
+    A thread that holds the GIL waits for a lock of native code, and runs no signal handler.
+    """
+    is_lock = seen.activity is not None and seen.activity.is_lock
+    return is_lock and not seen.operations and not seen.holds_gil
 
 
 def _read_lines(kind: type[T], text: str) -> tuple[T, ...]:
