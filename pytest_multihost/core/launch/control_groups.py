@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -119,23 +120,30 @@ class ControlGroups:
         return 0
 
     def _with_parents(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of this process's group and of those that contain it.
-
-        In a container the process's path is often that on the host. Then only the root is there.
+        """Return the folders of this process's group and of those that contain it.
 
         Args:
             controller: That of version 1, or empty for the one tree of version 2.
         """
-        root = self.root / controller
-        lines = self.own.read_text().splitlines() if self.own.exists() else []
-        entries = [line.split(":", 2) for line in lines]
-        paths = [path for _, names, path in entries if controller in names.split(",")]
-        folder = root / paths[0].lstrip("/") if paths else root
-        while folder != root and root in folder.parents:
-            if folder.is_dir():
-                yield folder
-            folder = folder.parent
-        yield root
+        own = self.own.read_text() if self.own.exists() else ""
+        return iter(_with_parents(self.root, controller, own))
+
+
+@lru_cache  # each world asks several times, and the groups of a process seldom change
+def _with_parents(mounted: Path, controller: str, own: str) -> tuple[Path, ...]:
+    """Return the folders of a process's group and of those that contain it, up to the root.
+
+    In a container the process's path is often that on the host. Then only the root is there.
+
+    Args:
+        own: The text of the file with the process's groups.
+    """
+    root = mounted / controller
+    entries = [line.split(":", 2) for line in own.splitlines()]
+    paths = [path for _, names, path in entries if controller in names.split(",")]
+    folder = root / paths[0].lstrip("/") if paths else root
+    found = [each for each in (folder, *folder.parents) if each != root and root in each.parents]
+    return (*(each for each in found if each.is_dir()), root)
 
 
 OWN_GROUPS = ControlGroups()
