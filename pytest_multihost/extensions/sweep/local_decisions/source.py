@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -54,15 +55,21 @@ def _around(tree: ast.Module, line: int) -> tuple[Function, ast.stmt | None]:
     """Return the innermost function and the innermost statement at a line."""
     function: Function = tree
     statement: ast.stmt | None = None
-    for each in ast.walk(tree):  # outer nodes come before inner ones
-        first, last = getattr(each, "lineno", None), getattr(each, "end_lineno", None)
-        if first is None or last is None or not first <= line <= last:
-            continue
+    for each in _at_line(tree, line):  # outer nodes come before inner ones
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
             function = each
         if isinstance(each, ast.stmt):
             statement = each
     return function, statement
+
+
+def _at_line(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """Yield the nodes below one that are at a line; only these are visited, of a whole module."""
+    for each in ast.iter_child_nodes(node):
+        first, last = getattr(each, "lineno", line), getattr(each, "end_lineno", line)
+        if first <= line <= last:
+            yield each
+            yield from _at_line(each, line)
 
 
 def _calls_an_assertion(statement: ast.stmt | None) -> bool:
