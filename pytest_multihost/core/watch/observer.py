@@ -73,9 +73,7 @@ class WorldObserver:
         """
         pages = self._pages()
         kernel = self.reader(facts).shallow_snapshot()
-        operations = tuple(each for each, _ in pages)
-        if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
-            operations = tuple(map(_without_failures, operations))
+        operations = _as_expected((each for each, _ in pages), facts)
         recorded = frozenset(self._children())
         snapshot = Snapshot(kernel, operations, recorded=recorded)
         events = [event for each in facts for event in each.active_faults]
@@ -84,6 +82,14 @@ class WorldObserver:
             cut = severed(self.spec, events, now)
             snapshot = replace(snapshot, severed=cut, is_disturbed=True)
         return snapshot, max(last_s for _, last_s in pages)
+
+    def with_past(self, snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
+        """Return a snapshot with the operations that have ended, as far as they are recorded.
+
+        They show what ranks have passed to a collective that others are still in. To read them
+        takes longer than to read the open ones.
+        """
+        return replace(snapshot, operations=_as_expected(self.recorded_operations(), facts))
 
     def last_written_s(self) -> float:
         """Return when any slot page was last written, as `shallow` also does."""
@@ -255,6 +261,12 @@ def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
     return replace(snapshot, operations=operations)
 
 
+def _as_expected(pages: Iterable[Operations], facts: Sequence[RankFacts]) -> tuple[Operations, ...]:
+    """Return operations; marked as not failing the test if xfail expects some exceptions."""
+    if any(each.xfail is not None and not each.xfail.is_plain for each in facts):
+        return tuple(map(_without_failures, pages))
+    return tuple(pages)
+
+
 def _without_failures(found: Operations) -> Operations:
-    """Return operations marked as not failing the test, because xfail expects some exceptions."""
     return replace(found, recent=tuple(replace(each, fails_test=False) for each in found.recent))
