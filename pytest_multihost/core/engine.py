@@ -535,9 +535,8 @@ class _WorldRun:
 
     def _limit_text(self) -> str:
         """Return the time within which nothing can move if the world hangs, in words."""
-        now, (deadline_s, _) = self.surroundings.now(), self._deadline()
-        is_by_timeout = self._within_horizon(now, deadline_s) >= deadline_s
-        return "before the timeout" if is_by_timeout else f"within {self.spec.horizon_s:g} s"
+        is_by_horizon = self.spec.is_by_horizon(self.surroundings.now(), self.opened.get("go"))
+        return f"within {self.spec.horizon_s:g} s" if is_by_horizon else "before the timeout"
 
     def _unfinished(self) -> str:
         """Name the ranks that have not reached the gate at which the others wait."""

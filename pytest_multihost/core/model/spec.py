@@ -219,6 +219,17 @@ class WorldSpec:
         here = Host(0, "localhost", "127.0.0.1", "lo", range(self.size))
         return self.hosts or (here,)
 
+    def is_by_horizon(self, found_s: float | None, go_s: float | None) -> bool:
+        """Return whether a hang was proven for the horizon only, and not up to the timeout.
+
+        Args:
+            found_s: When it was found; None if that is unknown.
+            go_s: When all ranks began the test; None if they have not, or if that is unknown.
+        """
+        if self.horizon_s is None or found_s is None or go_s is None:
+            return self.horizon_s is not None
+        return found_s + self.horizon_s < go_s + self.timeout_s
+
     def facts_of(self, fault: Fault) -> FaultFacts:
         """Return the facts about a fault's kind; the default ones if the spec has none."""
         return self.fault_facts.get(fault.kind, FaultFacts())

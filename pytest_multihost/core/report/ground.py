@@ -58,7 +58,7 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     who = rank_set(diagnosis.culprits)
     verb = "sleeps" if len(diagnosis.culprits) == 1 else "sleep"
     sleeps = f"{who} {verb} for another {_seconds(longest_s)}"
-    if _is_by_horizon(judged.result):
+    if spec.is_by_horizon(judged.result.detected_s, judged.result.go_s):
         return f"{sleeps}, which is longer than the {spec.horizon_s:g} s of --horizon"
     return (
         f"{sleeps}, and the timeout is {timeout_text(spec)}: if that is right, set a longer timeout"
@@ -66,17 +66,9 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
 
 
 def _no_progress(result: WorldResult) -> str:
-    if _is_by_horizon(result):
+    if result.spec.is_by_horizon(result.detected_s, result.go_s):
         return f"no rank can make progress within the next {result.spec.horizon_s:g} s"
     return f"no rank can make progress before the timeout of {timeout_text(result.spec)}"
-
-
-def _is_by_horizon(result: WorldResult) -> bool:
-    """Return whether nothing could move within the horizon, and not only before the timeout."""
-    horizon_s, go_s, seen_s = result.spec.horizon_s, result.go_s, result.detected_s
-    if horizon_s is None or go_s is None or seen_s is None:
-        return horizon_s is not None
-    return seen_s + horizon_s < go_s + result.spec.timeout_s
 
 
 def timeout_text(spec: WorldSpec) -> str:
