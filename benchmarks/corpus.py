@@ -193,10 +193,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+_BURN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""A program that computes until its parent is gone, however that ends."""
+
+
 @contextlib.contextmanager
 def _load(number: int) -> Iterator[None]:
     """Keep so many processes computing, at the priority of everybody else."""
-    command = [sys.executable, "-c", "while True: pass"]
+    command = [sys.executable, "-c", _BURN]
     processes = [subprocess.Popen(command) for _ in range(number)]
     try:
         yield

@@ -479,3 +479,11 @@ def test_a_command_of_another_tool_is_explained(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert (ended.returncode, remedy in ended.stderr) == (2, True), ended.stderr
+
+
+def test_an_unknown_option_is_refused_with_the_options_of_the_command(tmp_path: Path) -> None:
+    """Not with those of `multihost`, which has none to choose from."""
+    code, printed = run_script(tmp_path, "", "--backing", "gloo", "train.py")
+    assert code == 2
+    assert "usage: multihost run" in printed
+    assert "unrecognized arguments: --backing" in printed

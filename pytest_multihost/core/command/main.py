@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,8 +48,10 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collection[str]]:
-    """Return the parser of the command line, and the names of all commands, including plugins'."""
+def make_parser(
+    hook: pluggy.HookRelay,
+) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and that of each command, including plugins'."""
     parser = argparse.ArgumentParser(
         prog="multihost", description="Say which rank a hang waits for."
     )
@@ -75,7 +77,7 @@ def make_parser(hook: pluggy.HookRelay) -> tuple[argparse.ArgumentParser, Collec
     _add_source_root(report)
     report.set_defaults(act=_report)
     hook.pytest_multihost_commands(commands=commands)
-    return parser, commands.choices.keys()
+    return parser, commands.choices
 
 
 def explainers_of(hook: pluggy.HookRelay) -> Sequence[Explainer]:
@@ -298,12 +300,14 @@ def main() -> int:
 
 def _run_command() -> int:
     hook = new_plugin_manager().hook
-    parser, names = make_parser(hook)
+    parser, commands = make_parser(hook)
     command = next(iter(sys.argv[1:]), "")
-    if command[:1] not in {"", "-"} and command not in names:
+    if command[:1] not in {"", "-"} and command not in commands:
         hook = _with_others(hook)
-        parser, _ = make_parser(hook)
-    options = parser.parse_args()
+        parser, commands = make_parser(hook)
+    options, unknown = parser.parse_known_args()
+    if unknown:  # argparse would show the usage of `multihost`, not that of the command
+        commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters of a test name
             stream.reconfigure(errors="backslashreplace")
