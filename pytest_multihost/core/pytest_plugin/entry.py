@@ -26,6 +26,7 @@ from pytest_multihost.core.pytest_plugin.marks import (
     NO_SIGNATURE,
     SIGNATURE,
     is_multihost,
+    misplaced_markers,
     parametrize,
 )
 from pytest_multihost.core.pytest_plugin.options import (
@@ -157,11 +158,17 @@ def _make_worlds(session: pytest.Session, settings: Settings) -> None:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
     """
     chosen = [item for item in session.items if is_multihost(item, settings)]
-    session.config.hook.pytest_multihost_collected(session=session, items=chosen)
+    problems = misplaced_markers("multihost_expect", session.items, settings)
+    try:
+        session.config.hook.pytest_multihost_collected(session=session, items=chosen)
+    except pytest.UsageError as error:
+        problems += map(str, error.args)
     if chosen:
         from pytest_multihost.core.pytest_plugin.run import start_run
 
-        start_run(session, chosen)  # also registers the hooks of a run with worlds
+        start_run(session, chosen, problems)  # also registers the hooks of a run with worlds
+    elif problems:
+        raise pytest.UsageError("\n".join(problems))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -105,6 +105,22 @@ def is_multihost(item: pytest.Item, settings: Settings) -> bool:
     return settings.get(MODE) == "auto" and isinstance(item, pytest.Function)
 
 
+def misplaced_markers(name: str, items: Iterable[pytest.Item], settings: Settings) -> list[str]:
+    """Return a problem for each test that has a marker and does not run as a world.
+
+    Markers of a module or class are skipped, because they may be meant for some of its tests only.
+
+    Args:
+        name: The marker's name; it is of no use to other tests.
+    """
+    return [
+        f"{item.nodeid}: @pytest.mark.{name} is on a test that is not a multihost test, so it has"
+        " no effect. Add @pytest.mark.multihost(ranks=...), or remove it."
+        for item in items
+        if any(mark.name == name for mark in item.own_markers) and not is_multihost(item, settings)
+    ]
+
+
 def read_markers(
     marks: Iterable[pytest.Mark], settings: Settings
 ) -> tuple[MarkerSettings, list[str]]:

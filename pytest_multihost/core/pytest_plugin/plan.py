@@ -131,20 +131,22 @@ def plan_items(
     items: Iterable[pytest.Item],
     settings: Settings,
     find: FindBackend = find_backend,
+    known: Sequence[str] = (),
 ) -> dict[str, Plan]:
     """Return the plan of each multihost item, by the item's node id.
 
     Args:
         find: `named_backend` where other machines start the ranks: they need its package.
+        known: Problems that were found before.
 
     Raises:
-        pytest.UsageError: An item has a problem; the error lists all problems of all items.
+        pytest.UsageError: There are problems; the error lists all, of all items.
     """
     offered = offered_backends(config.hook)
     fault_options = read_fault_options(config)
     _check_backends(settings, offered)
     plans: dict[str, Plan] = {}
-    problems: list[str] = []
+    problems = [*known]
     for item in items:
         plan, found = _plan_item(item, settings, offered, fault_options, find)
         problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in found]

@@ -60,8 +60,13 @@ _TIMEOUT = pytest.StashKey[float]()
 """The timeout that pytest-timeout would have applied to an item, in seconds."""
 
 
-def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+def start_run(
+    session: pytest.Session, chosen: Sequence[pytest.Item], problems: Sequence[str] = ()
+) -> None:
     """Plan the multihost items, start their servers, and convert them to run in ranks.
+
+    Args:
+        problems: Those found before; they are reported with those of the items.
 
     Raises:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
@@ -73,7 +78,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     tally = config.stash[TALLY]
     others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
     find = find_backend if others is None else named_backend
-    plans = plan_items(config, chosen, tally.settings, find)
+    plans = plan_items(config, chosen, tally.settings, find, problems)
     tally.selected = len(plans)
     if option.collectonly or getattr(option, "setupplan", False):
         return

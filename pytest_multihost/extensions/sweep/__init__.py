@@ -89,11 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @hookimpl(tryfirst=True)  # before another plugin waits for other processes
 def pytest_multihost_collected(session: pytest.Session) -> None:
     """Check that every test with the marker runs as a world."""
-    marked = [item for item in session.items if item.get_closest_marker("multihost_sweep")]
-    if marked:
+    if any(item.get_closest_marker("multihost_sweep") for item in session.items):
         from pytest_multihost.extensions.sweep.marker import check_markers
 
-        check_markers(marked)
+        check_markers(session)
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
     is_seconds,
     must_be,
 )
-from pytest_multihost.core.pytest_plugin.marks import is_multihost
+from pytest_multihost.core.pytest_plugin.marks import misplaced_markers
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.local_decisions.names import DATA
@@ -148,21 +148,12 @@ def plan_sweep_of(item: pytest.Item, settings: Settings) -> list[str]:
     return [f"(multihost_sweep) {each}" for each in problems]
 
 
-def check_markers(items: Iterable[pytest.Item]) -> None:
+def check_markers(session: pytest.Session) -> None:
     """Check that every test with the marker runs as a world.
 
-    Markers of a module or class are skipped, because they may be meant for some of its tests only.
-
     Raises:
-        pytest.UsageError: A test has the marker itself, and is no multihost test; lists all such
-            tests.
+        pytest.UsageError: Some do not; lists all such tests.
     """
-    wrong = [
-        f"{item.nodeid}: @pytest.mark.multihost_sweep is on a test that is not a multihost test,"
-        " so nothing would be swept. Add @pytest.mark.multihost(ranks=...), or remove it."
-        for item in items
-        if any(mark.name == "multihost_sweep" for mark in item.own_markers)
-        and not is_multihost(item, item.config.stash[TALLY].settings)
-    ]
-    if wrong:
-        raise pytest.UsageError("\n".join(wrong))
+    settings = session.config.stash[TALLY].settings
+    if problems := misplaced_markers("multihost_sweep", session.items, settings):
+        raise pytest.UsageError("\n".join(problems))
