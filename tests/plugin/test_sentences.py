@@ -60,6 +60,23 @@ def test_a_page_that_begins_with_an_exception_still_says_that_the_world_hung(run
     assert said in worlds.stdout
 
 
+DISAGREES = """
+import pytest
+
+@pytest.mark.multihost(ranks=2)
+def test_names_differ(world):
+    world.barrier("a" if world.rank else "b")
+"""
+
+
+def test_of_two_ranks_of_which_either_may_be_right_none_is_marked(run_worlds) -> None:
+    """Both raise, but only because the other one waits elsewhere."""
+    worlds = run_worlds(DISAGREES)
+    assert "HUNG  rank 0 is in world.barrier 'b', rank 1 is in world.barrier 'a'" in worlds.stdout
+    assert "a rank raised because of it; found" in worlds.stdout
+    assert "►" not in worlds.stdout
+
+
 LOCKS = """
 import threading, time
 import pytest

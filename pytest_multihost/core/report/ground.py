@@ -43,6 +43,8 @@ def ground(judged: Judgement) -> str:
     if by == "proof":
         return f"{_sleepers(judged, diagnosis) or _no_progress(result)}; {found}"
     why = _GROUNDS.get(by) or result.reason or "its timeout is over"
+    if by == "raise" and diagnosis.kind != "raised":  # as a barrier does that can never complete
+        why = f"{why} because of it"
     may_be_slow = by == "deadline" and diagnosis.kind in _MAY_BE_SLOW
     return f"{why}{_LONGER if may_be_slow else ''}; {found}"
 
