@@ -149,7 +149,7 @@ BAD_MARKS = {
     "startup_timeout='1'": "startup_timeout must be a positive number of seconds",
     "local_devices=0": "local_devices must be a whole number",
     "backend=3": "backend must be a name",
-    "backend='mpi'": "unknown backend 'mpi'. There are: none, gloo",
+    "backend='mpi'": "unknown backend 'mpi'. There are: simulated, none, gloo",
     "faults=[1]": "faults must be a list of pytest_multihost.faults, not [1]",
     "hosts='two'": "hosts must be one of one, netns, netns:N",
     "hosts='docker'": "hosts must be one of one, netns, netns:N",
@@ -417,3 +417,42 @@ def test_conftest_files_of_other_folders_do_not_matter(run_worlds, pytester, lau
         path.joinpath("conftest.py").write_text("def pytest_runtest_setup(): pass\n")
         path.joinpath(f"test_{folder}.py").write_text(SIZES)
     assert run_worlds(SIZES, f"--multihost-launch={launch}").run.ret == pytest.ExitCode.OK
+
+
+def test_a_setting_that_is_neither_true_nor_false_is_refused_by_its_name(run_worlds) -> None:
+    """Before any test runs."""
+    worlds = run_worlds("def test_plain(): pass", "-o", "multihost_require=maybe")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "multihost_require: invalid truth value 'maybe'" in worlds.run.stderr.str()
+
+
+MISTAKES = """
+import pytest
+
+@pytest.mark.multihost_expect("straggler")
+def test_plain(): pass
+
+@pytest.mark.multihost_sweep("late")
+def test_swept(): pass
+
+@pytest.mark.multihost(ranks=2, backend="GLOO")
+def test_of_gloo(world): pass
+"""
+
+
+def test_mistakes_of_all_markers_are_reported_together(run_worlds) -> None:
+    """Also those of tests that are no multihost tests, whose marker would have no effect."""
+    worlds = run_worlds(MISTAKES)
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    text = worlds.run.stderr.str()
+    assert "test_plain: @pytest.mark.multihost_expect is on a test that is not a multihost" in text
+    assert "test_swept: @pytest.mark.multihost_sweep is on a test that is not a multihost" in text
+    assert "Did you mean gloo?" in text
+
+
+def test_a_fault_of_the_command_line_is_not_blamed_on_the_marker(run_worlds) -> None:
+    """The marker names no faults."""
+    source = "import pytest\n@pytest.mark.multihost(ranks=2)\ndef test_it(world): pass"
+    worlds = run_worlds(source, "--multihost-fault", "slow_io(rank=9, seconds=1)")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "(--multihost-fault) faults.slow_io(rank=9" in worlds.run.stderr.str()

@@ -21,8 +21,10 @@ def shown(value: object) -> str:
 def known_names(names: Iterable[str], wrong: str) -> str:
     """Return the known names as a sentence's end, with the one nearest to a wrong name."""
     names = list(names)
-    near = difflib.get_close_matches(wrong[:_MAX_SHOWN], names, n=1)
-    return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+    in_any_case = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(wrong[:_MAX_SHOWN].casefold(), in_any_case, n=1)
+    hint = f" Did you mean {in_any_case[near[0]]}?" if near else ""
+    return f"{', '.join(names)}.{hint}"
 
 
 class MultihostError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 from types import ModuleType
 from typing import Any, TypeVar
@@ -57,7 +58,8 @@ def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise SettingError(f"{name}: {error}") from error
+        takes = f"It takes: {', '.join(signature.parameters)}."
+        raise SettingError(f"{name}: {error}", remedy=takes) from error
     made = make(*args, **kwargs)
     assert isinstance(made, kind)  # noqa: S101 - the modules make nothing else
     return made
@@ -68,6 +70,9 @@ def _value(tree: ast.expr) -> Any:  # noqa: ANN401 - a literal or a point
         return float(_NO_LITERALS[ast.unparse(tree)])
     if isinstance(tree, ast.Call):
         return _call(tree, at, Point)
+    error_class = getattr(builtins, tree.id, None) if isinstance(tree, ast.Name) else None
+    if isinstance(error_class, type) and issubclass(error_class, BaseException):
+        return error_class
     try:
         return ast.literal_eval(tree)
     except (ValueError, TypeError) as error:

@@ -249,10 +249,15 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--multihost-points", action="store_true", help=text)
     text = "Stop only this rank in the debugger (--pdb, --trace, breakpoint())"
     group.addoption("--multihost-pdb-rank", type=parse_rank, metavar="RANK", help=text)
-    text = "Fail the run if multihost tests were requested and none ran"
-    parser.addini("multihost_require", text, type="bool", default=False)
-    text = "Fail tests for which there are not enough GPUs, instead of skipping them"
-    parser.addini("multihost_require_gpu", text, type="bool", default=False)
+    for name, text in _TRUTHS.items():
+        parser.addini(name, text, type="bool", default=False)
+
+
+_TRUTHS = {
+    "multihost_require": "Fail the run if multihost tests were requested and none ran",
+    "multihost_require_gpu": "Fail tests that lack GPUs, instead of skipping them",
+}
+"""Settings of the configuration file that are true or false."""
 
 
 def bare_options_given(args: Sequence[str], options: Iterable[Option[Any]]) -> list[str]:
@@ -327,6 +332,11 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
         is_in_file = source.endswith(_INI) and option.dest not in overridden
         if text and option.is_replayed and not is_in_file:
             replayed[option.name] = text
+    for name in _TRUTHS:
+        try:
+            config.getini(name)
+        except (ValueError, pytest.UsageError) as error:  # as the version of pytest has it
+            problems.append(f"{name}: {error}. Write true or false")
     if problems:
         raise pytest.UsageError("\n".join(problems))
     return Settings(values, known, replayed, sources)

@@ -341,7 +341,9 @@ class FaultOptions:
             kinds=self.kinds,
             roles=roles,
         )
-        return seed, resolved, [f"faults: {each}" for each in problems]
+        is_of_command_line = bool(self.everywhere) and not marked.faults
+        origin = "(--multihost-fault)" if is_of_command_line else "faults:"
+        return seed, resolved, [f"{origin} {each}" for each in problems]
 
     def services(self, nodeid: str, marked: MarkerSettings) -> list[ServiceKind]:
         """Return the services that a test asks for, or those of the world that is replayed."""

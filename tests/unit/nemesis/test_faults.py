@@ -211,6 +211,11 @@ def test_a_world_knows_of_its_faults_what_their_kinds_say() -> None:
     assert [each.needs_fresh_interpreters for each in found] == [True, False, False]
 
 
+def test_an_exception_is_written_in_a_text_as_in_a_program() -> None:
+    """By its name alone."""
+    assert parse_fault("raise_at(rank=0, error=OSError)") == faults.raise_at(rank=0, error=OSError)
+
+
 def test_words_become_ranks_by_size_and_seed() -> None:
     """The same seed draws the same rank; not every seed does."""
     words = [faults.kill(rank=word) for word in ("primary", "others", "all")]
@@ -229,6 +234,9 @@ def test_words_become_ranks_by_size_and_seed() -> None:
         ("delay(rank=0, seconds=1+1j**2)", "neither a number"),
         ("delay(rank=0", "is no expression"),
         ("delay(rank=0)", "seconds"),
+        ("delay(0, 1)", "It takes: rank, seconds, at"),
+        ("raise_at(rank=0, error=OSEror)", "neither a number"),
+        ("SLOW_IO(rank=0)", "Did you mean slow_io?"),
         ("3", "is no call"),
     ],
 )
