@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,7 +59,8 @@ def test_an_interrupted_run_ends_its_ranks_and_writes_the_verdict(
     output, _ = started.communicate(timeout=60)
     assert started.returncode == pytest.ExitCode.INTERRUPTED, output
     assert f"KeyboardInterrupt: interrupted by {name}" in output
-    assert "where the ranks were:" in output
+    assert "test_it: where the ranks were:" in output
+    assert re.search(r"^files \.pytest_multihost/\S+/report\.html$", output, re.MULTILINE)
     written = (tmp_path / ".pytest_multihost" / "verdicts.jsonl").read_text()
     assert f"interrupted by {name}" in written
     assert living(tmp_path) == []

@@ -222,7 +222,8 @@ class Run:
             self.tally.points += points_lines(judged.result)
         if judged.result.ending == "interrupted":
             stacks = stacks_text(judged)
-            write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
+            shown = f"{item.nodeid}: where the ranks were:\n{stacks}\nfiles {attempt.files}"
+            write_through(self.config, f"\n{shown}\n")
             raise KeyboardInterrupt(judged.result.reason)
         if (rank := rank_that_quit(judged.result.history)) is not None:
             facts = next(each.facts for each in judged.finding.ranks if each.facts.rank == rank)
