@@ -199,3 +199,10 @@ def test_only_the_first_failing_rank_shows_its_whole_traceback(worlds) -> None:
     assert "A function whose body" not in other
     assert "test_worlds.py:7: in deep" in other or "test_worlds.py:8:\n" in other
     assert "of rank" in other
+
+
+def test_a_fixture_that_does_not_exist_is_named_in_words(run_worlds) -> None:
+    """As pytest names it; the text of its exception is a tuple of objects."""
+    source = "import pytest\n@pytest.mark.multihost(ranks=2)\ndef test_it(wrld): pass"
+    worlds = run_worlds(source)
+    assert "FixtureLookupError: fixture 'wrld' not found" in worlds.stdout

@@ -16,6 +16,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from pathlib import Path
@@ -215,6 +216,9 @@ class RankPlugin:
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
             root, text = str(item.config.rootpath), shortened(report.longreprtext, _MAX_REPR)
             error = raised_error(call.excinfo.value, root=root, text=text)
+            if isinstance(call.excinfo.value, pytest.FixtureLookupError):  # its text is its data
+                missing = f"fixture {call.excinfo.value.argname!r} not found"
+                error = replace(error, message=missing)
         is_unexpected = call.excinfo is None and report.failed
         xfail = xfail_in_force(item)
         made = ReportMade(
