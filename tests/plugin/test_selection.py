@@ -456,3 +456,14 @@ def test_a_fault_of_the_command_line_is_not_blamed_on_the_marker(run_worlds) -> 
     worlds = run_worlds(source, "--multihost-fault", "slow_io(rank=9, seconds=1)")
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     assert "(--multihost-fault) faults.slow_io(rank=9" in worlds.run.stderr.str()
+
+
+@pytest.mark.parametrize(("marker", "is_said"), [("(ranks=2)", True), ("", False)])
+def test_a_size_of_the_command_line_that_no_test_takes_is_said(
+    run_worlds, marker: str, *, is_said: bool
+) -> None:
+    """Each marker fixes a number of ranks, and the run would look as if it had tried others."""
+    source = f"import pytest\n@pytest.mark.multihost{marker}\ndef test_it(world): pass"
+    worlds = run_worlds(source, "--ranks=1")
+    said = "--ranks has no effect, because the marker of each selected test has a number of ranks"
+    assert (said in worlds.stdout) is is_said

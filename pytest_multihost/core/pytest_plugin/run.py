@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ from pytest_multihost.core.pytest_plugin.debugger import (
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
-from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, artifacts_directory
+from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, RANKS, artifacts_directory
 from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
@@ -95,8 +95,10 @@ def start_run(
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     largest = max(plan.world.size for plan in plans.values())
     warning = look().warning(largest, os.cpu_count() or 1) if others is None else ""
-    if reporter is not None and warning:
-        reporter.write_line(f"multihost: {warning}")
+    notes = warning, _unused_sizes(config, tally, chosen)
+    for note in filter(None, notes):
+        if reporter is not None:
+            reporter.write_line(f"multihost: {note}")
     if reporter is not None and reporter.verbosity >= 0:
         counts = f"{len(chosen)} {'test runs' if len(chosen) == 1 else 'tests run'}"
         launch = run.launchers.describe() if others is None else others.launcher.name
@@ -104,6 +106,18 @@ def start_run(
         reporter.write_line(f"multihost: {counts} on several ranks{how}")
         if note := debugger_note(config, run.debugger, is_elsewhere=others is not None):
             reporter.write_line(note)
+
+
+def _unused_sizes(config: pytest.Config, tally: Tally, chosen: Iterable[pytest.Item]) -> str:
+    """Return a note if --ranks was given and each test has a size of its own; else nothing."""
+    own = [tally.axes.get(item.nodeid.partition("[")[0]) for item in chosen]
+    if config.getoption("multihost_ranks") is None or isinstance(
+        tally.settings.get(RANKS), Mapping
+    ):
+        return ""
+    if any(axes is None or axes.is_of_any_size for axes in own):
+        return ""
+    return "--ranks has no effect, because the marker of each selected test has a number of ranks"
 
 
 def _open_run(
