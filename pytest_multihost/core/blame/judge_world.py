@@ -17,6 +17,7 @@ from pytest_multihost.core.blame.causes import (
     Cause,
     as_other_payload,
     as_other_program,
+    as_unfit_payload,
     find_causes,
     with_all_culprits,
 )
@@ -158,6 +159,7 @@ def diagnose(
             return None
     if finding.outcome == "hung":
         causes = tuple(as_other_payload(as_other_program(each), states) for each in causes)
+    causes = tuple(as_unfit_payload(each, states, finding) for each in causes)
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)

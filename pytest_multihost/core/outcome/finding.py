@@ -243,7 +243,8 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
 def _one_text(error: RaisedError) -> str:
     """Return the name and the message of an exception; the message may be empty."""
     name = error.type.rpartition(".")[2]
-    return f"{name}: {error.message}" if error.message else name
+    message = error.message.lstrip()  # torch's wrappers begin with a newline
+    return f"{name}: {message}" if message else name
 
 
 def _died(

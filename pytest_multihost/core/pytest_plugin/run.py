@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,19 +93,29 @@ def start_run(
     for item in chosen:
         convert(item, run.run_item)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    largest = max(plan.world.size for plan in plans.values())
+    if reporter is not None:
+        for line in _announcement(run, chosen, reporter.verbosity):
+            reporter.write_line(line)
+
+
+def _announcement(run: Run, chosen: Sequence[pytest.Item], verbosity: int) -> Iterator[str]:
+    """Yield what the run says before its first test.
+
+    Args:
+        verbosity: pytest's; negative: only warnings are wanted.
+    """
+    others = run.others
+    largest = max(plan.world.size for plan in run.plans.values())
     warning = look().warning(largest, os.cpu_count() or 1) if others is None else ""
-    notes = warning, _unused_sizes(config, tally, chosen)
-    for note in filter(None, notes):
-        if reporter is not None:
-            reporter.write_line(f"multihost: {note}")
-    if reporter is not None and reporter.verbosity >= 0:
+    for note in filter(None, (warning, _unused_sizes(run.config, run.tally, chosen))):
+        yield f"multihost: {note}"
+    if verbosity >= 0:
         counts = f"{len(chosen)} {'test runs' if len(chosen) == 1 else 'tests run'}"
         launch = run.launchers.describe() if others is None else others.launcher.name
         how = f", launch: {launch}" if launch != "fork" else ""
-        reporter.write_line(f"multihost: {counts} on several ranks{how}")
-        if note := debugger_note(config, run.debugger, is_elsewhere=others is not None):
-            reporter.write_line(note)
+        yield f"multihost: {counts} on several ranks{how}"
+        if note := debugger_note(run.config, run.debugger, is_elsewhere=others is not None):
+            yield note
 
 
 def _unused_sizes(config: pytest.Config, tally: Tally, chosen: Iterable[pytest.Item]) -> str:

@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -274,7 +274,8 @@ class Link:
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(self.address)
+            with short_path(self.address) as address:
+                connection.connect(address)
         except OSError as error:
             connection.close()
             raise ExchangeLostError(_LOST) from error
@@ -327,12 +328,31 @@ class Idleness:
     until_s: float
 
 
+_MAX_PATH = 107
+"""Bytes of the path of a socket: see unix(7)."""
+
+
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """Yield a path to a socket that is short enough, also if its folder has a long one."""
+    if len(os.fsencode(path)) <= _MAX_PATH:
+        yield path
+        return
+    folder, _, name = path.rpartition("/")
+    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
 def ask_exchange(address: str, within_s: float) -> Idleness | None:
     """Return what an exchange has to do; None if it does not answer in time."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(within_s)
-            connection.connect(address)
+            with short_path(address) as path:
+                connection.connect(path)
             connection.sendall(pack(ASK))
             return Idleness(*_answer(connection))
     except (OSError, ExchangeLostError):

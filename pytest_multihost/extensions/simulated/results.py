@@ -111,11 +111,15 @@ def _collected(members: Members, member: int) -> Blob:
 def _reduced(members: Members, own: Launch) -> tuple[Blob, ...]:
     """Return for each tensor the combination of those of all members."""
     launches = [members[each] for each in sorted(members)]
+    counts = {len(each.blobs) for each in launches}
+    if len(counts) > 1:
+        told = _told(launches, min(counts))
+        raise UnequalError(f"members pass different numbers of tensors: {told}")
     found = []
     for index, blob in enumerate(own.blobs):
-        blobs = [each.blobs[index] for each in launches if index < len(each.blobs)]
+        blobs = [each.blobs[index] for each in launches]
         shapes = {(each.dtype, len(each.data or b"")) for each in blobs}
-        if len(blobs) < len(launches) or len(shapes) > 1:
+        if len(shapes) > 1:
             raise UnequalError(
                 f"members pass tensors of different types or sizes: {_told(launches, index)}"
             )

@@ -14,7 +14,7 @@ from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.extensions.simulated.learned import Lessons
-from pytest_multihost.extensions.simulated.link import own_link
+from pytest_multihost.extensions.simulated.link import own_link, short_path
 from pytest_multihost.extensions.simulated.process import run
 
 _lessons = Lessons()
@@ -102,7 +102,8 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
     address = exchange_address(scratch)
     parent = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(address)
+        with short_path(address) as path:
+            listener.bind(path)
         listener.listen(spec.size)
         if (pid := os.fork()) == 0:
             try:

@@ -196,8 +196,9 @@ CASES = {
     ),
     "rank 3 raised ValueError: no such step; ranks 0,1 wait for it in all_reduce #3"
     " (world group)": (cause("raised", [3], waiting=(0, 1), operation=REDUCE),),
-    "rank 2 was killed by SIGKILL in the test; ranks 0,1 wait for it in all_reduce #3"
-    " (group 0,2)": (cause("died", [2], waiting=(0, 1), operation=OF_PAIR),),
+    "rank 2 was killed by SIGKILL in the test; rank 0 waits for it in all_reduce #3 (group 0,2)": (
+        cause("died", [2], waiting=(0, 1), operation=OF_PAIR),
+    ),
     "rank 2 was killed by SIGKILL in the test": (cause("died", [2]),),
     "rank 1 is stopped from outside the test; rank 0 waits for it": (
         cause("stopped", [1], waiting=(0,)),
