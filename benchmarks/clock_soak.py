@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from load import loaded
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "clock" / "soak.py"
 BATCH = 20
@@ -33,17 +35,10 @@ def main() -> None:
     parser.add_argument("--burners", type=int, default=0)
     parser.add_argument("--both", action="store_true", help="torch and jax beside each other")
     options = parser.parse_args()
-    burners = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.burners)
-    ]
-    try:
-        names = [options.only] if options.only else ["torch", "jax"]
-        with ThreadPoolExecutor(len(names) if options.both else 1) as pool:
-            list(pool.map(lambda name: soak(name, options.worlds), names))
-    finally:
-        for each in burners:
-            each.kill()
-            each.wait()
+    names = [options.only] if options.only else ["torch", "jax"]
+    at_a_time = len(names) if options.both else 1
+    with loaded(options.burners), ThreadPoolExecutor(at_a_time) as pool:
+        list(pool.map(lambda name: soak(name, options.worlds), names))
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

@@ -27,7 +27,6 @@ accused or wrong, and in how many rounds: make corpus CORPUS_ARGS='--only innoce
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import math
@@ -45,6 +44,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
+
+from load import loaded
 
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
@@ -146,7 +147,7 @@ def main() -> int:
     batches = _batches(programs, BATCH if options.jobs > 1 else None)
     rounds: list[list[Score]] = []
     print(HEADING)
-    with _load(options.load), ThreadPoolExecutor(options.jobs) as jobs:
+    with loaded(options.load), ThreadPoolExecutor(options.jobs) as jobs:
         keep = Path(options.keep).resolve() if options.keep else None
         how = ["--multihost-clock", options.clock]
         how += [] if options.hosts == "one" else ["--multihost-hosts", options.hosts]
@@ -191,23 +192,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", default="", help="file for the scores")
     parser.add_argument("--libraries", action="store_true", help="run the programs of libraries")
     return parser.parse_args()
-
-
-_BURN = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""A program that computes until its parent is gone, however that ends."""
-
-
-@contextlib.contextmanager
-def _load(number: int) -> Iterator[None]:
-    """Keep so many processes computing, at the priority of everybody else."""
-    command = [sys.executable, "-c", _BURN]
-    processes = [subprocess.Popen(command) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def find_programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, Any]]]:
