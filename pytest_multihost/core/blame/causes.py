@@ -39,7 +39,6 @@ from pytest_multihost.core.model.operation import (
     payload_text,
 )
 from pytest_multihost.core.model.verdict import Confidence, Kind
-from pytest_multihost.core.outcome import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,34 +506,10 @@ def as_other_payload(cause: Cause, states: States) -> Cause:
     operation = cause.operation
     if cause.kind != "transport" or cause.culprits or cause.cut is not None or operation is None:
         return cause
-    return _as_mismatch_of_payloads(cause, operation, states)
+    return as_mismatch_of_payloads(cause, operation, states)
 
 
-def as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
-    """Return a mismatch if a rank raised in an operation to which others pass other tensors.
-
-    A runtime raises where data arrives that does not fit, so the tensor of another rank may be
-    wrong.
-    """
-    if cause.kind != "raised":
-        return cause
-    failed = [
-        each
-        for rank in cause.culprits
-        for each in states[rank].known
-        if each.failed and each.error and finding.ranks[rank].summary.startswith(each.error[:_SAME])
-    ]
-    if not failed:
-        return cause
-    found = _as_mismatch_of_payloads(cause, failed[-1], states)
-    return found if found is cause else replace(found, confidence="likely")
-
-
-_SAME = 80
-"""How many characters of two texts of an exception must agree."""
-
-
-def _as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) -> Cause:
+def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) -> Cause:
     """Return a mismatch of what ranks pass to an operation, or the cause if they agree."""
     passed = dict(_payloads(operation, cause, states))
     sorts = group_by_value(zip(comparable(passed.values()), passed, strict=True))

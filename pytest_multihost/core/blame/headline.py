@@ -84,24 +84,21 @@ def _waiters(cause: Cause, finding: Finding, size: int) -> Sentence:
     if not cause.waiting:
         return ()
     have_raised = all(finding.ranks[rank].facts.failure is not None for rank in cause.waiting)
-    verb = "waited" if have_raised else _wait(cause)
+    inside = replace(cause, waiting=_members_among(cause.waiting, cause.operation))
+    verb = "waited" if have_raised else _wait(inside)
     them = "it" if len(cause.culprits) == 1 else "them"
-    if cause.operation is None:
-        return sentence(f"; {rank_set(cause.waiting)} {verb} for {them}")
-    inside = _members_among(cause.waiting, cause.operation) or cause.waiting
-    words = sentence(" in ", _words(cause.operation, size))
-    verb = verb if have_raised or len(inside) > 1 else "waits"
-    return sentence(f"; {rank_set(inside)} {verb} for {them}", words)
+    where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
+    return sentence(f"; {rank_set(inside.waiting)} {verb} for {them}", where)
 
 
-def _members_among(ranks: Sequence[int], operation: Operation) -> Sequence[int]:
-    """Return the ranks that can be in an operation.
+def _members_among(ranks: tuple[int, ...], operation: Operation | None) -> tuple[int, ...]:
+    """Return the ranks that can be in an operation; all if none can.
 
     Others wait in operations of other groups, for ranks that wait for the culprits.
     """
-    if operation.kind != "collective" or not operation.has_members:
+    if operation is None or operation.kind != "collective" or not operation.has_members:
         return ranks
-    return [rank for rank in ranks if rank in operation.group]
+    return tuple(rank for rank in ranks if rank in operation.group) or ranks
 
 
 def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:

@@ -17,7 +17,6 @@ from pytest_multihost.core.blame.causes import (
     Cause,
     as_other_payload,
     as_other_program,
-    as_unfit_payload,
     find_causes,
     with_all_culprits,
 )
@@ -29,7 +28,7 @@ from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
-from pytest_multihost.core.blame.size_complaint import as_doubtful
+from pytest_multihost.core.blame.size_complaint import as_doubtful, as_unfit_payload
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.core.model.rank_names import ranks_named

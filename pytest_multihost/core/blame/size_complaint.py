@@ -1,7 +1,7 @@
-"""Ranks that gloo ends because what they receive has another size than they expect.
+"""Ranks that raise, or that gloo ends, because what they receive does not fit what they expect.
 
-Such a rank died, and its death ended the world. But gloo complains only if more data arrives than
-fits, so the rank whose tensor differs is often another one.
+The runtime complains where data arrives, and gloo only if more arrives than fits. So the rank whose
+tensor differs is often another one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.causes import Cause, as_mismatch_of_payloads
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
@@ -19,9 +19,33 @@ _COMPLAINT = "op.preamble.length <= op.nbytes"
 """The condition that every version of gloo reports when more data arrives than it expects."""
 
 
+_SAME = 80
+"""How many characters of two texts of an exception must agree."""
+
+
 def as_doubtful(cause: Cause, finding: Finding) -> Cause:
     """Return the cause as only likely if gloo ended its culprit because of a size."""
     return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
+
+
+def as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
+    """Return a mismatch if a rank raised in an operation to which others pass other tensors.
+
+    A runtime raises where data arrives that does not fit, so the tensor of another rank may be
+    wrong.
+    """
+    if cause.kind != "raised":
+        return cause
+    failed = [
+        each
+        for rank in cause.culprits
+        for each in states[rank].known
+        if each.failed and each.error and finding.ranks[rank].summary.startswith(each.error[:_SAME])
+    ]
+    if not failed:
+        return cause
+    found = as_mismatch_of_payloads(cause, failed[-1], states)
+    return found if found is cause else replace(found, confidence="likely")
 
 
 def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:

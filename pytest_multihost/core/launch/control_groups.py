@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -113,20 +113,20 @@ class ControlGroups:
 
         Without a group that says it, return those of the whole machine (proc_vmstat(5)).
         """
-        paths = [next(self._with_parents(each.controller)) / each.kills for each in _VERSIONS]
+        paths = [self._with_parents(each.controller)[0] / each.kills for each in _VERSIONS]
         for path in (*paths, Path("/proc/vmstat")):
             with contextlib.suppress(OSError, KeyError, ValueError):
                 return int(_entries(path)["oom_kill"])
         return 0
 
-    def _with_parents(self, controller: str) -> Iterator[Path]:
+    def _with_parents(self, controller: str) -> tuple[Path, ...]:
         """Return the folders of this process's group and of those that contain it.
 
         Args:
             controller: That of version 1, or empty for the one tree of version 2.
         """
         own = self.own.read_text() if self.own.exists() else ""
-        return iter(_with_parents(self.root, controller, own))
+        return _with_parents(self.root, controller, own)
 
 
 @lru_cache  # each world asks several times, and the groups of a process seldom change

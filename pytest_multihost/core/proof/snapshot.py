@@ -112,11 +112,11 @@ class Snapshot:
         known = [
             each for page in self.operations for each in page.recent if each.kind == "collective"
         ]
-        at_places = group_by_value((each.place, each) for each in known)
-        for operation in (each for each in known if each.is_open and each.waited_s is not None):
-            is_complete = operation.has_members and not self.lacking(operation)
-            if is_complete and _agree(at_places[operation.place]):
-                yield operation
+        for at_place in group_by_value((each.place, each) for each in known).values():
+            awaited = [each for each in at_place if each.is_open and each.waited_s is not None]
+            complete = [each for each in awaited if each.has_members and not self.lacking(each)]
+            if complete and _agree(at_place):
+                yield from complete
 
     def lacking(self, operation: Operation) -> frozenset[int]:
         """Return the members that have not entered a collective, which cannot end without them."""

@@ -120,11 +120,10 @@ def _announcement(run: Run, chosen: Sequence[pytest.Item], verbosity: int) -> It
 
 def _unused_sizes(config: pytest.Config, tally: Tally, chosen: Iterable[pytest.Item]) -> str:
     """Return a note if --ranks was given and each test has a size of its own; else nothing."""
-    own = [tally.axes.get(item.nodeid.partition("[")[0]) for item in chosen]
-    if config.getoption("multihost_ranks") is None or isinstance(
-        tally.settings.get(RANKS), Mapping
-    ):
+    is_of_roles = isinstance(tally.settings.get(RANKS), Mapping)
+    if config.getoption("multihost_ranks") is None or is_of_roles:
         return ""
+    own = (tally.axes.get(item.nodeid.partition("[")[0]) for item in chosen)
     if any(axes is None or axes.is_of_any_size for axes in own):
         return ""
     return "--ranks has no effect, because the marker of each selected test has a number of ranks"

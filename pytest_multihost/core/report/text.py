@@ -184,11 +184,8 @@ def _rows(judged: Judgement) -> list[Row]:
     places = rank_places(judged)
     in_calls = judged.in_calls
     culprits = frozenset(diagnosis.blamed if diagnosis is not None else ())
-    marked = culprits or {
-        each.facts.rank
-        for each in finding.ranks
-        if each.facts.rank == finding.headline and each.outcome != "collateral"
-    }
+    decided = () if finding.headline is None else (finding.headline,)
+    marked = culprits or {r for r in decided if finding.ranks[r].outcome != "collateral"}
     groups = group_by_value(
         ((rank in culprits, _cells(each, result, places.get(rank), in_calls.get(rank))), each)
         for rank, each in enumerate(finding.ranks)

@@ -505,9 +505,8 @@ class Watchdog:
         self, before: Snapshot | None, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float
     ) -> bool:
         """Take one more step in the search for a proof; return whether a proof is found."""
-        last_deep, state = self._search.last_deep, self._search.state
-        is_deep_due = state.last is not None and now.kernel.at_s >= state.due_s
-        if is_deep_due and any(now.complete_operations()):
+        last_deep = self._search.last_deep
+        if now.kernel.at_s >= self._search.state.due_s and any(now.complete_operations()):
             now = self.observer.with_past(now, facts)
         is_proven = self._search.step(
             with_gates(before, facts) if before is not None else None,
