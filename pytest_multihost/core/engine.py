@@ -331,7 +331,11 @@ class _WorldRun:
         return any(each.is_acting(now) for each in self.surroundings.services)
 
     def _due(self, now: float) -> Sequence[Action]:
-        """Return the actions of the first service with any; acting services exclude the others."""
+        """Return the actions of the first service with any; acting services exclude the others.
+
+        Services that only observe are asked last, so that what they see comes before whatever
+        another one decided without it.
+        """
         services = self.surroundings.services
         deadline_s, ending = self._next_deadline()
         turn = Turn(
@@ -341,8 +345,11 @@ class _WorldRun:
             horizon_s=self._within_horizon(now, deadline_s),
             is_last=ending in ("overrun", "startup-overrun"),
         )
-        asked = [each for each in services if each.is_acting(now)] or services
-        return next((actions for each in asked if (actions := each.due(turn))), ())
+        observing = [each for each in services if each.only_observes]
+        others = [each for each in services if not each.only_observes]
+        asked = [each for each in others if each.is_acting(now)] or others
+        decided = next((actions for each in asked if (actions := each.due(turn))), ())
+        return [action for each in observing for action in each.due(turn)] or decided
 
     def _do(self, world: RunningWorld, action: Action) -> None:
         """Perform an action of a service."""

@@ -182,6 +182,20 @@ def test_while_a_service_acts_no_other_is_asked(run: Run) -> None:
     assert rests.turns == []
 
 
+def test_what_a_service_only_observes_comes_before_the_decision_of_an_acting_one(run: Run) -> None:
+    """A port that listens lets more ranks start, so that a held rank is held longer."""
+    acts, observes = Mine(), Mine()
+    acts.wanted.append([acts.action(is_certain=True)])
+    observes.wanted.append([observes.action(is_certain=True)])
+    services = [
+        acts.service(is_acting=lambda _: True),
+        replace(observes.service(only_observes=True), name="other"),
+    ]
+    run(HANGS, services=services, timeout_s=5.0)
+    assert len(observes.done) == 1
+    assert acts.done == []
+
+
 def test_patience_counts_from_what_an_acting_service_did_last(run: Run) -> None:
     """The ranks have only just been let go on."""
     mine = Mine([()] * 6)

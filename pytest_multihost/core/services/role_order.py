@@ -132,6 +132,7 @@ def _open(opening: Opening) -> Service:
         interval_s=found.interval_s,
         after=found.after,
         due=found.due,
+        only_observes=True,
         permits_proof=found.permits_proof,
     )
 

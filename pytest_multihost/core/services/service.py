@@ -90,7 +90,8 @@ class Service:
         due: Returns the actions to perform now. They are dropped if a rank sends something first,
             except those that are certain; then `due` is called again.
         is_acting: Returns whether the service influences ranks at a time. Then their waits are no
-            hang, and `due` is called only for services that are acting.
+            hang, and `due` is called only for services that are acting or only observe.
+        only_observes: Whether `due` returns nothing but what ranks have done.
         may_end: Returns whether the ranks may tear down, once all test bodies are over.
         has_proof: Returns whether the service has proven that nothing can move before a time.
         permits_proof: Returns whether nothing that the service does by itself can move a rank
@@ -109,6 +110,7 @@ class Service:
     after: Callable[[Event, Sequence[RankFacts]], Sequence[Action]] = lambda _event, _facts: ()
     due: Callable[[Turn], Sequence[Action]] = lambda _turn: ()
     is_acting: Callable[[float], bool] = lambda _now: False
+    only_observes: bool = False
     may_end: Callable[[], bool] = lambda: True
     has_proof: Callable[[float], bool] = lambda _deadline_s: False
     permits_proof: Callable[[float], bool] = lambda _deadline_s: True
