@@ -20,6 +20,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from pytest_multihost.core.torch_private import name_of_group, rename_backend
+from pytest_multihost.extensions.simulated.arguments import (
+    require_alike,
+    require_one_for_each_member,
+    require_parts,
+    require_split,
+)
 from pytest_multihost.extensions.simulated.exchange import (
     AHEAD,
     JOIN,
@@ -285,32 +291,37 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         outputs, inputs = output_tensors, input_tensors
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
+        for tensor, tensors in zip(inputs, outputs, strict=True):
+            self._require_list(tensors, tensor)
         return self._all_gather(outputs, inputs, opts)
 
     def allgather_coalesced(
         self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of all members; `output_lists` has one list for each member."""
+        require_one_for_each_member(self.size(), output_lists)
         return self._all_gather(list(zip(*output_lists, strict=True)), input_list, opts)
 
     def _allgather_base(self, output: Tensor, input: Tensor, opts: Opts = None) -> Work:  # noqa: A002
-        return self._all_gather([[output]], [input], opts)
+        return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Opts = None) -> Work:  # noqa: A002
         """Copy a tensor of each member to all members, into one tensor."""
-        return self._all_gather([[output]], [input], opts)
+        return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def allgather_into_tensor_coalesced(
         self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of each member to all members, each into one tensor."""
+        for whole, part in zip(output_lists, input_list, strict=True):
+            require_parts(whole, part, self.size())
         return self._all_gather([[each] for each in output_lists], input_list, opts)
 
     def all_gather_single_coalesced(
         self, output_lists: Tensors, input_list: Tensors, opts: Opts = None
     ) -> Work:
         """Copy several tensors of each member to all members, each into one tensor."""
-        return self._all_gather([[each] for each in output_lists], input_list, opts)
+        return self.allgather_into_tensor_coalesced(output_lists, input_list, opts)
 
     def _all_gather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Opts
@@ -330,6 +341,9 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         outputs, inputs = output_tensors, _listed(input_tensors)
         if outputs and isinstance(outputs[0], torch.Tensor):
             outputs = [outputs]
+        if root == self.rank():
+            for tensor, tensors in zip(inputs, outputs, strict=True):
+                self._require_list(tensors, tensor)
 
         def take(completion: Completion) -> None:
             for tensors, blob in zip(outputs, completion.blobs, strict=False):
@@ -347,6 +361,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         outputs, inputs = _listed(output_tensors), input_tensors
         if inputs and not isinstance(inputs[0], torch.Tensor):
             inputs = inputs[0]
+        if root == self.rank():
+            self._require_list(inputs, outputs[0])
         blobs = (to_joined_blob(inputs),) if root == self.rank() else ()
         return self._collective("scatter", blobs, outputs, opts, root=root)
 
@@ -361,31 +377,35 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         """Combine one tensor for each member, and copy each to its member."""
         outputs = _listed(output_tensors)
         lists = [input_tensors] if isinstance(output_tensors, torch.Tensor) else input_tensors
+        for output, tensors in zip(outputs, lists, strict=True):
+            self._require_list(tensors, output)
         opts = _reduction_options(opts, args, kwargs)
         return self._reduce_scatter(outputs, tuple(map(to_joined_blob, lists)), opts)
 
     def _reduce_scatter_base(
         self, output_tensor: Tensor, input_tensor: Tensor, opts: Opts = None
     ) -> Work:
-        return self._reduce_scatter([output_tensor], (to_blob(input_tensor),), opts)
+        return self.reduce_scatter_tensor_coalesced([output_tensor], [input_tensor], opts)
 
     def reduce_scatter_single(
         self, output_tensor: Tensor, input_tensor: Tensor, opts: Opts = None
     ) -> Work:
         """Combine a tensor of each member, and copy one part to each member."""
-        return self._reduce_scatter([output_tensor], (to_blob(input_tensor),), opts)
+        return self.reduce_scatter_tensor_coalesced([output_tensor], [input_tensor], opts)
 
     def reduce_scatter_tensor_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None
     ) -> Work:
         """Combine several tensors of each member, and copy one part of each to each member."""
+        for part, whole in zip(output_tensors, input_tensors, strict=True):
+            require_parts(whole, part, self.size())
         return self._reduce_scatter(output_tensors, tuple(map(to_blob, input_tensors)), opts)
 
     def reduce_scatter_single_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Opts = None
     ) -> Work:
         """Combine several tensors of each member, and copy one part of each to each member."""
-        return self._reduce_scatter(output_tensors, tuple(map(to_blob, input_tensors)), opts)
+        return self.reduce_scatter_tensor_coalesced(output_tensors, input_tensors, opts)
 
     def _reduce_scatter(
         self, outputs: Sequence[Tensor], blobs: tuple[Blob, ...], opts: Opts
@@ -398,7 +418,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         self,
         output: Tensor,
         input: Tensor,  # noqa: A002 - torch's name
-        output_split_sizes: Sequence[int] = (),  # noqa: ARG002 - the exchange knows it
+        output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (),
         opts: Opts = None,
         **_: Rest,
@@ -406,6 +426,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         """Copy a part of a tensor of each member to each member."""
         if not (input.is_contiguous() and output.is_contiguous()):
             raise ValueError("Tensors must be contiguous")
+        require_split(input, input_split_sizes, self.size())
+        require_split(output, output_split_sizes, self.size())
         blob = to_split_blob(input, input_split_sizes, self.size())
 
         def take(completion: Completion) -> None:
@@ -430,6 +452,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
     ) -> Work:
         """Copy one tensor of each member to each member."""
         outputs = list(output_tensor)
+        require_one_for_each_member(self.size(), outputs, input_tensor)
 
         def take(completion: Completion) -> None:
             fill_each(outputs, completion.blobs[0])
@@ -499,6 +522,12 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
 
     def _end_coalescing(self, _device: object = None) -> SimulatedWorks:
         return SimulatedWorks(self.end_batch())
+
+    def _require_list(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
+        """Check that a list has one tensor for each member, of the shape that gloo needs."""
+        require_one_for_each_member(self.size(), tensors)
+        if self.BACKEND == "gloo":  # NCCL's tensors may have several shapes
+            require_alike(tensor, tensors)
 
     def _collective(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_multihost.core.model.errors import shown
+
 Key = str
 Answer = Any
 """The value that a method of torch's `Store` returns."""
@@ -34,7 +36,11 @@ class KeyValues:
         return False
 
     def answer(self, method: str, args: Sequence[Any]) -> Answer:
-        """Perform a request that need not wait, and return its result."""
+        """Perform a request that need not wait, and return its result.
+
+        Raises:
+            ValueError: A number is to be added to a value that is none.
+        """
         return _METHODS[method](self, *args)
 
     def _set(self, key: Key, value: bytes) -> None:
@@ -58,7 +64,10 @@ class KeyValues:
         return self._values[key]
 
     def _add(self, key: Key, amount: int) -> int:
-        found = int(self._values.get(key, b"0")) + amount
+        value = self._values.get(key, b"0")
+        if not value.removeprefix(b"-").isdigit():
+            raise ValueError(f"{shown(value)} is no number, so nothing can be added to it")
+        found = int(value) + amount
         self._values[key] = str(found).encode()
         return found
 

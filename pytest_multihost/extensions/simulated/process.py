@@ -15,6 +15,8 @@ import os
 import selectors
 import socket
 import time
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import _exit as leave
 from pathlib import Path
@@ -261,7 +263,7 @@ class _Process:
                 if self.store.lacks(method, args):
                     self._park(Wait(peer.rank, thread, request=(method, args)), timeout_s)
                 else:
-                    self._send(peer, ("", self.store.answer(method, args)))
+                    self._answer(peer, method, args)
                     self._look_into_store()
             case ("rest", threads):
                 self.waits.moves(peer.rank, Threads(*threads))
@@ -316,7 +318,14 @@ class _Process:
             wait.is_over = False
             self.waits.park(wait)
         else:
-            self._send(peer, ("", self.store.answer(*wait.request)))
+            self._answer(peer, *wait.request)
+
+    def _answer(self, peer: _Peer, method: str, args: Sequence[Any]) -> None:
+        """Answer a request to the store; one that it refuses fails in its rank."""
+        try:
+            self._send(peer, ("", self.store.answer(method, args)))
+        except ValueError as refusal:
+            self._send(peer, (str(refusal), None))
 
     def _send(self, peer: _Peer, answer: Travelling) -> None:
         peer.unsent += pack(answer)
@@ -348,6 +357,8 @@ def run(listener: socket.socket, folder: Path, size: int, *, parent: int) -> NoR
     process = _Process(listener, folder, Waits(size, places=os.cpu_count() or 1))
     try:
         process.serve(os.pidfd_open(parent))
+    except Exception:  # noqa: BLE001 - all ranks are about to lose it: say why
+        traceback.print_exc()
     finally:
         leave(0)
 

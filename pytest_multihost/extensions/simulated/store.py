@@ -120,6 +120,8 @@ class SimulatedStore(Store):  # type: ignore[misc]
     ) -> Any:  # noqa: ANN401 - of torch's methods
         limit_s = (timeout or self.timeout).total_seconds()
         error, found = links[0].ask_store(method, args, limit_s)
+        if error and not keys:
+            raise DistStoreError(error)
         if error:
             told = ", ".join(f"/{each}" for each in keys)
             raise DistStoreError(f"wait timeout after {limit_s * 1000:.0f}ms, keys: {told}")

@@ -24,6 +24,17 @@ def test_a_key_that_is_missing_is_not_waited_for() -> None:
     assert keys.answer("items", ["a"]) == []
 
 
+def test_nothing_can_be_added_to_a_value_that_is_no_number() -> None:
+    """A negative number is one; the value stays as it was."""
+    keys = KeyValues()
+    keys.answer("set", ["a", b"-4"])
+    assert keys.answer("add", ["a", 1]) == -3
+    keys.answer("set", ["a", b"abc"])
+    with pytest.raises(ValueError, match="b'abc' is no number"):
+        keys.answer("add", ["a", 1])
+    assert keys.answer("get", ["a"]) == b"abc"
+
+
 def test_a_folder_is_read_at_once() -> None:
     """So that no key is deleted between its listing and its reading."""
     keys = KeyValues()

@@ -162,6 +162,39 @@ def test_it(world, shared_tmp_path):
 """
 )
 
+REFUSED = (
+    BOTH
+    + """
+def launches(group, rank, size):
+    t, many = torch.ones(2), lambda count, shape=2: [torch.zeros(shape) for _ in range(count)]
+    whole, twice = torch.zeros(2 * size), torch.zeros(3 * size)
+    for wrong in (many(1), many(size + 1), many(size, 3), many(size, 1), many(size, (2, 1))):
+        yield lambda: group.allgather([wrong], [t])
+        yield lambda: group.reduce_scatter([t], [wrong])
+        if rank == 0:
+            gathers, scatters = (options(kind, False, rootRank=0)
+                                 for kind in (c10d.GatherOptions, c10d.ScatterOptions))
+            yield lambda: group.gather([wrong], [t], gathers)
+            yield lambda: group.scatter([t], [wrong], scatters)
+    yield lambda: group.alltoall(many(1), many(size))
+    yield lambda: group.alltoall(many(size), many(size + 1))
+    yield lambda: group.allgather_coalesced([[t]] * (size + 1), [t])
+    yield lambda: group._allgather_base(twice, t)
+    yield lambda: group._reduce_scatter_base(t, twice)
+    yield lambda: group.alltoall_base(whole, whole, [1] * size, [1] * size)
+    yield lambda: group.alltoall_base(whole, whole, [2] * (size - 1) + [1, 1], [])
+
+@pytest.mark.multihost(ranks=[2, 3], backend="simulated")
+def test_it(world, shared_tmp_path):
+    for group in (dist.group.WORLD, real_group(world, shared_tmp_path)):
+        for index, launch in enumerate(launches(group, world.rank, world.size)):
+            with pytest.raises(RuntimeError):
+                launch().wait()
+                pytest.fail(f"{group} takes tensors of launch {index}")
+        group.barrier().wait()
+"""
+)
+
 FUNCTIONS = (
     BOTH
     + """
@@ -279,3 +312,9 @@ def test_every_collective_gives_what_gloo_gives(worlds: Worlds) -> None:
 def test_the_functions_of_torch_distributed_work(worlds: Worlds) -> None:
     """Objects, transfers, groups, meshes, stores, futures, and groups that the program makes."""
     worlds.run.assert_outcomes(passed=7)
+
+
+@pytest.mark.program(REFUSED)
+def test_tensors_that_gloo_refuses_are_refused(worlds: Worlds) -> None:
+    """Lists of another length, tensors of another shape, counts that do not fit."""
+    worlds.run.assert_outcomes(passed=2)
