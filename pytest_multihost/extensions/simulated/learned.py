@@ -14,7 +14,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,19 @@ _SHARE = 0.9
 """How much of the available memory the ranks may take."""
 
 
+def name_of_test(nodeid: str, size: int) -> str:
+    """Return the name that a test has at all sizes: its node id without the parameter of the size.
+
+    Args:
+        size: The size of the world, which is one of the test's parameters if it has several.
+    """
+    name, bracket, parameters = nodeid.partition("[")
+    parts = parameters.removesuffix("]").split("-")
+    if str(size) in parts:
+        parts.remove(str(size))
+    return f"{name}{bracket}{'-'.join(parts)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """What one rank has learned.
@@ -54,16 +67,17 @@ class Lessons:
     """What this server knows of the tests that it has run, by test.
 
     Attributes:
+        modules: Modules of libraries that its ranks have imported themselves.
         private_bytes: The most private memory that a rank has taken, by size of the world.
     """
 
-    modules: set[str] = field(default_factory=set)
+    modules: dict[str, set[str]] = field(default_factory=dict)
     private_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def add(self, test: str, size: int, folder: Path) -> None:
         """Add what the ranks of a world of a size have written."""
         for each in read_learned(folder):
-            self.modules |= set(each.modules)
+            self.modules.setdefault(test, set()).update(each.modules)
             found = self.private_bytes.setdefault(test, {})
             found[size] = max(each.private_bytes, found.get(size, 0))
 
@@ -73,18 +87,27 @@ class Lessons:
         Raises:
             LaunchError: The world does not fit into memory.
         """
-        known = self.private_bytes.get(test, {})
-        if size >= LARGE and (missing := self.modules - sys.modules.keys()):
-            self.modules -= missing
+        missing = set[str]().union(*self.modules.values()) - sys.modules.keys()
+        if size >= LARGE and missing:
             before = private_bytes()
             import_safely(sorted(missing))
             gc.collect()
             gc.freeze()  # a collection in a rank would touch, and so copy, all that it shares
-            # Ranks share these modules from now on, so the forecast for one rank omits them.
-            grown = max(0, private_bytes() - before)
-            known.update({n: max(each - grown, _LEAST) for n, each in known.items()})
-        if known:
+            self.share(missing, max(0, private_bytes() - before))
+        if known := self.private_bytes.get(test):
             check_memory(size, forecast(known, size), OWN_GROUPS.memory().available)
+
+    def share(self, modules: Collection[str], size_bytes: int) -> None:
+        """Take modules that ranks share from now on out of the memory of single ranks.
+
+        Args:
+            size_bytes: The memory of all these modules.
+        """
+        for test, own in self.modules.items():
+            saved = round(size_bytes * len(own.intersection(modules)) / len(modules))
+            own.difference_update(modules)
+            found = self.private_bytes[test]
+            found.update({size: max(each - saved, _LEAST) for size, each in found.items()})
 
 
 def forecast(known: Mapping[int, int], size: int) -> int:
@@ -115,7 +138,7 @@ def check_memory(size: int, rank_bytes: int, available: int) -> None:
     fits = int(available * _SHARE) // rank_bytes
     raise LaunchError(
         f"{size} ranks would need {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free",
-        seen=f"A rank of a smaller world of this test took {rank_bytes / 1e6:.0f} MB.",
+        seen=f"A rank takes {rank_bytes / 1e6:.0f} MB, as smaller worlds of this test have shown.",
         remedy=f"{fits} ranks fit.",
     )
 

@@ -13,17 +13,12 @@ from pathlib import Path
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.spec import WorldSpec
-from pytest_multihost.extensions.simulated.learned import Lessons
+from pytest_multihost.extensions.simulated.learned import Lessons, name_of_test
 from pytest_multihost.extensions.simulated.link import own_link, short_path
 from pytest_multihost.extensions.simulated.process import run
 
 _lessons = Lessons()
 """What the worlds of this server have taught."""
-
-
-def test_of(spec: WorldSpec) -> str:
-    """Return the test of a world, whatever its size."""
-    return spec.nodeid.partition("[")[0]
 
 
 def exchange_address(scratch: str | Path) -> str:
@@ -86,7 +81,7 @@ class ExchangePart:
 
     def close(self) -> None:
         """Learn from the world, which has ended."""
-        _lessons.add(test_of(self.spec), self.spec.size, self.scratch)
+        _lessons.add(name_of_test(self.spec.nodeid, self.spec.size), self.spec.size, self.scratch)
 
 
 def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
@@ -98,7 +93,7 @@ def start(spec: WorldSpec, scratch: Path) -> ExchangePart:
         OSError: It cannot be started.
         LaunchError: The world does not fit into memory.
     """
-    _lessons.prepare(test_of(spec), spec.size)
+    _lessons.prepare(name_of_test(spec.nodeid, spec.size), spec.size)
     address = exchange_address(scratch)
     parent = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

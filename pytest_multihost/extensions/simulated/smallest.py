@@ -25,6 +25,7 @@ from pytest_multihost.core.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.core.pytest_plugin.run import RUN
 from pytest_multihost.core.pytest_private import base_temp, skip_item
 from pytest_multihost.core.watched_world import WatchedWorld
+from pytest_multihost.extensions.simulated.learned import name_of_test
 from pytest_multihost.extensions.simulated.service import NAME
 
 HUNG = pytest.StashKey[dict[str, int]]()
@@ -79,13 +80,13 @@ class Sizes:
 def note_hang(item: pytest.Item, size: int) -> None:
     """Remember that a test has hung at a size."""
     hung = item.config.stash.setdefault(HUNG, {})
-    test = item.nodeid.partition("[")[0]
+    test = name_of_test(item.nodeid, size)
     hung[test] = min(size, hung.get(test, size))
 
 
 def skip_if_hung(item: pytest.Item, size: int) -> None:
     """Skip a test that has hung at a smaller size: there it is easier to understand."""
-    smaller = item.config.stash.get(HUNG, {}).get(item.nodeid.partition("[")[0], size)
+    smaller = item.config.stash.get(HUNG, {}).get(name_of_test(item.nodeid, size), size)
     if smaller < size:
         skip_item(f"it hangs at {smaller} ranks already")
 

@@ -14,6 +14,7 @@ from pytest_multihost.extensions.simulated.learned import (
     forecast,
     import_safely,
     learn,
+    name_of_test,
     write_learned,
 )
 from pytest_multihost.testing import LaunchError
@@ -51,6 +52,34 @@ def test_a_rank_of_a_larger_world_takes_as_much_more_as_between_two_small_ones()
     assert forecast({8: 12, 64: 10}, 1024) == 10
 
 
+def test_modules_that_ranks_share_are_no_memory_of_those_that_had_imported_them(
+    tmp_path: Path,
+) -> None:
+    """Whichever test has made the server import them; another test's ranks take what they took."""
+    lessons = Lessons()
+    for test, modules in (("trains", ("torch._dynamo", "sympy")), ("saves", ("sympy",)), ("", ())):
+        write_learned(tmp_path, 0, Learned(modules, 100_000_000))
+        lessons.add(test, 8, tmp_path)
+    lessons.share({"torch._dynamo", "sympy"}, 60_000_000)
+    shares = {test: found[8] // 1_000_000 for test, found in lessons.private_bytes.items()}
+    assert shares == {"trains": 40, "saves": 70, "": 100}
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "size", "name"),
+    [
+        ("test_x.py::test_a[64]", 64, "test_x.py::test_a["),
+        ("test_x.py::test_a[simulated-64-adam]", 64, "test_x.py::test_a[simulated-adam"),
+        ("test_x.py::test_a[adam]", 64, "test_x.py::test_a[adam"),
+        ("test_x.py::test_a[8-64]", 64, "test_x.py::test_a[8"),
+        ("test_x.py::test_a", 64, "test_x.py::test_a"),
+    ],
+)
+def test_a_test_has_one_name_at_all_sizes(nodeid: str, size: int, name: str) -> None:
+    """Its own parameters make it another test."""
+    assert name_of_test(nodeid, size) == name
+
+
 def test_a_damaged_file_teaches_nothing(tmp_path: Path) -> None:
     """A rank may be killed while it writes."""
     (tmp_path / "service-simulated-learned-0.json").write_text('{"modules": ')
@@ -69,5 +98,6 @@ def test_only_modules_of_libraries_are_learned() -> None:
 
 def test_a_module_that_is_missing_is_no_error() -> None:
     """A rank that needs it sees the error itself."""
+    sys.modules.pop("wave", None)
     import_safely(["wave", "no_such_module_of_anyone"])
     assert "wave" in sys.modules
