@@ -279,6 +279,24 @@ world.barrier("step")
     assert shown.endswith(b"\r\x1b[K")
 
 
+def test_a_terminal_that_does_not_control_the_processes_is_read() -> None:
+    """It has no foreground, so nobody else has it."""
+    ours, theirs = pty.openpty()
+    program = "from pytest_multihost.core.command.run import has_input; print(has_input())"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_neither_the_ranks_nor_what_runs_them_import_pytest(tmp_path: Path) -> None:
     """It need not even be installed where jobs run."""
     source = "import sys\nprint({'pytest', '_pytest'} & set(sys.modules) or 'none')\n"

@@ -361,7 +361,10 @@ def has_input() -> bool:
     """
     if sys.stdin is None or sys.stdin.closed or sys.stdin.fileno() != 0:
         return False
-    return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # a terminal that does not control this process has no foreground
+        return True
 
 
 def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:

@@ -52,11 +52,15 @@ _MARK = 0x6D68 << 40
 """The mark, with the server's process id in the lower bits: the soft limit of all descendants."""
 
 
-def mark_descendants(server: int) -> None:
-    """Mark this process, a rank of `server`, and all its future descendants."""
-    _, hard = resource.getrlimit(_LOCKS_LIMIT)
-    with contextlib.suppress(OSError, ValueError):  # a lower hard limit
-        resource.setrlimit(_LOCKS_LIMIT, (_MARK | server, hard))
+def mark_descendants(server: int, pid: int = 0) -> None:
+    """Mark a process and all its future descendants, which are to end when `server` is dead.
+
+    Args:
+        pid: The process; 0: this one.
+    """
+    with contextlib.suppress(OSError, ValueError):  # a lower hard limit; it has ended
+        _, hard = resource.prlimit(pid, _LOCKS_LIMIT)
+        resource.prlimit(pid, _LOCKS_LIMIT, (_MARK | server, hard))
 
 
 def _is_tracker(pid: int) -> bool:

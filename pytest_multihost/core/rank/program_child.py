@@ -96,15 +96,20 @@ class _Service:
         if previous >= 0:
             os.close(previous)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._end, daemon=True)
+            self._thread = threading.Thread(target=self._await_end, daemon=True)
             self._thread.start()
+        elif self.is_over:  # since the last run has ended
+            threading.Thread(target=self._end, daemon=True).start()
 
-    def _end(self) -> None:
+    def _await_end(self) -> None:
         recorder = current_recorder()
         record = recorder.begin("service", "wait", (recorder.rank,), scope=HARNESS_SCOPE)
         with recorder.during(record):
             self.link.channel.receive(lambda message: isinstance(message, EndService))
         self.is_over = True
+        self._end()
+
+    def _end(self) -> None:
         with contextlib.suppress(OSError):  # it has just ended
             signal.pidfd_send_signal(self._process, signal.SIGTERM)
             time.sleep(_GRACE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import sweeps
 
@@ -32,7 +34,7 @@ from pytest_multihost.extensions.sweep.reproduce.script import (
     script_name,
 )
 from pytest_multihost.extensions.sweep.reproduce.shims import shim_of
-from pytest_multihost.extensions.sweep.reproduce.trial import Trial
+from pytest_multihost.extensions.sweep.reproduce.trial import Trial, try_script
 from pytest_multihost.extensions.sweep.result import DisturbedRun
 from pytest_multihost.testing import IO_CALLS, Fault, MultihostError, Place, Point, make_spec, token
 
@@ -366,3 +368,17 @@ def test_each_failing_call_has_a_report_from_the_field() -> None:
         *(each for each in EXPRESSIBLE if each.kind != "returns"),
     ]
     assert [each for each in planned if not report_of(each).startswith("https://")] == []
+
+
+def test_a_process_in_a_session_of_its_own_ends_with_the_script() -> None:
+    """As the ranks of torchrun, if torchrun is killed or does not end them."""
+    program = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+    start_new_session=True, stdout=subprocess.DEVNULL)
+print(child.pid)
+"""
+    trial = try_script([sys.executable, "-c", program])
+    assert trial.code == 0
+    with contextlib.suppress(psutil.NoSuchProcess):  # its adopter may not have reaped it yet
+        assert psutil.Process(int(trial.output)).status() == psutil.STATUS_ZOMBIE

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants
 from pytest_multihost.extensions.sweep.reproduce.script import LAUNCHED, SHOW_AFTER_S
 
 LIMIT_S = SHOW_AFTER_S + 10.0
@@ -61,6 +62,7 @@ def try_script(command: Sequence[str]) -> Trial:
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch},
         )
+        mark_descendants(run.pid, run.pid)  # torchrun's ranks have sessions of their own
         try:
             code: int | None = run.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -82,3 +84,4 @@ def _end(run: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(run.pid, signal.SIGKILL)
     run.wait()
+    kill_strays()
