@@ -6,6 +6,7 @@ Each command imports its modules in its own function, so no command waits for an
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import sys
 from collections.abc import Mapping, Sequence
@@ -206,7 +207,6 @@ def _add_run(
     run.add_argument(
         "--horizon",
         type=_seconds,
-        default=300.0,
         metavar="SECONDS",
         help="the job hangs if no rank can make progress within this time; default: 300",
     )
@@ -255,10 +255,10 @@ def _settings(options: argparse.Namespace, hook: pluggy.HookRelay) -> dict[str, 
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= NO_TIMEOUT_S:
-        raise ValueError(text)
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) <= NO_TIMEOUT_S:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be a number of seconds greater than 0, not {text!r}")
 
 
 def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
@@ -323,7 +323,7 @@ def _run_command() -> int:
 
 def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.core.command.role_programs import StartOptions, parse_roles
-    from pytest_multihost.core.command.run import NOT_RUN, RunOptions, run_script
+    from pytest_multihost.core.command.run import HORIZON_S, NOT_RUN, RunOptions, run_script
 
     try:
         hints, program = list(torchrun_hints(options)), _program(options)
@@ -352,7 +352,7 @@ def _run(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
             settings=_settings(options, hook),
             faults=options.fault,
             timeout_s=options.timeout,
-            horizon_s=options.horizon,
+            horizon_s=options.horizon or HORIZON_S,
             patience_s=options.patience,
             log_folder=options.log_dir,
             artifacts=artifacts_folder(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
 from pytest_multihost.core.model.printable import printable
@@ -63,14 +64,14 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
 
     Args:
         directory: Folder of an attempt, of a run, the artifacts directory, or one that has
-            ``.pytest_multihost``; ``latest`` is the last run below the working directory.
+            ``.pytest_multihost``; ``latest`` is the last run in the artifacts directory.
         folders: What else can be explained, for the error.
 
     Raises:
         MultihostError: There is no such attempt, or there are several.
     """
     if directory == Path("latest") and not directory.exists():
-        directory = Path(".pytest_multihost/latest")
+        directory = artifacts_folder() / "latest"
     if (directory / "verdict.json").exists():
         return directory
     places = (directory / ".pytest_multihost/latest", directory / "latest", directory)

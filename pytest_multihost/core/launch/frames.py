@@ -83,7 +83,7 @@ def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> byt
     worth more to the controller than none.
 
     Raises:
-        MultihostError: Message or payload is 4 GiB or larger.
+        MultihostError: The message is larger than 256 MiB, or the payload than 4 GiB.
     """
     message = frame.message if isinstance(frame.message, Mapping) else to_json(frame.message)
     content = {**message, "number": frame.number} if frame.number else message
@@ -92,8 +92,8 @@ def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> byt
     except (TypeError, ValueError, RecursionError):  # a key that is no string, a cycle
         text = to_json_text(_plain(content, room=[_MAX_PARTS], depth=0))
     header = text.encode("utf-8", "backslashreplace")
-    if max(len(header), len(frame.payload)) > MAX_PART:
-        happened = "a message between ranks is larger than 4 GiB"
+    if len(header) > MAX_HEADER or len(frame.payload) > MAX_PART:
+        happened = "a value that ranks exchange is too large: more than 256 MiB of text, or 4 GiB"
         raise MultihostError(happened, remedy="Pass a path in shared_tmp_path instead.")
     parts: tuple[bytes, ...] = (
         _LENGTHS.pack(len(header), len(frame.payload)),

@@ -8,6 +8,7 @@ connected, so each side detects the end of the other.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -59,17 +60,24 @@ def receive_packet(connection: socket.socket, messages: object = JsonObject) -> 
         GarbledError: The packet holds no such message.
     """
     try:
-        data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
-        frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
-        if data and len(frames) != 1:
-            raise GarbledError("a packet holds one message")
-        while data and len(descriptors) < frames[0].number:
-            if flags & socket.MSG_CTRUNC:  # the kernel has dropped some
-                for each in descriptors:
-                    os.close(each)
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            data, more, flags, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
-            descriptors += more
+        with contextlib.ExitStack() as unused:
+            data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
+            unused.callback(_close, descriptors)
+            frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
+            if data and len(frames) != 1:
+                raise GarbledError("a packet holds one message")
+            while data and len(descriptors) < frames[0].number:
+                if flags & socket.MSG_CTRUNC:  # the kernel has dropped some
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                data, more, flags, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
+                descriptors += more
+            if data:
+                unused.pop_all()
     except ConnectionResetError:
         return None
     return Packet(frames[0].message, tuple(descriptors)) if data else None
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)

@@ -161,7 +161,7 @@ def has_rested(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline
             polling.add(thread.tid)
         elif was is None or thread.state != "S" or thread.call == "running":
             return False
-        elif turns == 0 and not thread.ticks:  # its server may just have been told to end
+        elif turns == 0 and not thread.ticks:  # its server may be about to end
             if polls(thread) and thread.ends_by(now.kernel.at_s + _SOON_S):
                 return False
             # Shortly before the deadline any wait may be the last of many short ones.

@@ -58,7 +58,7 @@ class RankPart:
             any teardown. It may end the process.
         begin: Called before the first fixture of a test is set up, after the faults are bound.
         end: Called when the test's body has returned.
-        parked: Called when the controller has been told that the test's body is over.
+        parked: Called after the rank has reported to the controller that the test's body is over.
     """
 
     clock: WorldClock | None = None

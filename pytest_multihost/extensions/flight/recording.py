@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import (
@@ -43,7 +44,10 @@ _GROUPS = 1024
 _MAX_TEXT, _MAX_TENSORS, _MAX_SIZES, _MAX_FRAMES = 4096, 1000, 16, 1000
 """Maximum length of a text, and numbers of tensors, of their sizes and of frames that are used."""
 
-_MAX_TIME_NS = 1 << 63
+_MAX_DIMENSIONS = 64
+"""How many dimensions a tensor of torch has at most."""
+
+_MAX_NUMBER = 1 << 63
 _MAX_PROBLEMS, _MAX_WHY = 4, 300
 _MAX_ENTRIES = 500_000
 """Maximum number of operations in all dumps together: they take 1.5 kB each."""
@@ -147,7 +151,7 @@ class Entry:
         """Types and shapes of the inputs, such as ``Float[4,2]``."""
         shapes = [*zip(self.input_dtypes, _sizes(self.input_sizes), strict=False)][:_MAX_TENSORS]
         return " ".join(
-            f"{dtype}[{','.join(str(e) for e in sizes[:_MAX_SIZES] if isinstance(e, int))}]"
+            f"{dtype}[{','.join(str(e) for e in sizes[:_MAX_SIZES] if _is_size(e))}]"
             for dtype, sizes in shapes
         )
 
@@ -164,7 +168,13 @@ _ENDS = re.compile(r" (\d{1,7})(->|<-)(\d{1,7})$", re.ASCII)
 
 
 def _shapes(value: Json) -> Sequence[Sequence[int]]:
-    return [[size for size in each if isinstance(size, int)] for each in _sizes(value)]
+    # Python prints no number of more than 4,300 digits, so their product is bounded.
+    return [[size for size in each[:_MAX_DIMENSIONS] if _is_size(size)] for each in _sizes(value)]
+
+
+def _is_size(value: Json) -> TypeGuard[int]:
+    """Return whether a value is the size of a dimension."""
+    return isinstance(value, int) and 0 <= value < _MAX_NUMBER
 
 
 def _sizes(value: Json) -> Sequence[Sequence[Json]]:
@@ -325,7 +335,7 @@ def _problems(content: _Content) -> Iterator[str]:
         if max(map(len, (*each.input_dtypes, *each.output_dtypes)), default=0) > _MAX_TEXT:
             yield f"entries: a text has more than {_MAX_TEXT} characters"
         times = (each.time_created_ns, each.time_discovered_completed_ns or 0)
-        if not all(0 <= one < _MAX_TIME_NS for one in times):
+        if not all(0 <= one < _MAX_NUMBER for one in times):
             yield "entries: a time is none of a clock"
     for name, group in content.pg_config.items():
         if max(len(name), len(group.desc)) > _MAX_TEXT:

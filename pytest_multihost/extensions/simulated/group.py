@@ -537,7 +537,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         opts: Opts,
         *,
         root: int | None = None,
-        reduction: tuple[str, float | None] = ("", None),
+        reduction: str = "",
         take: Take | None = None,
     ) -> Work:
         work = self._work(
@@ -572,7 +572,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         outputs: Sequence[Tensor] = (),
         root: int | None = None,
         tag: int = 0,
-        reduction: tuple[str, float | None] = ("", None),
+        reduction: str = "",
         is_waited: bool = False,
         sequence: int | None = None,
         timeout: timedelta | None = None,
@@ -592,8 +592,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
                 sequence=next(self._sequence) if sequence is None else sequence,
                 root=root,
                 tag=tag,
-                reduction=reduction[0],
-                factor=reduction[1],
+                reduction=reduction,
                 blobs=blobs,
                 stream=stream,
             )
@@ -645,8 +644,8 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         on_timeout = None if self._has_streams else _close
         SimulatedWork(link, launch, lambda _: None, (), limit_s, on_timeout).wait()
 
-    def _reduction(self, opts: Opts) -> tuple[str, float | None]:
-        """Return the name of a reduction, and its factor if it has one.
+    def _reduction(self, opts: Opts) -> str:
+        """Return the name of a reduction.
 
         Raises:
             RuntimeError: The backend does not have it.
@@ -655,7 +654,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         name = next(name for name in _REDUCTIONS if operation == getattr(ReduceOp, name))
         if name == "PREMUL_SUM":  # its factor is known in C++ only
             raise RuntimeError("a simulated group has no ReduceOp.PREMUL_SUM")
-        return name.lower(), None
+        return name.lower()
 
 
 class SimulatedNcclGroup(SimulatedGroup):

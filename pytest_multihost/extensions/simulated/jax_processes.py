@@ -111,7 +111,7 @@ class _Preemptions:
         """Do nothing."""
 
     def reached_sync_point(self, _step: int) -> bool:
-        """Return that no process has been told to end."""
+        """Return that no process is to end early."""
         return False
 
     def shutdown(self) -> None:

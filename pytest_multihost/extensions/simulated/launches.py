@@ -51,7 +51,6 @@ class Launch:
             none, or the message may come from any member.
         tag: The tag of a transfer.
         reduction: How elements are combined, such as "sum".
-        factor: What a reduction multiplies elements by.
         blobs: What the rank sends.
         stream: The operations of a rank with the same stream run one after the other, in the order
             in which they are launched; empty: it waits for no other operation.
@@ -67,7 +66,6 @@ class Launch:
     root: int | None = None
     tag: int = 0
     reduction: str = ""
-    factor: float | None = None
     blobs: tuple[Blob, ...] = ()
     stream: str = ""
 
@@ -102,7 +100,6 @@ def launch_to_tuple(launch: Launch) -> Travelling:
         launch.root,
         launch.tag,
         launch.reduction,
-        launch.factor,
         _blobs_to_tuple(launch.blobs),
         launch.stream,
     )
@@ -111,7 +108,7 @@ def launch_to_tuple(launch: Launch) -> Travelling:
 def launch_from_tuple(found: Travelling) -> Launch:
     """Return the launch that has travelled as a tuple."""
     rank, number, group, member, size, operation, *more = found
-    sequence, root, tag, reduction, factor, blobs, stream = more
+    sequence, root, tag, reduction, blobs, stream = more
     return Launch(
         rank=rank,
         number=number,
@@ -123,7 +120,6 @@ def launch_from_tuple(found: Travelling) -> Launch:
         root=root,
         tag=tag,
         reduction=reduction,
-        factor=factor,
         blobs=_blobs_from_tuple(blobs),
         stream=stream,
     )

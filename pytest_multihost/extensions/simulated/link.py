@@ -239,7 +239,7 @@ class Link:
                     receiver.take(each)
             if completions:
                 self.taken.notify_all()
-            if have_ended:  # another thread may just have been told of the ends
+            if have_ended:  # another thread may be about to take the ends
                 self.taken.wait_for(lambda: self.launched.keys().isdisjoint(numbers))
         return error
 

@@ -36,7 +36,7 @@ def result_of(
     own = members[member]
     match own.operation:
         case "all_reduce":
-            return _cached(cache, (own.reduction, own.factor), lambda: _reduced(members, own))
+            return _cached(cache, own.reduction, lambda: _reduced(members, own))
         case "reduce":
             return _reduced(members, own) if own.root == member else ()
         case "all_gather":
@@ -50,8 +50,7 @@ def result_of(
         case "all_to_all":
             return (_collected(members, member),)
         case "reduce_scatter":
-            key = (own.reduction, own.factor)
-            every = _cached(cache, key, lambda: _reduced(members, own))
+            every = _cached(cache, own.reduction, lambda: _reduced(members, own))
             return tuple(_part(each, member, own.size) for each in every)
     return ()
 
@@ -149,14 +148,10 @@ def _combined(data: Sequence[bytes], dtype: str, own: Launch) -> bytes:
         return b""
     tensors = [torch.frombuffer(bytearray(data[0]), dtype=getattr(torch, dtype))]
     result = tensors[0]
-    if own.reduction == "premul_sum":
-        result *= own.factor
     combine = _COMBINE[own.reduction]
     for each in data[1:]:
-        # Read only: torch warns of buffers that cannot be written, but `combine` does not write it.
+        # A copy, because torch warns of a buffer that cannot be written.
         other = torch.frombuffer(bytearray(each), dtype=result.dtype)
-        if own.reduction == "premul_sum":
-            other *= own.factor
         combine(torch, result, other)
     if own.reduction == "avg":
         result.copy_(result / len(data) if result.is_floating_point() else result // len(data))
@@ -173,7 +168,6 @@ def _in_place(name: str) -> Callable[[Any, Tensor, Tensor], object]:
 _COMBINE: Mapping[str, Callable[[Any, Tensor, Tensor], object]] = {
     "sum": _in_place("add"),
     "avg": _in_place("add"),
-    "premul_sum": _in_place("add"),
     "product": _in_place("mul"),
     "min": _in_place("minimum"),
     "max": _in_place("maximum"),

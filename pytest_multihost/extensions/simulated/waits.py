@@ -51,7 +51,7 @@ class Wait:
 class _Ended:
     """The launches of one rank that have ended.
 
-    Another thread of the rank may have been told of an end before a thread asks for it.
+    A rank may know of an end before the thread that waits for it asks.
 
     Attributes:
         below: All with a smaller number have ended.

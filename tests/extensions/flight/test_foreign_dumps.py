@@ -102,6 +102,22 @@ def test_hostile_texts_of_a_dump_are_printable(
     assert not CONTROL.search((tmp_path / "out" / "report.html").read_text())
 
 
+def test_a_size_that_no_tensor_has_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its number of elements would have more digits than Python prints."""
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    job_dumps(dumps, 4, 6, late=1)
+    for path in dumps.iterdir():
+        content = plain(path)
+        for entry in content["entries"]:
+            entry["input_sizes"] = [[1 << 62] * 400]
+        path.write_bytes(pickle.dumps(content, protocol=2))
+        os.utime(path, ns=(10**18, 1_795_000_100 * 10**9))
+    assert "rank 1" in explained(monkeypatch, capsys, dumps)
+
+
 @pytest.mark.parametrize("data", HOSTILE_PICKLES, ids=lambda data: ascii(data[:12]))
 def test_a_hostile_pickle_takes_no_memory(data: bytes) -> None:
     """It is read within what it has, or refused in one sentence."""

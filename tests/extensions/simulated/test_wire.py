@@ -30,8 +30,7 @@ LAUNCH = Launch(
     sequence=5,
     root=1,
     tag=9,
-    reduction="premul_sum",
-    factor=0.5,
+    reduction="sum",
     blobs=BLOBS,
     stream="0.1/0:1-2",
 )

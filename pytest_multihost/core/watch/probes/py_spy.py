@@ -186,7 +186,7 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
             return any(each.holds_gil and each.is_main for each in threads_of(pid, done.stdout))
         return False
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = pool.map(main_holds_gil, pids.values())
         return [rank for rank, holds in zip(pids, answers, strict=True) if holds]
 

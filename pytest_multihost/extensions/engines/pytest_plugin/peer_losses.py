@@ -1,4 +1,4 @@
-"""Ends a run that has lost a peer, or whose peer was told to end."""
+"""Ends a run that has lost a peer, or whose peer was stopped by a signal."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def wait_end(result: WorldResult, fault: Fault, logs: Mapping[int, str]) -> Wait
 
 
 def disturbed_s(result: WorldResult, fault: Fault) -> float | None:
-    """Return when a fault last began or ended in a world; None if it did not happen."""
+    """Return when a fault began first in a world; None if it did not happen."""
     found = [
         index
         for index, each in enumerate(result.spec.faults)
