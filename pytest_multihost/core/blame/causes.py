@@ -26,7 +26,7 @@ from pytest_multihost.core.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.core.model.child import Child
-from pytest_multihost.core.model.collectives import payload_of
+from pytest_multihost.core.model.collectives import payload_of, transferred
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
@@ -534,13 +534,15 @@ def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) 
 def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tuple[int, Payload]]:
     """Yield what each rank passes to an operation, as far as it is known."""
     if operation.kind == "transfer":
-        ranks = {wait.rank for wait in cause.waits if wait.operation is operation}
+        # A transfer that has failed is no wait.
+        waits = {wait.rank for wait in cause.waits if wait.operation is operation}
+        ranks = waits or {rank for rank in cause.culprits if operation in states[rank].known}
         sides = [(rank, operation) for rank in ranks]
         sides += [
             (operation.peer, each)
             for rank in ranks
             if operation.peer is not None and operation.peer in states
-            for each in states[operation.peer].pending
+            for each in states[operation.peer].known
             if each.is_same_as(operation) and each.peer == rank
             if each.name != operation.name
         ]
@@ -551,7 +553,9 @@ def _payloads(operation: Operation, cause: Cause, states: States) -> Iterator[tu
             for each in state.known
             if each.is_same_as(operation)
         ]
-    passed = ((rank, payload_of(each)) for rank, each in sides)
+    # A receive of more than is sent is no mistake, so sizes count only if the runtime complains.
+    sizes = transferred if operation.kind == "transfer" and operation.failed else payload_of
+    passed = ((rank, sizes(each)) for rank, each in sides)
     yield from ((rank, payload) for rank, payload in passed if payload)
 
 

@@ -203,12 +203,31 @@ def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> 
 
 def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
     """Return what each side passed to the operation, the culprits' side first."""
+    if cause.operation is not None and cause.operation.kind == "transfer":
+        return _other_transfer(cause, cause.operation)
     found: Sentence = ()
     for payload, ranks in cause.passed:
-        who = (Span(rank_set(ranks), "culprit" if {*ranks} <= {*cause.culprits} else ""),)
+        who = _side(ranks, cause)
         verb = "passes" if len(ranks) == 1 else "pass"
         words = sentence(f" {verb} {payload} to ", _words(cause.operation, result.spec.size))
         found = sentence(found, ", ", who, f" {payload}") if found else sentence(who, words)
+    return found
+
+
+def _side(ranks: Sequence[int], cause: Cause) -> Sentence:
+    return (Span(rank_set(ranks), "culprit" if {*ranks} <= {*cause.culprits} else ""),)
+
+
+def _other_transfer(cause: Cause, operation: Operation) -> Sentence:
+    """Return what one rank sends to another, and what this one receives."""
+    is_send = "send" in operation.name
+    found: Sentence = ()
+    for payload, ranks in sorted(
+        cause.passed, key=lambda each: (operation.peer in each[1]) is is_send
+    ):
+        verb = "receives" if (operation.peer in ranks) is is_send else "sends"
+        words = sentence(_side(ranks, cause), f" {verb} {payload}")
+        found = sentence(found, ", ", words) if found else words
     return found
 
 

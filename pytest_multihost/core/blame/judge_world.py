@@ -28,7 +28,7 @@ from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
-from pytest_multihost.core.blame.size_complaint import as_doubtful, as_unfit_payload
+from pytest_multihost.core.blame.size_complaint import as_doubtful, with_unfit_payloads
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.core.model.rank_names import ranks_named
@@ -158,7 +158,7 @@ def diagnose(
             return None
     if finding.outcome == "hung":
         causes = tuple(as_other_payload(as_other_program(each), states) for each in causes)
-    causes = tuple(as_unfit_payload(each, states, finding) for each in causes)
+    causes = with_unfit_payloads(causes, states, finding)
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
         causes = (UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)

@@ -28,7 +28,27 @@ def as_doubtful(cause: Cause, finding: Finding) -> Cause:
     return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
 
 
-def as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
+def with_unfit_payloads(
+    causes: Sequence[Cause], states: States, finding: Finding
+) -> tuple[Cause, ...]:
+    """Return the causes, with a mismatch for ranks that raised because of another's tensor.
+
+    Several ranks may have raised because of one tensor.
+    """
+    found = [_as_unfit_payload(each, states, finding) for each in causes]
+    unique: dict[object, Cause] = {}
+    for index, each in enumerate(found):
+        unique.setdefault(_mismatched(each) or index, each)
+    return tuple(unique.values())
+
+
+def _mismatched(cause: Cause) -> object:
+    """Return where ranks pass what, if that is the cause."""
+    operation = cause.operation if cause.passed else None
+    return (operation.place, cause.passed) if operation is not None else None
+
+
+def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
     """Return a mismatch if a rank raised in an operation to which others pass other tensors.
 
     A runtime raises where data arrives that does not fit, so the tensor of another rank may be

@@ -461,6 +461,12 @@ def family(name: str) -> str:
     return found.family if found is not None else name
 
 
+def transferred(operation: Operation) -> Payload:
+    """Return what a transfer sends or receives."""
+    tensor = tensor_size(operation.detail.rpartition(" ")[2])
+    return operation.payload or (() if tensor is None else (tensor,))
+
+
 def payload_of(operation: Operation) -> Payload:
     """Return what a rank passes to an operation, if all members must pass as much."""
     found = BY_NAME.get(operation.name)

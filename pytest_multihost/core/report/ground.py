@@ -45,6 +45,8 @@ def ground(judged: Judgement) -> str:
     why = _GROUNDS.get(by) or result.reason or "its timeout is over"
     if by == "raise" and diagnosis.kind != "raised":  # as a barrier does that can never complete
         why = f"{why} because of it"
+        if judged.finding.outcome != "hung":  # else the headline stands above
+            why = f"{diagnosis.summary}; {why}"
     may_be_slow = by == "deadline" and diagnosis.kind in _MAY_BE_SLOW
     return f"{why}{_LONGER if may_be_slow else ''}; {found}"
 

@@ -9,7 +9,8 @@ on, the exchange knows it at once.
   all without I/O. `waits` knows which ranks run, and whether the world hangs.
 * `process` is the process of the exchange; `server_part` starts it; `standing` is the file by
   which it tells the controller of a hang, and `service` reads that.
-* `link` connects a rank; `group`, `works`, `store` and `tensors` are what torch sees of it;
+* `link` connects a rank; `group`, `works`, `store` and `tensors` are what torch sees of it, and
+  `arguments` checks what a program passes;
   `install` puts them in the place of torch's own; `jax_processes` is what jax sees of it;
   `in_rank` is the rest of a rank's part.
 * `learned` is what a small world teaches about a large one; `mesh` names ranks by coordinates;

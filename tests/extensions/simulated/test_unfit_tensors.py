@@ -32,6 +32,14 @@ def test_one_has_a_tensor_less(world):
     started.wait()
 
 @pytest.mark.multihost(ranks=3, backend="simulated")
+def test_sends_more_than_is_received(world):
+    if world.rank == 0:
+        dist.send(torch.ones(8), 1)
+    elif world.rank == 1:
+        dist.recv(torch.ones(4), 0)
+    dist.barrier()
+
+@pytest.mark.multihost(ranks=3, backend="simulated")
 def test_an_error_of_its_own(world):
     dist.all_reduce(torch.ones(4))
     if world.rank == 1:
@@ -52,6 +60,8 @@ def test_the_rank_whose_tensor_differs_is_named_and_not_the_one_that_raises(run_
     verdicts = worlds.verdicts
     assert blamed(verdicts["test_too_large_for_the_others"]) == ("mismatch", [0], "likely")
     assert blamed(verdicts["test_one_sums_less"]) == ("mismatch", [2], "likely")
+    assert blamed(verdicts["test_sends_more_than_is_received"]) == ("mismatch", [0, 1], "likely")
+    assert "  rank 0 sends f32[8], rank 1 receives f32[4]; a rank raised because" in worlds.stdout
     assert blamed(verdicts["test_an_error_of_its_own"]) == ("raised", [1], "certain")
     said = "different numbers of tensors: rank 0: 16 bytes of float32, rank 1: 0 bytes of none"
     assert "► ranks 0-3  failed" in worlds.stdout
