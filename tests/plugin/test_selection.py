@@ -358,11 +358,22 @@ def test_looking_at_tests_starts_no_world(run_worlds, option: str) -> None:
     assert not (worlds.path / ".pytest_multihost").exists()
 
 
-def test_ranks_without_a_multihost_test_is_said_loudly(run_worlds) -> None:
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--ranks=4", "--ranks was given, but no selected test is marked"),
+        ("--multihost-sweep", "--multihost-sweep was given, but no selected test is marked"),
+        ("--multihost-fault=crash(rank=0)", "--multihost-fault was given, but no selected test"),
+        ("--multihost-timeout=9", "1 passed in"),  # a setting, which may be in addopts
+    ],
+)
+def test_an_option_for_multihost_tests_without_any_is_said_loudly(
+    run_worlds, option: str, words: str
+) -> None:
     """A typo in a marker must not turn a distributed suite green."""
-    worlds = run_worlds("def test_it(): pass", "--ranks=4")
+    worlds = run_worlds("def test_it(): pass", option)
     assert worlds.run.ret == 0
-    assert "--ranks was given, but no selected test is marked" in worlds.stdout
+    assert words in worlds.stdout
 
 
 def test_multihost_tests_that_all_skip_are_said_loudly(run_worlds) -> None:

@@ -79,9 +79,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
         if any(folder.glob("*/*.html")):
             _write_index(tally, folder, config.hook)
     is_required = bool(config.getini("multihost_require"))
-    message = _missing(
-        tally, is_required=is_required, has_ranks=config.getoption("multihost_ranks") is not None
-    )
+    message = _missing(tally, is_required=is_required, asked=_asked(config, tally.settings))
     ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     has_own_error = session.exitstatus not in (*ended, pytest.ExitCode.TESTS_FAILED)
     if message is None or config.option.collectonly or session.shouldstop or has_own_error:
@@ -106,15 +104,27 @@ def _write_index(tally: Tally, folder: Path, hook: pluggy.HookRelay) -> None:
         write_index(folder, offered_renderers(hook))
 
 
-def _missing(tally: Tally, *, is_required: bool, has_ranks: bool) -> str | None:
+def _asked(config: pytest.Config, settings: Settings) -> str:
+    """Return the first option of the command line that asks for more than a setting; or nothing.
+
+    Settings such as a timeout may stand in `addopts`, for the other tests of a project.
+    """
+    flags = ("--multihost-fault", "--multihost-points", "--multihost-keep")
+    given = [each for each in flags if config.getoption(each[2:].replace("-", "_"))]
+    bare = (each.flag for each in settings.options if each.bare is not None)
+    given += sorted({*bare} & {*settings.sources.values()})
+    return "--ranks" if config.getoption("multihost_ranks") is not None else next(iter(given), "")
+
+
+def _missing(tally: Tally, *, is_required: bool, asked: str) -> str | None:
     if tally.ran:
         return None
     if tally.selected:
         one = tally.selected == 1
         what = "1 multihost test was" if one else f"{tally.selected} multihost tests were"
         return f"{what} selected, and {'it did not run' if one else 'none ran'}"
-    if has_ranks:
-        return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
+    if asked:
+        return f"{asked} was given, but no selected test is marked with @pytest.mark.multihost"
     if is_required:
         return "multihost_require is set, but no selected test is multihost"
     return None
