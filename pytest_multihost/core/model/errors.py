@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 _MAX_SHOWN = 200
@@ -20,6 +19,8 @@ def shown(value: object) -> str:
 
 def known_names(names: Iterable[str], wrong: str) -> str:
     """Return the known names as a sentence's end, with the one nearest to a wrong name."""
+    import difflib  # here, because every run of pytest imports this module
+
     names = list(names)
     in_any_case = {each.casefold(): each for each in names}
     near = difflib.get_close_matches(wrong[:_MAX_SHOWN].casefold(), in_any_case, n=1)
