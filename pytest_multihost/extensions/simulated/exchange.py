@@ -21,13 +21,14 @@ NCCL runs the operations of a communicator on one stream. Launches may name such
 operation meets others only when all earlier ones of its stream have ended.
 
 With NCCL, the caller of such an operation goes on before it has ended. That is not simulated, but
-the exchange says where it matters: see `is_left_early` and `may_go_on_alone`.
+the exchange says where it matters: see `is_left_early`, `may_go_on_alone` and `stuck_ranks`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
@@ -206,6 +207,40 @@ class Exchange:
         Those of NCCL do not: all that a rank launches comes after the operation that it waits for.
         """
         return (rank, number) in self._on_host
+
+    def stuck_ranks(self, waits: Mapping[int, AbstractSet[int]], size: int) -> AbstractSet[int]:
+        """Return ranks that cannot go on, whatever those do that NCCL lets go on.
+
+        They wait on the host, each for another one of them among others.
+
+        Args:
+            waits: The open operations that a rank's threads wait for, by rank.
+            size: Ranks of the world.
+        """
+        missing = self._missing(size)
+        stuck = {
+            rank for rank, own in waits.items() if own and {(rank, n) for n in own} <= {*missing}
+        }
+        while loose := {
+            rank for rank in stuck if any(stuck.isdisjoint(missing[rank, n]) for n in waits[rank])
+        }:
+            stuck -= loose
+        return stuck
+
+    def _missing(self, size: int) -> Mapping[tuple[int, int], AbstractSet[int]]:
+        """Return the ranks that an operation waits for, if it keeps its rank on the host."""
+        found: dict[tuple[int, int], AbstractSet[int]] = {}
+        for (_, _, operation, _), meeting in self._meetings.items():
+            if operation not in (JOIN, "barrier"):
+                continue
+            waiting = [meeting.entered[member] for member in meeting.waiting]
+            if meeting.size == size:  # its members are the ranks
+                others = {*range(size)} - meeting.entered.keys()
+                found.update({(each.rank, each.number): others for each in waiting})
+            else:
+                pairs = {(e.rank, e.number): {e.peer} for e in waiting if e.peer is not None}
+                found.update(pairs)
+        return found
 
     def _start(self, batches: list[_Batch]) -> list[Completion]:
         """Let batches start; return all ends, also those in batches that can start then."""

@@ -619,17 +619,20 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         on the group's if that is made at once. Making a communicator takes all of its members:
         ncclCommInitRank waits for them.
         """
-        name, member, size = self._key, self.rank(), self.size()
+        name, member, size, other = self._key, self.rank(), self.size(), None
         shares = self._is_batched or connects_eagerly[0]
         if operation in TRANSFERS and peer is not None and not shares:
             low, high = sorted((self.rank(), peer))
             name, member, size = f"{name}:{low}-{high}", int(self.rank() == high), 2
+            other = dist.get_global_rank(self, peer)
         if name not in self._communicators:
             self._communicators.add(name)
-            self._join(name, member, size, tag)
+            self._join(name, member, size, tag, other)
         return "device" if semantics[0] == NCCL_SERIAL else name
 
-    def _join(self, name: str, member: int, size: int, tag: int = 0) -> None:
+    def _join(
+        self, name: str, member: int, size: int, tag: int = 0, peer: int | None = None
+    ) -> None:
         """Wait until all members join."""
         link, limit_s = links[0], self._timeout.total_seconds()
         launch = Launch(
@@ -640,6 +643,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
             size=size,
             operation=JOIN,
             tag=tag,
+            peer=peer,
         )
         on_timeout = None if self._has_streams else _close
         SimulatedWork(link, launch, lambda _: None, (), limit_s, on_timeout).wait()

@@ -50,6 +50,7 @@ class Launch:
         root: The number of the root in the group, or of the peer of a transfer. None: there is
             none, or the message may come from any member.
         tag: The tag of a transfer.
+        peer: The other rank of a communicator of two ranks, in the world.
         reduction: How elements are combined, such as "sum".
         blobs: What the rank sends.
         stream: The operations of a rank with the same stream run one after the other, in the order
@@ -65,6 +66,7 @@ class Launch:
     sequence: int = 0
     root: int | None = None
     tag: int = 0
+    peer: int | None = None
     reduction: str = ""
     blobs: tuple[Blob, ...] = ()
     stream: str = ""
@@ -99,6 +101,7 @@ def launch_to_tuple(launch: Launch) -> Travelling:
         launch.sequence,
         launch.root,
         launch.tag,
+        launch.peer,
         launch.reduction,
         _blobs_to_tuple(launch.blobs),
         launch.stream,
@@ -108,7 +111,7 @@ def launch_to_tuple(launch: Launch) -> Travelling:
 def launch_from_tuple(found: Travelling) -> Launch:
     """Return the launch that has travelled as a tuple."""
     rank, number, group, member, size, operation, *more = found
-    sequence, root, tag, reduction, blobs, stream = more
+    sequence, root, tag, peer, reduction, blobs, stream = more
     return Launch(
         rank=rank,
         number=number,
@@ -119,6 +122,7 @@ def launch_from_tuple(found: Travelling) -> Launch:
         sequence=sequence,
         root=root,
         tag=tag,
+        peer=peer,
         reduction=reduction,
         blobs=_blobs_from_tuple(blobs),
         stream=stream,

@@ -172,7 +172,13 @@ class _Process:
         if not any(self.exchange.is_left_early(*each) for each in numbers):
             return True
         elsewhere = any(each.request is not None for each in waits)
-        return not (elsewhere or any(self.exchange.may_go_on_alone(*each) for each in numbers))
+        on_host = {rank for rank, n in numbers if self.exchange.may_go_on_alone(rank, n)}
+        if elsewhere or not on_host:
+            return not elsewhere
+        by_rank: dict[int, set[int]] = {}
+        for rank, number in numbers:
+            by_rank.setdefault(rank, set()).add(number)
+        return on_host <= self.exchange.stuck_ranks(by_rank, self.waits.size)
 
     def _has_only(self, hang: Hang) -> bool:
         """Return whether no process has a thread besides those that wait or are the harness's."""

@@ -314,3 +314,31 @@ def test_of_a_group_that_all_members_have_left_only_the_name_is_kept() -> None:
     left = {name: getattr(exchange, name) for name in Exchange.__slots__}
     assert {name for name, kept in left.items() if any(kept)} <= {"_closed", "_joined", "_meetings"}
     assert left["_joined"] == {1: {}}
+
+
+PAIR = launch("join", 0, group="world:0-2", peer=2)
+
+
+def stuck(*launches: Launch, waits: dict[int, set[int]]) -> set[int]:
+    """Return the ranks of three that are stuck."""
+    exchange = Exchange()
+    for each in launches:
+        exchange.launch(each)
+    return {*exchange.stuck_ranks(waits, 3)}
+
+
+def test_ranks_that_wait_on_the_host_for_each_other_are_stuck() -> None:
+    """Rank 0 makes a communicator with rank 2, which makes one of all three."""
+    everybody = launch("join", 2, 3)
+    assert stuck(PAIR, everybody, waits={0: {1}, 1: {5}, 2: {1}}) == {0, 2}
+
+
+def test_a_rank_is_not_stuck_if_nccl_lets_its_peer_go_on() -> None:
+    """It may come, whatever it waits for on its device."""
+    assert stuck(PAIR, waits={0: {1}, 1: {5}, 2: {5}}) == set()
+
+
+def test_a_rank_with_another_wait_is_not_known_to_be_stuck() -> None:
+    """The other thread of its peer may go on, and do what it waits for."""
+    everybody = launch("join", 2, 3)
+    assert stuck(PAIR, everybody, waits={0: {1}, 1: {5}, 2: {1, 6}}) == set()
