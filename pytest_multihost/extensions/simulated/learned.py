@@ -29,6 +29,10 @@ _PREFIX = "service-simulated-learned"
 LARGE = 16
 """From how many ranks on imports are made for all of them."""
 
+_HUGE, _LIKELY = 65, "torch._dynamo"
+"""From how many ranks on a module is imported for all of them although no smaller world of the test
+has shown that they need it. `DistributedDataParallel`, FSDP and torch's optimizers import it."""
+
 _LEAST = 10_000_000
 """How much memory each rank takes at least."""
 
@@ -87,8 +91,7 @@ class Lessons:
         Raises:
             LaunchError: The world does not fit into memory.
         """
-        missing = set[str]().union(*self.modules.values()) - sys.modules.keys()
-        if size >= LARGE and missing:
+        if missing := self.missing(test, size, sys.modules):
             before = private_bytes()
             import_safely(sorted(missing))
             gc.collect()
@@ -96,6 +99,18 @@ class Lessons:
             self.share(missing, max(0, private_bytes() - before))
         if known := self.private_bytes.get(test):
             check_memory(size, forecast(known, size), OWN_GROUPS.memory().available)
+
+    def missing(self, test: str, size: int, imported: Collection[str]) -> Collection[str]:
+        """Return the modules to import before the ranks of a world of a size are forked.
+
+        Args:
+            imported: The modules that this process has.
+        """
+        if size < LARGE:
+            return ()
+        if size >= _HUGE and test not in self.private_bytes and "torch" in imported:
+            self.modules[test] = {_LIKELY}
+        return set[str]().union(*self.modules.values()).difference(imported)
 
     def share(self, modules: Collection[str], size_bytes: int) -> None:
         """Take modules that ranks share from now on out of the memory of single ranks.
@@ -106,7 +121,7 @@ class Lessons:
         for test, own in self.modules.items():
             saved = round(size_bytes * len(own.intersection(modules)) / len(modules))
             own.difference_update(modules)
-            found = self.private_bytes[test]
+            found = self.private_bytes.setdefault(test, {})
             found.update({size: max(each - saved, _LEAST) for size, each in found.items()})
 
 

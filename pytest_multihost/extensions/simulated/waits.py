@@ -147,10 +147,12 @@ class Waits:
 
     def lose(self, rank: int, thread: Thread) -> None:
         """Note that a thread of a rank is gone."""
-        wait = self._parked.get(thread)
-        if wait is not None:
-            self._parked_of[rank] -= 1
-            self._forget(wait)
+        ready = [each for each in self.ready if each.thread == thread]
+        for wait in ready:
+            self.ready.remove(wait)
+        if (parked := self._parked.get(thread)) is not None:
+            self._forget(parked)
+        self._parked_of[rank] -= len(ready) + (parked is not None)
 
     def find_rank(self, rank: int) -> None:
         """Note that the process of a rank is there; after an exec, once more."""

@@ -57,6 +57,17 @@ def test_a_rank_that_is_ready_has_not_hung() -> None:
     assert waits.hang() is None
 
 
+def test_a_rank_that_ends_when_it_was_ready_takes_no_place() -> None:
+    """It was killed between the end of its operation and its turn."""
+    waits = world()
+    park(waits, 0)
+    waits.end([end(0)])
+    waits.lose(0, 0)
+    waits.lose_rank(0)
+    assert waits.next_ready() is None
+    assert 0 not in waits.running
+
+
 def test_a_rank_that_another_thread_keeps_busy_has_not_hung() -> None:
     """A helper thread may still launch what the others wait for: an innocent that looks guilty."""
     waits = world()
