@@ -125,12 +125,7 @@ class Sweeps:
         """
         result = self.sweep(item, request, attempt)
         summary = summary_text(result)
-        if result.status == "interrupted":
-            self.run.tally.lines.append(summary)
-            text = f"{sweep_section(result).text}\n{printable(summary)}"
-            write_through(self.run.config, f"\n{text}\n")
-            raise self.broken or KeyboardInterrupt(result.reason)
-        return Analysis(
+        found = Analysis(
             name="sweep",
             headline=headline(result),
             fails_test=result.status == "failed",
@@ -139,6 +134,14 @@ class Sweeps:
             summary=summary if result.status != "failed" or self._hides_failures else "",
             page=SWEEP_PAGE_NAME,
         )
+        if result.status == "interrupted":
+            files = replace(attempt, analyses=(found,)).files
+            lines = [sweep_section(result, files=files).text]
+            lines += [printable(summary)] if self.broken else []  # the run has no end that shows it
+            self.run.tally.lines.append(summary)
+            write_through(self.run.config, "\n".join(["", *lines, ""]))
+            raise self.broken or KeyboardInterrupt(result.reason)
+        return found
 
     @property
     def _hides_failures(self) -> bool:
