@@ -73,7 +73,11 @@ def make_parser(
     last.set_defaults(act=_open)
     report = commands.add_parser("report", help="write every page again from the artifacts alone")
     report.add_argument(
-        "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
+        "directory",
+        type=Path,
+        nargs="?",
+        default=artifacts_folder(),
+        help="folder of an attempt, of a run, or of all; default: of all, .pytest_multihost",
     )
     _add_source_root(report)
     report.set_defaults(act=_report)
