@@ -90,6 +90,13 @@ def test_a_launcher_ends_the_others_when_a_process_has_ended() -> None:
     assert found == WaitEnd(by="launcher", after_s=0.5)
 
 
+def test_the_time_counts_from_the_first_of_several_disturbances() -> None:
+    """A fault may strike again while ranks wait already."""
+    again = make_event(DISTURBED_S + 0.2, 0, "fault", {**CHANGE, "phase": "begun"})
+    found = measured([failed(0, 2.3), gone(0, 2.4)], disturbed=(DISTURBED, again))
+    assert found == WaitEnd(by="launcher", after_s=0.5)
+
+
 def test_a_failed_rank_that_does_not_end_ends_nothing() -> None:
     """Its destructor or its handler waits; the horizon is over, and nothing has happened."""
     assert measured([failed(0, 2.1)]).by == "nothing"
