@@ -782,3 +782,14 @@ def test_ranks_of_another_machine_are_seen_by_the_process_there(
         assert "time.sleep(600)" in output  # its stacks
         assert "ranks 2,3 on beta: seen by the process there, on a clock known to" in output
         assert processes.output[1:] == ["", "", ""]
+
+
+def test_torchrun_without_the_option_is_hinted_at(processes: Processes) -> None:
+    """Each process would start as many ranks as there are processes."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    without = [each for each in PYTEST if each != "--multihost-attach"]
+    processes.start([*command, *without, "--ranks=2", "-k", "test_passes"], {})
+    processes.finish()
+    (output,) = processes.output
+    assert "each of the 2 processes of torchrun runs all tests" in output

@@ -184,3 +184,11 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     for name in (ATTACHED_PLUGIN, DRIVER_PLUGIN):
         if (plugin := config.pluginmanager.get_plugin(name)) is not None:
             plugin.take_part(session, chosen)
+            return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    count = os.environ.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in os.environ else "1"
+    if count != "1" and _runs_tests(config) and reporter and not is_started_by_pytest(config):
+        reporter.write_line(
+            f"multihost: each of the {count} processes of torchrun runs all tests, with ranks of"
+            " its own; with --multihost-attach the processes are the ranks"
+        )
