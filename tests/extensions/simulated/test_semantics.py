@@ -117,6 +117,20 @@ def test_a_wait_that_nccl_leaves_early_proves_nothing(world):
     dist.barrier()  # the communicator exists
     a_key_is_set_behind_a_collective(world)
 
+@hangs
+@world_of(3, "nccl")
+def test_ranks_that_wait_on_the_host_for_each_other_hang(world):
+    # Rank 1 waits for its device and might go on, but ranks 0 and 2 do not wait for it alone.
+    dist.init_process_group("nccl")
+    pair = dist.new_group([0, 1])
+    if world.rank == 2:
+        dist.barrier()
+        return
+    dist.all_reduce(torch.ones(1), group=pair)
+    if world.rank == 0:
+        dist.send(torch.ones(1), 2)
+    dist.all_reduce(torch.ones(1), group=pair)
+
 @world_of(2, "gloo")
 def test_the_same_of_gloo_is_proven(world):
     dist.init_process_group("nccl")
@@ -222,7 +236,7 @@ def test_innocents_pass_with_nccl(world):
 @pytest.mark.program(PROGRAMS)
 def test_each_rule_has_a_program_that_hangs_only_with_it(worlds: Worlds) -> None:
     """And programs that keep the rules pass."""
-    worlds.run.assert_outcomes(passed=16, failed=2)
+    worlds.run.assert_outcomes(passed=17, failed=2)
     early = worlds.verdicts["test_a_wait_that_nccl_leaves_early_proves_nothing"]
     assert early["diagnosis"]["detected_by"] == "deadline"
     proven = worlds.verdicts["test_the_same_of_gloo_is_proven"]
