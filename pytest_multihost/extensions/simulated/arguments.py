@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+__tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
+
 Tensor = Any
 
 

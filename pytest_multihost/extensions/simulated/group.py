@@ -50,6 +50,8 @@ from pytest_multihost.extensions.simulated.works import (
     send_together,
 )
 
+__tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
+
 Tensor = Any
 Tensors = Any
 """A tensor, or several in lists: torch's methods take both."""

@@ -29,6 +29,8 @@ from pytest_multihost.extensions.simulated.launches import (
     launch_to_tuple,
 )
 
+__tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
+
 OWN_THREADS = "multihost-"
 """How the names of the harness's own threads in a rank begin."""
 

@@ -10,6 +10,8 @@ from torch.distributed import DistStoreError, Store
 
 from pytest_multihost.extensions.simulated.link import links
 
+__tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
+
 _DEFAULT = timedelta(seconds=300)
 Value = str | bytes
 

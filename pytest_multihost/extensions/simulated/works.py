@@ -15,6 +15,8 @@ from pytest_multihost.extensions.simulated.exchange import TRANSFERS
 from pytest_multihost.extensions.simulated.launches import Completion, Launch
 from pytest_multihost.extensions.simulated.link import Link, is_own_thread
 
+__tracebackhide__ = True  # pytest leaves the frames of this module out of tracebacks
+
 Tensor = Any
 Take = Callable[[Completion], None]
 """Copies what an operation has received into the caller's tensors."""
