@@ -27,6 +27,9 @@ Trace = Mapping[str, Any]
 Registry = Mapping[str, TorchObject | None]
 """Tensors of a module by their names, in the order of registering."""
 
+DYNAMO: Final = "torch._dynamo"
+"""A large module that `DistributedDataParallel`, FSDP and torch's optimizers import."""
+
 MAKE_GROUP: Final = "_new_group_with_tag"
 """The function of `distributed_c10d` that makes all groups except the default one."""
 

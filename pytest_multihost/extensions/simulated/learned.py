@@ -23,15 +23,16 @@ from pytest_multihost.core.launch.control_groups import OWN_GROUPS
 from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.stack import is_library
+from pytest_multihost.core.torch_private import DYNAMO
 
 _PREFIX = "service-simulated-learned"
 
 LARGE = 16
 """From how many ranks on imports are made for all of them."""
 
-_HUGE, _LIKELY = 65, "torch._dynamo"
-"""From how many ranks on a module is imported for all of them although no smaller world of the test
-has shown that they need it. `DistributedDataParallel`, FSDP and torch's optimizers import it."""
+_HUGE = 65
+"""From how many ranks on `DYNAMO` is imported for all of them although no smaller world of the test
+has shown that they need it."""
 
 _LEAST = 10_000_000
 """How much memory each rank takes at least."""
@@ -109,7 +110,7 @@ class Lessons:
         if size < LARGE:
             return ()
         if size >= _HUGE and test not in self.private_bytes and "torch" in imported:
-            self.modules[test] = {_LIKELY}
+            self.modules[test] = {DYNAMO}
         return set[str]().union(*self.modules.values()).difference(imported)
 
     def share(self, modules: Collection[str], size_bytes: int) -> None:
