@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from pytest_multihost.core.rank.tensor_bytes import tensor_bytes
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MAX_TEXT = 200
 _ELEMENTS = 4
@@ -103,9 +105,9 @@ def _size(array: Any) -> int:  # noqa: ANN401 - of any library
 def _array_parts(array: Any) -> Iterator[bytes]:  # noqa: ANN401 - of any library
     yield f"array {array.dtype} {tuple(array.shape)}".encode()
     if hasattr(array, "detach"):  # of torch: also of types that numpy lacks, such as bfloat16
-        flat = array.detach().cpu().contiguous().flatten()
-        array = flat.view(sys.modules["torch"].uint8).numpy()
-    elif hasattr(array, "is_fully_addressable") and not array.is_fully_addressable:
+        yield tensor_bytes(array)
+        return
+    if hasattr(array, "is_fully_addressable") and not array.is_fully_addressable:
         if not array.is_fully_replicated:
             raise TypeError("the array is spread over processes, so no process has all of it")
         array = array.addressable_data(0)

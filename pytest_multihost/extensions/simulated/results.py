@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_multihost.core.rank.tensor_bytes import tensor_bytes
 from pytest_multihost.extensions.simulated.launches import Blob, Launch
 
 Tensor = Any
@@ -155,7 +156,7 @@ def _combined(data: Sequence[bytes], dtype: str, own: Launch) -> bytes:
         combine(torch, result, other)
     if own.reduction == "avg":
         result.copy_(result / len(data) if result.is_floating_point() else result // len(data))
-    return bytes(result.view(torch.uint8).numpy().data)
+    return tensor_bytes(result)
 
 
 def _in_place(name: str) -> Callable[[Any, Tensor, Tensor], object]:

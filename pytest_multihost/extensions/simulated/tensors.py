@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_multihost.core.rank.tensor_bytes import tensor_bytes
 from pytest_multihost.extensions.simulated.launches import Blob
 from pytest_multihost.extensions.simulated.results import part_sizes
 
@@ -80,11 +81,9 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _data(tensor: Tensor) -> bytes | None:
-    import torch
 
     if tensor.is_meta:
         return None
     if tensor.is_sparse:
         raise RuntimeError("a simulated group takes no sparse tensors")
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy().data) if flat.numel() else b""
+    return tensor_bytes(tensor)
