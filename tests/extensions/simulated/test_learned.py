@@ -82,14 +82,15 @@ def test_a_test_has_one_name_at_all_sizes(nodeid: str, size: int, name: str) -> 
 
 def test_ranks_of_a_huge_world_share_what_trainers_import() -> None:
     """Unless a smaller world has shown what they need; 256 that import it take 20 GB."""
-    lessons = Lessons(private_bytes={"after a small one": {8: 1}})
+    lessons = Lessons(private_bytes={"small before": {8: 1}})
     found = {
         (test, size): {*lessons.missing(test, size, ["torch"])}
-        for test, size in (("after a small one", 256), ("alone", 64), ("alone", 256))
+        for test, size in (("small before", 256), ("alone", 64), ("alone", 1024), ("alone", 256))
     }
     assert found == {
-        ("after a small one", 256): set(),
+        ("small before", 256): set(),
         ("alone", 64): set(),
+        ("alone", 1024): set(),
         ("alone", 256): {"torch._dynamo"},
     }
     assert Lessons().missing("without torch", 256, []) == set()
