@@ -463,8 +463,7 @@ def family(name: str) -> str:
 
 def transferred(operation: Operation) -> Payload:
     """Return what a transfer sends or receives."""
-    tensor = tensor_size(operation.detail.rpartition(" ")[2])
-    return operation.payload or (() if tensor is None else (tensor,))
+    return operation.payload or _payload_in(operation.detail.rpartition(" ")[2])
 
 
 def payload_of(operation: Operation) -> Payload:
@@ -472,5 +471,9 @@ def payload_of(operation: Operation) -> Payload:
     found = BY_NAME.get(operation.name)
     if operation.payload or found is None or not found.has_one_size:
         return operation.payload
-    tensor = tensor_size(operation.detail)
+    return _payload_in(operation.detail)
+
+
+def _payload_in(detail: str) -> Payload:
+    tensor = tensor_size(detail)
     return () if tensor is None else (tensor,)

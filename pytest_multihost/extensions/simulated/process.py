@@ -16,6 +16,7 @@ import selectors
 import socket
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import _exit as leave
@@ -167,17 +168,16 @@ class _Process:
         They might not if a rank that NCCL lets go on could do what another one waits for elsewhere:
         set a key, or enter an operation of a group of gloo.
         """
-        waits = self.waits.parked()
-        numbers = [(each.rank, number) for each in waits for number in each.numbers]
+        waits, by_rank = self.waits.parked(), defaultdict[int, set[int]](set)
+        for each in waits:
+            by_rank[each.rank] |= each.numbers
+        numbers = [(rank, number) for rank, own in by_rank.items() for number in own]
         if not any(self.exchange.is_left_early(*each) for each in numbers):
             return True
         elsewhere = any(each.request is not None for each in waits)
         on_host = {rank for rank, n in numbers if self.exchange.may_go_on_alone(rank, n)}
         if elsewhere or not on_host:
             return not elsewhere
-        by_rank: dict[int, set[int]] = {}
-        for rank, number in numbers:
-            by_rank.setdefault(rank, set()).add(number)
         return on_host <= self.exchange.stuck_ranks(by_rank, self.waits.size)
 
     def _has_only(self, hang: Hang) -> bool:

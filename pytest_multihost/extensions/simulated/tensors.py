@@ -81,7 +81,6 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _data(tensor: Tensor) -> bytes | None:
-
     if tensor.is_meta:
         return None
     if tensor.is_sparse:

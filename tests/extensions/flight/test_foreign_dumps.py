@@ -34,15 +34,20 @@ def plain(path: Path) -> Any:  # noqa: ANN401 - of a dump
     return unpickled(path.read_bytes())
 
 
-def name_file(folder: Path, file: str) -> None:
-    """Make the innermost frame of every operation of a file."""
+def change_entries(folder: Path, **fields: object) -> None:
+    """Change fields of every operation; the files keep their times."""
     for path in folder.iterdir():
         content = plain(path)
         for entry in content["entries"]:
-            entry["frames"] = [{"name": "f", "filename": file, "line": 2}]
+            entry.update(fields)
         times = path.stat()
         path.write_bytes(pickle.dumps(content, protocol=2))
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def name_file(folder: Path, file: str) -> None:
+    """Make the innermost frame of every operation of a file."""
+    change_entries(folder, frames=[{"name": "f", "filename": file, "line": 2}])
 
 
 def test_a_file_that_a_frame_names_is_shown_only_below_a_named_root(
@@ -109,12 +114,7 @@ def test_a_size_that_no_tensor_has_is_left_out(
     dumps = tmp_path / "dumps"
     dumps.mkdir()
     job_dumps(dumps, 4, 6, late=1)
-    for path in dumps.iterdir():
-        content = plain(path)
-        for entry in content["entries"]:
-            entry["input_sizes"] = [[1 << 62] * 400]
-        path.write_bytes(pickle.dumps(content, protocol=2))
-        os.utime(path, ns=(10**18, 1_795_000_100 * 10**9))
+    change_entries(dumps, input_sizes=[[1 << 62] * 400])
     assert "rank 1" in explained(monkeypatch, capsys, dumps)
 
 

@@ -185,9 +185,16 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         if (plugin := config.pluginmanager.get_plugin(name)) is not None:
             plugin.take_part(session, chosen)
             return
+    _hint_at_attach(config)
+
+
+def _hint_at_attach(config: pytest.Config) -> None:
+    """Say that this run is one of several of torchrun, each of which starts ranks of its own."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     count = os.environ.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in os.environ else "1"
-    if count != "1" and _runs_tests(config) and reporter and not is_started_by_pytest(config):
+    if count == "1" or reporter is None:
+        return
+    if _runs_tests(config) and not is_started_by_pytest(config):
         reporter.write_line(
             f"multihost: each of the {count} processes of torchrun runs all tests, with ranks of"
             " its own; with --multihost-attach the processes are the ranks"
