@@ -36,6 +36,13 @@ current_frames = sys._current_frames
 """Returns the innermost frame of each thread, by the thread's identifier."""
 
 
+def is_raised_at(code: CodeType, offset: int) -> bool:
+    """Return whether the instruction at an offset of `code` is a raise statement."""
+    return 0 <= offset < len(code.co_code) and code.co_code[offset] == _RAISE
+
+
+_RAISE = dis.opmap.get("RAISE_VARARGS", -1)
+
 Task = Any
 """A task of any event loop."""
 

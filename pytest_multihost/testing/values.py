@@ -39,7 +39,7 @@ def raised(
     is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
     place = {"file": file, "line": line, "function": None, "library": None}
     found = {"type": kind, "message": message, **place}
-    return {**found, "text": text, "causes": list(causes), **is_ours}
+    return {**found, "text": text, "causes": list(causes), "is_by_user": False, **is_ours}
 
 
 def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, object]:

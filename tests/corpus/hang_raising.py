@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import resource
+import socket
+import struct
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -206,3 +214,111 @@ def test_barrier_in_a_finally(world) -> None:
         meet()
     finally:
         dist.barrier()
+
+
+def reset_by_own_server(flag: Path) -> None:
+    """Receive from a server of one's own, which resets the connection."""
+    door = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = door.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        flag.touch()
+        connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    socket.create_connection(door.getsockname()).recv(1)
+
+
+def end_of_own_pipe(flag: Path) -> None:
+    """Receive from a child that has ended without a word."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=os._exit, args=(0,))
+    child.start()
+    there.close()
+    child.join()
+    flag.touch()
+    here.recv()
+
+
+def write_to_own_child(flag: Path) -> None:
+    """Write to a child that has ended."""
+    child = subprocess.Popen(["true"], stdin=subprocess.PIPE, bufsize=0)
+    child.wait()
+    flag.touch()
+    child.stdin.write(b"x")
+
+
+@pytest.mark.parametrize("lose", [reset_by_own_server, end_of_own_pipe, write_to_own_child])
+@hang(
+    "raised",
+    ranks=3,
+    backend="gloo",
+    culprits=[0],
+    waiting=[2],
+    by=("raise", "exit"),
+)
+def test_loses_its_own_connection_before_another_dies(
+    world, shared_tmp_path, lose: Callable[[Path], None]
+) -> None:
+    """A rank's own server goes away; another rank sees that and leaves 0.2 s later.
+
+    Source: field report class: a service beside rank 0 fails, and a rank without it gives up
+    """
+    flag = shared_tmp_path / "lost"
+    if world.is_primary:
+        lose(flag)
+    if world.rank == 1:
+        while not flag.exists():
+            time.sleep(0.005)
+        time.sleep(0.2)
+        os._exit(13)
+    dist.barrier()
+
+
+@hang("died", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=("exit",))
+def test_loses_the_connection_to_a_rank_that_dies(world, shared_tmp_path) -> None:
+    """A rank leaves in the middle of a message; its peer raises, and another waits for both.
+
+    Source: field report class: a protocol of one's own over sockets beside the collectives
+    """
+    port = shared_tmp_path / "port"
+    if world.is_primary:
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            (shared_tmp_path / "new").write_text(str(door.getsockname()[1]))
+            (shared_tmp_path / "new").rename(port)
+            connection, _ = door.accept()
+        if not connection.recv(1):
+            message = "the peer has closed the connection"
+            raise EOFError(message)
+    if world.rank == 1:
+        while not port.exists():
+            time.sleep(0.005)
+        kept = socket.create_connection(("127.0.0.1", int(port.read_text())))
+        time.sleep(0.2)
+        os._exit(kept.fileno())
+    dist.barrier()
+
+
+class LoaderError(Exception):
+    """An error of a program's own."""
+
+
+QUOTES = {
+    "value": ValueError("the data server said: wait timeout"),
+    "own_type": LoaderError("Socket Timeout while reading shard 3"),
+    "own_raise": RuntimeError("Timeout waiting for key: shard-3 after 500 ms"),
+}
+
+
+@pytest.mark.parametrize("error", QUOTES.values(), ids=QUOTES)
+@hang("raised", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], by=BY_RAISE, where="raise")
+def test_quotes_the_timeout_of_another_program(world, error: Exception) -> None:
+    """An error of a rank's own has a text that runtimes use, too.
+
+    Source: field report class: clients of data servers quote what the server said
+    """
+    if world.rank == 2:
+        raise error
+    dist.barrier()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 
 import torch.distributed as dist
@@ -133,3 +136,48 @@ def test_everybody_is_a_client(world) -> None:
     else:
         port = world.broadcast(0)
     dist.TCPStore("127.0.0.1", port, world.size, is_master=False)
+
+
+HOST = """
+import time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(600)
+"""
+
+
+@hang("raised", ranks=3, backend="gloo", culprits=[0], waiting=[1, 2], by=("raise",), where="get(")
+def test_store_of_its_own_child_is_gone(world) -> None:
+    """A rank's child hosts a store and is killed; the rank loses its connection to it.
+
+    Source: field report class: a launcher inside a rank keeps a store of its own
+    """
+    if world.is_primary:
+        child = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
+        store = dist.TCPStore("127.0.0.1", int(child.stdout.readline()), 2, is_master=False)
+        child.kill()
+        child.wait()
+        store.get("config")
+    dist.barrier()
+
+
+@hang("died", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=("exit",))
+def test_store_of_a_rank_is_gone(world, shared_tmp_path) -> None:
+    """A rank hosts a store for another one, and dies.
+
+    Source: field report class: a store of a pair beside the default one
+    """
+    port = shared_tmp_path / "port"
+    if world.rank == 1:
+        store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+        (shared_tmp_path / "new").write_text(str(store.port))
+        (shared_tmp_path / "new").rename(port)
+        time.sleep(0.5)
+        os._exit(3)
+    if world.rank == 2:
+        while not port.exists():
+            time.sleep(0.01)
+        number = int(port.read_text())
+        dist.TCPStore("127.0.0.1", number, 2, is_master=False, wait_for_workers=False).get("a")
+    dist.barrier()

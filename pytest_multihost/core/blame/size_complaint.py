@@ -19,10 +19,6 @@ _COMPLAINT = "op.preamble.length <= op.nbytes"
 """The condition that every version of gloo reports when more data arrives than it expects."""
 
 
-_SAME = 80
-"""How many characters of two texts of an exception must agree."""
-
-
 def as_doubtful(cause: Cause, finding: Finding) -> Cause:
     """Return the cause as only likely if gloo ended its culprit because of a size."""
     return replace(cause, confidence="likely") if _complaining(cause, finding) else cause
@@ -60,7 +56,7 @@ def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
         each
         for rank in cause.culprits
         for each in states[rank].known
-        if each.failed and each.error and finding.ranks[rank].summary.startswith(each.error[:_SAME])
+        if each.failed and finding.ranks[rank].is_from(each.error)
     ]
     if not failed:
         return cause

@@ -57,6 +57,7 @@ class RaisedError:
         causes: The exceptions that it was raised from or while handling, last first, one line each.
         is_harness_symptom: Whether the harness raised it because another rank is lost.
         is_harness_error: Whether the harness itself failed.
+        is_by_user: Whether a raise statement of the user's own code made it.
     """
 
     type: str
@@ -69,6 +70,7 @@ class RaisedError:
     causes: tuple[str, ...] = ()
     is_harness_symptom: bool = False
     is_harness_error: bool = False
+    is_by_user: bool = False
 
     @property
     def rank_error(self) -> RankError:

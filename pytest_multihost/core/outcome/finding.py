@@ -53,6 +53,9 @@ _LAST_WORDS = re.compile(
 
 _MAX_LAST_WORDS = 160
 
+_SAME = 80
+"""How many characters of two texts of an exception must agree."""
+
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped", "waited")
 
 
@@ -79,6 +82,10 @@ class RankFinding:
     def has_given_up(self) -> bool:
         """Whether the rank raised or died only because another failed or was missing."""
         return self.outcome == "collateral" and self.at_s is not None
+
+    def is_from(self, error: str) -> bool:
+        """Return whether its exception is the one, in one line, that an operation was left by."""
+        return bool(error) and self.summary.startswith(error[:_SAME])
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -147,13 +154,15 @@ def judge(
     """
     facts = fold_history(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
-    deaths_s = [each.at_s for each in ranks if each.outcome == "crashed" and each.at_s is not None]
-    if deaths_s:
-        died_s = min(deaths_s) - _DEATH_SEEN_LAST_S
-        ranks = tuple(
-            replace(each, outcome="collateral") if _lost_a_peer(each, died_s) else each
-            for each in ranks
-        )
+    deaths = [each for each in ranks if each.outcome == "crashed"]
+    ranks = tuple(
+        replace(each, outcome="collateral")
+        if any(_lost_a_peer(each, dead, result) for dead in deaths)
+        else replace(each, outcome="failed")
+        if _lost_no_rank(each, ranks, result)
+        else each
+        for each in ranks
+    )
     if result.ending not in _HANGS and any(each.is_killed_as_planned for each in facts):
         # The test is about the survivors: their failures decide, though the death caused them.
         ranks = tuple(
@@ -210,12 +219,55 @@ def _judge_rank(
     return RankFinding(facts, "passed", None, "passed")
 
 
-def _lost_a_peer(finding: RankFinding, died_s: float) -> bool:
+def _lost_a_peer(finding: RankFinding, dead: RankFinding, result: WorldResult) -> bool:
     """Return whether a rank raised because of a closed connection, not before another died."""
     failure = finding.facts.failure
     error = failure.error if failure is not None and finding.outcome != "collateral" else None
-    is_after = finding.at_s is not None and finding.at_s >= died_s
-    return is_after and error is not None and is_closed_connection(error)
+    if error is None or finding.at_s is None or dead.at_s is None:
+        return False
+    is_after = finding.at_s >= dead.at_s - _DEATH_SEEN_LAST_S
+    is_later = _was_alive_after(dead.facts, finding.at_s, result)
+    return is_after and not is_later and is_closed_connection(error)
+
+
+def _was_alive_after(facts: RankFacts, at_s: float, result: WorldResult) -> bool:
+    """Return whether a rank that died was seen alive after a time, with its connections open.
+
+    The interpreter of another program than ours closes connections while it still ends.
+    """
+    return facts.can_dump and any(
+        snapshot.at_s >= at_s and seen.rank == facts.rank and seen.label not in (None, "EXITED")
+        for snapshot in result.snapshots
+        for seen in snapshot.ranks
+    )
+
+
+def _lost_no_rank(finding: RankFinding, ranks: Sequence[RankFinding], result: WorldResult) -> bool:
+    """Return whether a store closed a rank's connection while all other ranks were in their test.
+
+    So no rank has taken the store with it: its host is another program.
+    """
+    facts, at_s = finding.facts, finding.at_s
+    error = facts.failure.error if facts.failure is not None else None
+    if finding.outcome != "collateral" or at_s is None or error is None or result.spec.faults:
+        return False
+    waits = (each for each in result.operations_of(facts.rank) if each.kind == "wait")
+    is_in_wait = any(each.failed and finding.is_from(each.error) for each in waits)
+    return (
+        is_in_wait
+        and is_closed_connection(error)
+        and not any(
+            _is_gone(each, at_s + _DEATH_SEEN_LAST_S) for each in ranks if each is not finding
+        )
+    )
+
+
+def _is_gone(finding: RankFinding, until_s: float) -> bool:
+    """Return whether a rank had left its test, for a reason of its own, before a time."""
+    facts = finding.facts
+    own_s = finding.at_s if finding.outcome != "collateral" else None
+    left_s = (facts.parked_s, None if facts.was_ended else facts.exited_s, own_s)
+    return any(each is not None and each <= until_s for each in left_s)
 
 
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -63,13 +64,25 @@ class Symptoms:
         return _matches(self.fatal, text)
 
     def is_symptom(self, error: RaisedError, text: str) -> bool:
-        """Return whether an exception follows from another rank's failure."""
-        is_symptom = error.is_harness_symptom or self.is_in_error(text)
-        return is_symptom and error.type not in _RAISED_BY_TESTS
+        """Return whether an exception follows from another rank's failure.
+
+        A runtime raises it in an operation. An exception that the user's code makes, or of a type
+        that no runtime raises, only has the same text: it may quote any other program.
+        """
+        if error.type in _RAISED_BY_TESTS:
+            return False
+        is_of_runtime = not error.is_by_user and _may_be_of_runtime(error.type)
+        return error.is_harness_symptom or (is_of_runtime and self.is_in_error(text))
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:
         """Return whether an exception was raised from a symptom, or while handling one."""
         return error.type not in _RAISED_BY_TESTS and any(map(self.is_in_error, error.causes))
+
+
+def _may_be_of_runtime(kind: str) -> bool:
+    """Return whether a runtime may raise exceptions of a type: its own, or a few of Python."""
+    found = getattr(builtins, kind, None)
+    return not isinstance(found, type) or issubclass(found, (RuntimeError, OSError))
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:

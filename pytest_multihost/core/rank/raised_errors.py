@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
+from pytest_multihost.core.cpython_private import is_raised_at
 from pytest_multihost.core.model.errors import WorldBrokenError
 from pytest_multihost.core.model.event import RaisedError
 from pytest_multihost.core.model.stack import (
@@ -35,6 +36,7 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
         text: pytest's representation of the exception.
     """
     trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    is_by_user = _is_raised_by_user(error.__traceback__)
     frames = [Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace)]
     frame, inside = innermost_user_frame(frames), innermost_package_frame(frames)
     causes, seen = [], [error]  # causes, the last one first
@@ -56,7 +58,17 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
         library=Place(inside.file, inside.line, inside.function) if inside else None,
         causes=tuple(causes),
         is_harness_symptom=isinstance(error, WorldBrokenError),
+        is_by_user=is_by_user,
     )
+
+
+def _is_raised_by_user(trace: TracebackType | None) -> bool:
+    """Return whether a raise statement of the user's own code made an exception."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or is_library(trace.tb_frame.f_code.co_filename):
+        return False
+    return is_raised_at(trace.tb_frame.f_code, trace.tb_lasti)
 
 
 def _type_name(kind: type) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import builders
 import pytest
@@ -15,7 +15,12 @@ from pytest_multihost.testing import (
     BROKEN,
     Ending,
     Event,
+    Label,
+    Operation,
+    Operations,
     Phase,
+    RankSnapshot,
+    WorldSnapshot,
     exited,
     make_event,
     make_spec,
@@ -313,6 +318,84 @@ def test_another_failure_before_a_death_is_the_cause(
     history = [*fate(0, own, raised_s), *left(0), *fate(1, FATES["crashes"], 2.0)]
     finding = judged(history, 2, "settled")
     assert (finding.outcome, finding.headline) == ("failed", 0)
+
+
+def seen_at(at_s: float, *labels: Label | None) -> WorldSnapshot:
+    """Return the snapshot of ranks whose main threads did what `labels` say."""
+    ranks = tuple(RankSnapshot(rank=rank, label=label) for rank, label in enumerate(labels))
+    return WorldSnapshot(at_s=at_s, reason="trouble", ranks=ranks)
+
+
+RESET = raised("ConnectionResetError: [Errno 104] Connection reset by peer")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "is_ours", "outcome"),
+    [
+        (seen_at(1.81, "BLOCKED", "SLEEPING"), True, "failed"),
+        (seen_at(1.81, "BLOCKED", "RUNNING"), True, "failed"),
+        (seen_at(1.81, "BLOCKED", "EXITED"), True, "collateral"),
+        (seen_at(1.81, "BLOCKED", None), True, "collateral"),
+        (seen_at(1.79, "BLOCKED", "SLEEPING"), True, "collateral"),
+        (seen_at(1.81, "BLOCKED", "SLEEPING"), False, "collateral"),
+    ],
+    ids=["it slept", "it ran", "it had ended", "unseen", "seen before", "another program"],
+)
+def test_a_rank_seen_alive_after_a_lost_connection_has_not_closed_it(
+    snapshot: WorldSnapshot, is_ours: bool, outcome: str
+) -> None:
+    """The kernel closes sockets of a rank that dies; another program may close them before."""
+    lost = [("report", report("call", "failed", error=RESET)), ("parked", {})]
+    dies = fate(1, FATES["crashes"], 2.0)
+    history = [*fate(0, lost, 1.8), *left(0)]
+    history += [each for each in dies if is_ours or each.kind != "hello"]
+    finding = judged(history, 2, "settled", snapshots=(snapshot,))
+    assert finding.ranks[0].outcome == outcome
+
+
+CLOSED = "DistNetworkError: peer is gone. Connection was likely closed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "outcome"),
+    [
+        ("wait", "hangs", "failed"),
+        ("wait", "parks", "collateral"),
+        ("wait", "crashes", "collateral"),
+        ("wait", "fails", "collateral"),
+        ("collective", "hangs", "collateral"),
+    ],
+)
+def test_a_store_that_is_lost_while_no_rank_has_left_is_no_rank_s(
+    kind: Literal["wait", "collective"], other: str, outcome: str
+) -> None:
+    """A child process of its client may have served it. Only a rank takes a collective with it."""
+    wait = Operation(
+        name="get", kind=kind, group=(0, 1), sequence=1, since_s=0.5, ended_s=1.0, failed=True
+    )
+    wait = replace(wait, error=CLOSED)
+    lost = [("report", report("call", "failed", error=raised(f"torch.{CLOSED}"))), ("parked", {})]
+    history = [*fate(0, lost, 1.0), *left(0), *fate(1, FATES[other], 1.2)]
+    finding = judged(history, 2, "settled", operations=(Operations(0, (wait,)),))
+    assert finding.ranks[0].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (raised("RuntimeError: peer is gone"), "collateral"),
+        (raised("torch.distributed.DistStoreError: peer is gone"), "collateral"),
+        ({**raised("RuntimeError: peer is gone"), "is_by_user": True}, "failed"),
+        (raised("ValueError: the server said: peer is gone"), "failed"),
+        (raised("KeyError: peer is gone"), "failed"),
+    ],
+    ids=["a runtime's", "a runtime's own type", "the user's", "a value", "a key"],
+)
+def test_an_exception_that_no_runtime_raises_is_no_symptom(
+    error: dict[str, Any], outcome: str
+) -> None:
+    """It may quote any other program, for instance a server of the user's own."""
+    assert failing(error, BOOM).ranks[0].outcome == outcome
 
 
 @pytest.mark.parametrize(

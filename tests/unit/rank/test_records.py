@@ -78,3 +78,18 @@ def test_a_circle_of_contexts_is_cleared_and_comes_to_an_end() -> None:
     first, second = ValueError("first"), KeyError("second")
     first.__context__, second.__context__ = second, first
     clear_frames(first)
+
+
+def test_a_raise_of_the_users_own_is_told_apart_from_a_call_that_failed() -> None:
+    """Only the first is an exception that no runtime made; raised again, it is still the call's."""
+    failed = []
+    for error in (ValueError("bad"), None):
+        try:
+            if error is not None:
+                raise error
+            int("bad")
+        except ValueError as found:
+            failed.append(found)
+    again = caught(failed[1], RuntimeError("first"), handled=KeyError("other"))
+    told = [raised_error(each, root="/", text="").is_by_user for each in (*failed, again)]
+    assert told == [True, False, False]

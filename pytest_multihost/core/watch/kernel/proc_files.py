@@ -28,6 +28,7 @@ _STATX_SIZE, _STATX_MODE_AT = 256, 28
 # process id and the name.
 _STATE, _PARENT, _SESSION, _USER_TIME, _SYSTEM_TIME, _STARTED = 0, 1, 3, 11, 12, 19
 _STATUS = 49
+_FLAGS, _EXITING = 6, 0x4  # PF_EXITING of sched.h: set before the kernel closes its files
 
 
 def read(path: str, *, is_line: bool = False) -> bytes | None:
@@ -140,7 +141,7 @@ class Stat:
     Attributes:
         name: At most 15 characters, which may include blanks and parentheses.
         state: A letter: R running, S waiting, D waiting uninterruptibly, T stopped by a signal, t
-            by a tracer, Z ended and not waited for, X gone.
+            by a tracer, Z ended and not waited for, X ending or gone.
         parent: Its parent, or the process that has adopted it since its parent ended.
         session: The process that began its session.
         started_s: When it began, on the monotonic clock; rounded down.
@@ -171,6 +172,8 @@ def read_stat(directory: str) -> Stat | None:
     suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     started_s = (int(words[_STARTED]) - 1) / _TICKS - suspended
     status = int(words[_STATUS]) if len(words) > _STATUS else 0
+    if int(words[_FLAGS]) & _EXITING and state != "Z":
+        state = "X"
     return Stat(name, state, parent, session, started_s, cpu_ns, status)
 
 
