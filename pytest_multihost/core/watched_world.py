@@ -191,6 +191,7 @@ def _show_to_watchdog(watchdog: Watchdog, world: RunningWorld) -> None:
         reaper=found.reaper,
         companions=found.companions,
         exchanges=found.exchanges,
+        idle=found.idle,
     )
     observer.remote = found.remote
 

@@ -73,10 +73,12 @@ class CompositeWorld:
     def processes(self) -> WorldProcesses:
         """The harness's own processes around the ranks."""
         found = [part.processes for part in self.parts]
+        servers = frozenset[int]().union(*(each.servers for each in found))
         return WorldProcesses(
-            servers=frozenset().union(*(each.servers for each in found)),
+            servers=servers,
             companions=frozenset().union(*(each.companions for each in found)),
             exchanges=frozenset().union(*(each.exchanges for each in found)),
+            idle=frozenset[int]().union(*(each.idle for each in found)) - servers,
             socket_tables={k: v for each in found for k, v in each.socket_tables.items()},
             remote=self.remote,
         )

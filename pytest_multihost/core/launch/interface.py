@@ -44,6 +44,7 @@ class WorldProcesses:
         reaper: The server that adopts the ranks' orphans; None if there are several servers.
         companions: Children of the server that are not ranks.
         exchanges: Those through which ranks wait for each other.
+        idle: Servers, of this controller, that have nothing to do with this world.
         socket_tables: Sockets that read the socket tables of the ranks' network namespaces, by the
             namespaces' names in the kernel.
         remote: Ranks on other machines, if there are any.
@@ -53,6 +54,7 @@ class WorldProcesses:
     reaper: int | None = None
     companions: frozenset[int] = frozenset()
     exchanges: frozenset[int] = frozenset()
+    idle: frozenset[int] = frozenset()
     socket_tables: Mapping[str, socket.socket] = field(default_factory=dict)
     remote: RemoteRanks | None = None
 

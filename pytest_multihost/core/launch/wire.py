@@ -16,6 +16,7 @@ from os import getpid
 from typing import Any, Generic
 
 from pytest_multihost.core.launch.frames import Authenticator, Decoder, Frame, M, encode
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import GarbledError, MultihostError
 from pytest_multihost.core.model.messages import ToRank
 
@@ -42,7 +43,7 @@ class FrameStream(Generic[M]):
         self, socket: socket.socket, messages: object, *, keys: tuple[bytes, bytes] | None = None
     ) -> None:
         theirs, ours = map(Authenticator, keys) if keys is not None else (None, None)
-        self.socket = socket
+        self.socket = close_in_children(socket)
         self.ended: str | None = None
         self.is_garbled = False
         self.heard: Callable[[], None] | None = None

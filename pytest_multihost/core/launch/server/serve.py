@@ -39,6 +39,7 @@ from pytest_multihost.core.launch.descriptor_limit import (
 from pytest_multihost.core.launch.interface import RunRank
 from pytest_multihost.core.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.core.launch.memory_guard import MemoryGuard
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.ports import free_ports, reserve_port
 from pytest_multihost.core.launch.reaper import kill_strays, mark_descendants, wait_until_dead
@@ -160,7 +161,8 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     gc.collect()
     gc.freeze()
     children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
-    selector, pidfd = selectors.EpollSelector(), os.pidfd_open(controller)
+    selector, pidfd = close_in_children(selectors.EpollSelector()), os.pidfd_open(controller)
+    close_in_children(control)
     outlive_parent()  # when the controller ends, the server must still end its ranks
     selector.register(control, selectors.EVENT_READ)
     selector.register(pidfd, selectors.EVENT_READ)
@@ -304,9 +306,10 @@ def _hold_ports(server: _Server, spec: WorldSpec) -> tuple[int, ...]:
     held = next((each.ports for each in server.parts.values() if each.ports), ())
     if not held:
         address = spec.host_of(0).address
-        held = server.ports = (reserve_port(address), reserve_port(address))
-    first, second = (int(port.getsockname()[1]) for port in held)
-    return first, second, *free_ports(port_count(spec))
+        first, second = reserve_port(address), reserve_port(address)
+        held = server.ports = (close_in_children(first), close_in_children(second))
+    numbers = (int(port.getsockname()[1]) for port in held)
+    return (*numbers, *free_ports(port_count(spec)))
 
 
 def _fork_ranks(
@@ -380,10 +383,12 @@ def _become_rank(
 
 
 def _descriptors(server: _Server) -> list[int]:
-    """Return the server's descriptors that a rank must not keep."""
-    own = [server.control.fileno(), server.controller, server.selector.fileno()]
-    own += [each for part in server.parts.values() for each in part.descriptors]
-    return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
+    """Return the server's descriptors that a rank must not keep, and that have no object.
+
+    Those that have one are closed already: see `own_descriptors`.
+    """
+    of_parts = [each for part in server.parts.values() for each in part.descriptors]
+    return [server.controller, *of_parts, *server.clones, *server.ranks.pidfds]
 
 
 def _send_forked(server: _Server, pids: Sequence[int], ports: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.packets import Packet, receive_packet, send_packet
 from pytest_multihost.core.launch.reaper import kill_strays, wait_for_exit
 from pytest_multihost.core.launch.wire import FrameStream
@@ -70,6 +71,9 @@ class ServerWorld:
     _is_announced: bool = False
 
     def __post_init__(self) -> None:
+        close_in_children(self._selector)
+        for table in self.socket_tables.values():
+            close_in_children(table)
         self._selector.register(self.server.control, selectors.EVENT_READ, None)
         for rank, stream in self.streams.items():
             self._selector.register(stream, selectors.EVENT_READ, rank)
@@ -87,6 +91,7 @@ class ServerWorld:
             reaper=self.server.pid,
             companions=frozenset({*self.server.clones, *self.forked.companions}),
             exchanges=frozenset(self.forked.exchanges),
+            idle=other_servers(self.server) | self.server.clones,
             socket_tables=self.socket_tables,
         )
 
@@ -224,6 +229,16 @@ def reap_child(server: int) -> None:
     os.waitpid(server, 0)
 
 
+_LIVING: dict[int, ServerConnection] = {}
+"""All servers of this process that have not been closed, by process id."""
+
+
+def other_servers(server: ServerConnection) -> frozenset[int]:
+    """Return the process ids of all servers of this process except one, and of their clones."""
+    others = [each for each in _LIVING.values() if each is not server]
+    return frozenset(pid for each in others for pid in (each.pid, *each.clones))
+
+
 @dataclass(slots=True)
 class ServerConnection:
     """A server that has been started.
@@ -242,6 +257,10 @@ class ServerConnection:
     reap: Callable[[int], None] = reap_child
     clones: set[int] = field(default_factory=set)
     is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        close_in_children(self.control)
+        _LIVING[self.pid] = self
 
     def await_serving(self) -> None:
         """Wait until a new server is ready: it may be collecting, or importing torch.
@@ -282,6 +301,7 @@ class ServerConnection:
         if self.is_closed:
             return
         self.is_closed = True
+        _LIVING.pop(self.pid, None)
         with contextlib.suppress(OSError):
             send_packet(self.control, Quit())
         self.control.close()

@@ -273,10 +273,10 @@ class Tables:
         If no holder is found, the holder is an unreadable process, such as another user's server.
         """
         pids = [pid for pid, _ in self.foreign.holders(target)]
-        if pids and all(pid in self.harness.controllers for pid in pids):
-            return "harness", self.harness.title
         if pids and all(pid in self.harness.exchanges for pid in pids):
             return "inside", ""
+        if self.harness.owns(pids):
+            return "harness", self.harness.title
         if pids:
             return "outside", f"{self.names.get(pids[0], '')} {pids[0]}"
         if target in self._inside:
@@ -285,11 +285,16 @@ class Tables:
 
     def _pipe(self, pid: int, found: Descriptor) -> Descriptor:
         mine = _mode(pid, found.fd)
+        others = []
         for other, fd in self.foreign.holders(found.target):
             modes = {mine, _mode(other, fd)}
             if len(modes) == 2 or modes & {None, _BOTH}:  # noqa: PLR2004 - one reads, one writes
-                peer = f"{self.names.get(other, '')} {other}"
-                return replace(found, kind="pipe", where="outside", peer=peer)
+                others.append(other)
+        if self.harness.owns(others):
+            return replace(found, kind="pipe", where="harness", peer=self.harness.title)
+        if others:
+            peer = f"{self.names.get(others[0], '')} {others[0]}"
+            return replace(found, kind="pipe", where="outside", peer=peer)
         return replace(found, kind="pipe", where="unknown" if mine is None else "inside")
 
     def _anonymous(self, pid: int, found: Descriptor) -> Descriptor:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from pytest_multihost.core.model.process import Process
 from pytest_multihost.core.proof.runtime_threads import is_runtime_thread
+from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.memory import MemoryMapping
 from pytest_multihost.core.watch.kernel.proc_files import entries, link, read
 
@@ -47,9 +48,12 @@ class ForeignProcesses:
         return self._known[mapping.file]
 
     @cached_property
-    def eventfds(self) -> dict[int | None, int]:
-        """A holder of each eventfd, by the kernel's number of it; None for unknown numbers."""
-        return {eventfd_id(*each): each[0] for each in self.holders(EVENTFD)}
+    def eventfds(self) -> Mapping[int | None, list[int]]:
+        """The holders of each eventfd, by the kernel's number of it; None for unknown numbers."""
+        found: dict[int | None, list[int]] = {}
+        for each in self.holders(EVENTFD):
+            found.setdefault(eventfd_id(*each), []).append(each[0])
+        return found
 
     @cached_property
     def _removed(self) -> frozenset[str]:
@@ -85,7 +89,7 @@ def eventfd_id(pid: int, fd: int) -> int | None:
 
 
 def with_eventfd_holders(
-    process: Process, foreign: ForeignProcesses, names: Mapping[int, str]
+    process: Process, foreign: ForeignProcesses, names: Mapping[int, str], harness: HarnessProcesses
 ) -> Process:
     """Return a process with the other processes that may write to the eventfds it waits for.
 
@@ -113,7 +117,10 @@ def with_eventfd_holders(
         if number is None:
             found[fd] = replace(found[fd], where="unknown")
         elif number in foreign.eventfds:
-            holder = foreign.eventfds[number]
-            peer = f"{names.get(holder, '')} {holder}"
+            holders = foreign.eventfds[number]
+            if harness.owns(holders):
+                found[fd] = replace(found[fd], where="harness", peer=harness.title)
+                continue
+            peer = f"{names.get(holders[0], '')} {holders[0]}"
             found[fd] = replace(found[fd], where="outside", peer=peer)
     return replace(process, descriptors=found)

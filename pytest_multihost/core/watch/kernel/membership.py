@@ -44,7 +44,7 @@ def find_family(
 
 
 def _spared(harness: HarnessProcesses) -> Collection[int]:
-    return {*harness.servers, *harness.controllers, *harness.companions}
+    return {*harness.servers, *harness.controllers, *harness.companions, *harness.idle}
 
 
 def _orphans(
@@ -90,6 +90,8 @@ class HarnessProcesses:
             behind.
         exchanges: Those of them through which ranks wait for each other: a rank that waits for one
             waits for another rank.
+        idle: Processes that hold descriptors without using them, and that have nothing to do with
+            the world: servers of others.
         reaper: The process that adopts the ranks' orphans. Its children, except servers and
             companions, are not part of the harness.
         title: Name of the controllers in messages.
@@ -103,8 +105,17 @@ class HarnessProcesses:
     private: tuple[str, ...] = ()
     companions: frozenset[int] = frozenset()
     exchanges: frozenset[int] = frozenset()
+    idle: frozenset[int] = frozenset()
     reaper: int | None = None
     title: str = "the harness"
+
+    def owns(self, pids: Collection[int]) -> bool:
+        """Return whether the processes that hold something are all of the harness.
+
+        What only companions hold they have opened themselves, and may use.
+        """
+        unused = self.controllers | self.servers | self.idle
+        return not unused.isdisjoint(pids) and (unused | self.companions).issuperset(pids)
 
     def is_private(self, path: str) -> bool:
         """Return whether a path is in a directory of the world."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -122,7 +122,8 @@ class ProcReader:
             if pid in self.harness.servers
             or (pid in stats and stats[pid].parent in self.harness.controllers)
         }
-        harness = replace(self.harness, servers=frozenset(servers))
+        idle = self.harness.idle | _between(stats, self.harness.servers, os.getpid())
+        harness = replace(self.harness, servers=frozenset(servers), idle=idle - servers)
         tables = Tables(links, names, called, harness)
         # Read only if a thread waits for a lock: reading /proc/locks waits 5 ms for all processors.
         locks = functools.cache(proc_files.holders_by_waiter)
@@ -174,6 +175,32 @@ class ProcReader:
         since_s = max(since_s, last_seen_s) if is_new else last_since_s
         self._waits[thread.tid] = key, since_s, at_s
         return since_s, is_new
+
+
+def _between(
+    stats: Mapping[int, proc_files.Stat], servers: Iterable[int], own: int
+) -> frozenset[int]:
+    """Return the processes from servers up to the ancestors that they share with process `own`.
+
+    Each is of the harness: a server that is the clone of another belongs to the controller of that.
+    """
+    ours, found = frozenset(_with_ancestors(stats, own)), set[int]()
+    for server in servers:
+        path: list[int] = []
+        for pid in _with_ancestors(stats, server):
+            path.append(pid)
+            if pid in ours:
+                found.update(path)
+                break
+    return frozenset(found)
+
+
+def _with_ancestors(stats: Mapping[int, proc_files.Stat], pid: int) -> Iterator[int]:
+    seen = set[int]()
+    while pid in stats and pid not in seen:
+        seen.add(pid)
+        yield pid
+        pid = stats[pid].parent
 
 
 def _once_more(

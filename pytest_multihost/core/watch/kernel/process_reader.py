@@ -96,7 +96,7 @@ class ProcessReader:
             unread=(*(("signals",) if threads and not status else ()), *tables.unread),
             status=self._ended(threads),
         )
-        return with_eventfd_holders(found, tables.foreign, tables.names)
+        return with_eventfd_holders(found, tables.foreign, tables.names, tables.harness)
 
     def _ended(self, threads: tuple[Thread, ...]) -> int:
         """Return the status of a process that has ended and for which nobody has waited."""

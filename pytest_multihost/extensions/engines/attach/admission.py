@@ -16,6 +16,7 @@ from functools import partial
 
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.messages import PeerHello, Refused
 from pytest_multihost.extensions.engines.attach.peer import Peer
 from pytest_multihost.extensions.engines.attach.rendezvous import (
@@ -25,7 +26,6 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     Greeting,
     Handshake,
     RefusedError,
-    close_in_children,
     new_nonce,
 )
 
@@ -69,7 +69,7 @@ class Admission:
         self.refused: list[str] = []
         self._secret = secret
         self._pending: list[_Pending] = []  # the oldest first
-        self._selector = selectors.DefaultSelector()
+        self._selector = close_in_children(selectors.DefaultSelector())
 
     @property
     def missing(self) -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.launcher_env import Address, Membership
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, PeerHello, Refused, ToPeer
@@ -32,7 +33,6 @@ from pytest_multihost.extensions.engines.attach.rendezvous import (
     Handshake,
     RefusedError,
     Rendezvous,
-    close_in_children,
     new_nonce,
 )
 

@@ -13,6 +13,7 @@ import psutil
 
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
+from pytest_multihost.core.launch.own_descriptors import keep_until_exit
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import (
@@ -29,7 +30,6 @@ from pytest_multihost.core.model.messages import (
     Welcome,
     WorldForked,
 )
-from pytest_multihost.extensions.engines.attach.rendezvous import keep_until_exit
 
 _FAREWELL_S = 5.0
 """How long the last message to a process may take to be sent."""

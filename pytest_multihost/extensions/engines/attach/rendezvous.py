@@ -33,7 +33,6 @@ import secrets
 import socket
 import stat
 import struct
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -340,7 +339,6 @@ class Handshake:
     def stream(self, connection: socket.socket, secret: bytes, *, role: Role) -> FrameStream[Any]:
         """Return a stream whose frames carry tags for this one connection."""
         _enable_keepalive(connection)
-        close_in_children(connection)
         down, up = (self._derive(secret, use) for use in (b"to the peer", b"to the controller"))
         if role == "controller":
             return FrameStream(connection, FromPeer, keys=(up, down))
@@ -372,31 +370,3 @@ def _enable_keepalive(connection: socket.socket) -> None:
     for level, name, value in options:
         with contextlib.suppress(OSError):  # a pair of unix sockets, in a test
             connection.setsockopt(level, name, value)
-
-
-_OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-_KEPT: list[int] = []
-
-
-def close_in_children(connection: socket.socket) -> None:
-    """Make forked children close their copy, because the peer gets no EOF while one is open."""
-    _OPEN.add(connection)
-
-
-def keep_until_exit(descriptor: int) -> None:
-    """Keep a descriptor open until this process has ended, except in forked children.
-
-    Peers take the connection's end for this process's end. The interpreter closes sockets well
-    before that: exit handlers and the destructors of torch's libraries come later.
-    """
-    _KEPT.append(descriptor)
-
-
-def _close_all() -> None:
-    for connection in list(_OPEN):
-        connection.close()
-    while _KEPT:
-        os.close(_KEPT.pop())
-
-
-os.register_at_fork(after_in_child=_close_all)  # only once, because it cannot be unregistered

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.engines.cluster.command_node import (
     describe_code,
@@ -181,7 +182,7 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
             raise LaunchError("Ray's client cannot be started", seen=str(error)) from error
     with contextlib.suppress(OSError):
         ours.setblocking(False)  # noqa: FBT003 - the standard library's signature
-    return RayFleet(client, ours, errors)
+    return RayFleet(client, close_in_children(ours), errors)
 
 
 def _address(text: str) -> str:

@@ -14,13 +14,14 @@ import psutil
 import pytest
 
 from pytest_multihost.core.launch.frames import Frame
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.messages import CollectedTest, Refused, ToPeer
 from pytest_multihost.core.pytest_plugin.options import switch_off
 from pytest_multihost.core.pytest_plugin.server_process import ONLY_SERVES
 from pytest_multihost.extensions.engines.attach.connect import hello_at, prove
-from pytest_multihost.extensions.engines.attach.rendezvous import RefusedError, close_in_children
+from pytest_multihost.extensions.engines.attach.rendezvous import RefusedError
 from pytest_multihost.extensions.engines.driver.order import PeerOrder
 from pytest_multihost.extensions.engines.driver.versions import relevant_versions
 from pytest_multihost.extensions.engines.peer_server import PeerProcess

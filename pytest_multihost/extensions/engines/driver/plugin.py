@@ -21,6 +21,7 @@ import pytest
 from pytest_multihost.core.backends import named_backend
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
 from pytest_multihost.core.launch.launcher_env import Membership
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import (
     LaunchError,
     MultihostError,
@@ -39,7 +40,6 @@ from pytest_multihost.extensions.engines.attach import (
     require_one_machine,
 )
 from pytest_multihost.extensions.engines.attach.admission import Admission
-from pytest_multihost.extensions.engines.attach.rendezvous import close_in_children
 from pytest_multihost.extensions.engines.driver import heartbeats
 from pytest_multihost.extensions.engines.driver.carrier import Carrier
 from pytest_multihost.extensions.engines.driver.carrying_sockets import (

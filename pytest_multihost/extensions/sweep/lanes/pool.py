@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.core.launch.interpreter import spawn_interpreter
+from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.launch.reaper import wait_until_dead
 from pytest_multihost.core.launch.server import ServerLauncher
@@ -66,7 +67,9 @@ class LanePool:
     _parent: tuple[socket.socket, int] | None = None
     _lanes: list[_Lane] = field(default_factory=list)
     _ending: list[int] = field(default_factory=list)
-    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _selector: selectors.BaseSelector = field(
+        default_factory=lambda: close_in_children(selectors.DefaultSelector())
+    )
 
     @property
     def size(self) -> int:
@@ -83,7 +86,7 @@ class LanePool:
             theirs.set_inheritable(True)
             job = LanesJob(theirs.fileno(), os.getpid())
             pid = spawn_interpreter(CODE, job, environment=self.environment, log=self.log)
-        self._parent = ours, pid
+        self._parent = close_in_children(ours), pid
 
     def grow(self, count: int) -> None:
         """Open lanes until there are `count`.
@@ -109,7 +112,7 @@ class LanePool:
         except (OSError, GarbledError) as error:
             ours.close()
             raise LaunchError("no lane could be opened", seen=str(error)) from error
-        lane = _Lane(ours, packet.message.pid)
+        lane = _Lane(close_in_children(ours), packet.message.pid)
         self._lanes.append(lane)
         self._selector.register(ours, selectors.EVENT_READ, lane)
 
