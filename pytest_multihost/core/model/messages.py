@@ -26,6 +26,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 DumpKind = Literal[
     "threads",  # the stacks of all threads
     "outside",  # the same, read by py-spy
+    "aside",  # the same, without a signal to the main thread
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
     "locks",  # the waits of threads for locks, and the threads that hold these

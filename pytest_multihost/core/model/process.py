@@ -139,6 +139,7 @@ class Thread:
         state: A letter as in ``ps``; empty when it has ended.
         call: Name of its current system call; ``running`` on a processor; empty if unknown.
         args: The first six arguments of the call.
+        is_restarted: Whether the kernel has restarted the call after the thread was stopped.
         pointer: Its stack pointer.
         cpu_ns: How long it has run so far.
         runs: How often it was scheduled on a processor; the end of every wait increments it.
@@ -154,6 +155,8 @@ class Thread:
         code: Files whose code its stack returns to; None if not read.
         function: The innermost function of such a file that does more than wait for a lock,
             mangled; empty if not looked up.
+        caller: The file whose code has made the call, past the C library; empty if not read. It is
+            read for threads whose call fails if it is interrupted.
         wchan: Kernel function in which it waits.
         is_exempt: Whether it is a thread of the harness.
     """
@@ -163,6 +166,7 @@ class Thread:
     state: str = "S"
     call: str = ""
     args: tuple[int, ...] = ()
+    is_restarted: bool = False
     pointer: int = 0
     cpu_ns: int = 0
     runs: int = 0
@@ -176,6 +180,7 @@ class Thread:
     holders: tuple[int, ...] | None = None
     code: tuple[str, ...] | None = None
     function: str = ""
+    caller: str = ""
     wchan: str = ""
     is_exempt: bool = False
 

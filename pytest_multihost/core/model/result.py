@@ -121,6 +121,8 @@ class RankSnapshot:
         sent_nothing: Whether nothing was ever sent between it and the rank that it asks.
         child: The child for which its main thread waits.
         is_endless: Whether its main thread waits for data that no living process can send it.
+        is_fragile: Whether its main thread waits in native code that goes on if it handles a
+            signal.
         lost: Its children that a signal has ended and for which it has not waited.
     """
 
@@ -142,6 +144,7 @@ class RankSnapshot:
     sent_nothing: bool = False
     child: Child | None = None
     is_endless: bool = False
+    is_fragile: bool = False
     lost: tuple[Child, ...] = ()
 
     @property

@@ -23,7 +23,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from pytest_multihost.core.model.process import Thread
-from pytest_multihost.core.proof.system_calls import FUTEXES
+from pytest_multihost.core.proof.system_calls import (
+    ENDED_BY_SIGNALS,
+    ENDED_BY_STOPS,
+    FUTEXES,
+)
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
@@ -48,6 +52,10 @@ _CUDA = re.compile(r"/nvidia/\w+/lib/|/lib(cuda|cudart|nccl|nvidia-[-\w]+)(-\w+)
 """The libraries of CUDA and NCCL. A program's callbacks run in their threads only by way of code
 that is no runtime's, which the stack shows."""
 _RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}")
+_TORCH = "/torch/lib/"
+PROFILERS = ("_ZN9libkineto12ConfigLoader18updateConfigThreadEv",)
+"""Mangled names of the functions in which threads of torch's profiler (Kineto) wait: once a program
+has used it, such a thread looks every few minutes whether the settings have changed."""
 _MOVES_DATA = "NCCL Progress"
 """The name of the thread that moves NCCL's data to and from the network; NCCL sets it if
 NCCL_SET_THREAD_NAME is 1. It runs all the time while an operation is open, so its stack cannot be
@@ -91,6 +99,41 @@ def _innermost_function(
         if name and not _LOCKS.match(name):
             return depth, name
     return 0, ""
+
+
+_WAITS_AGAIN = re.compile(
+    r"/lib-dynload/|/(libuv|libzmq|uvloop|_zmq)[-.\w]*\.so[.\d]*$|/uvloop/|/zmq/|/pyzmq\.libs/"
+)
+"""Python's own extensions and libraries of event loops."""
+
+
+def caller_of(returns: Sequence[tuple[str, int]]) -> str:
+    """Return the file whose code has made a thread's call, past the C library; empty if unknown.
+
+    Args:
+        returns: The stack's return addresses, innermost first.
+    """
+    return next((path for path, _ in returns if not _SYSTEM.fullmatch(_base(path))), "")
+
+
+def is_ended_by_stop(thread: Thread) -> bool:
+    """Return whether a thread's wait ends for good if the thread is stopped for a moment."""
+    return thread.call in ENDED_BY_STOPS and not _waits_again(thread)
+
+
+def is_ended_by_signal(thread: Thread) -> bool:
+    """Return whether a thread's wait ends for good if it handles a signal."""
+    return thread.call in ENDED_BY_SIGNALS and not _waits_again(thread)
+
+
+def _waits_again(thread: Thread) -> bool:
+    """Return whether the code that waits is known to wait again after an interruption.
+
+    Python's does (PEP 475), and so do the runtimes, which are stopped and signalled all the time.
+    """
+    if is_interpreter(thread.caller) or _WAITS_AGAIN.search(thread.caller):
+        return True
+    return bool(_RUNTIME.search(thread.caller)) or is_runtime_thread(thread)
 
 
 def is_idle(thread: Thread) -> bool:
@@ -140,13 +183,30 @@ def may_wait_for_gpu(thread: Thread, code: Sequence[str] | None) -> bool:
 def has_gloo_timeout(thread: Thread) -> bool:
     """Return whether a timeout of a thread's wait is gloo's timeout for a collective.
 
-    In torch an idle thread waits without a timeout. Threads that watch NCCL, and those of other
-    runtimes, time out only to poll.
+    In torch an idle thread waits without a timeout. Threads that watch NCCL, that of the profiler,
+    and those of other runtimes, time out only to poll.
     """
     code = thread.code or ()
-    is_of_torch = any("/torch/lib/" in each for each in code)
+    is_of_torch = any(_TORCH in each for each in code)
     watches = any(each.endswith("/libtorch_cuda.so") for each in code)
+    watches = watches or thread.function in PROFILERS
     return is_of_torch and not watches and thread.call in FUTEXES
+
+
+def profiler_of(returns: Sequence[tuple[str, int]], exported: Callable[[str, str], range]) -> str:
+    """Return the function in which a thread of torch's profiler waits; empty for another thread.
+
+    It is the first of torch on the stack: only libraries of the system are further in.
+
+    Args:
+        returns: The stack's return addresses, innermost first.
+        exported: Returns where a function is, by file and name.
+    """
+    for path, offset in returns:
+        if not _SYSTEM.fullmatch(_base(path)):
+            names = PROFILERS if _TORCH in path else ()
+            return next((each for each in names if offset in exported(path, each)), "")
+    return ""
 
 
 def is_python(thread: Thread) -> bool:

@@ -37,6 +37,34 @@ _AARCH64 = """
 """
 
 
+RESTARTED = "restart_syscall"
+"""The call in which a thread is whose wait with a timeout was interrupted by a stop (signal(7)).
+
+The kernel keeps the time at which the wait ends, and leaves the registers with the arguments of the
+first call; only its number is gone."""
+
+_MAX_CLOCK = 4096
+"""More than any clock's number, and less than any address."""
+
+
+def restarted_call(wchan: str, args: tuple[int, ...]) -> str:
+    """Return the name of the call that `RESTARTED` goes on with.
+
+    Only waits for a futex, for descriptors in poll(2) and for a timer are restarted so.
+
+    Args:
+        wchan: The kernel's function in which the thread waits, as in /proc/PID/task/TID/wchan.
+        args: The thread's six registers for arguments.
+    """
+    if wchan.startswith("futex_"):
+        return "futex"
+    if wchan.startswith(("poll_schedule_timeout", "do_sys_poll", "do_poll")):
+        return "poll"
+    if wchan.startswith(("hrtimer_nanosleep", "do_nanosleep")) and args:
+        return "clock_nanosleep" if args[0] < _MAX_CLOCK else "nanosleep"
+    return RESTARTED
+
+
 def _numbers(text: str) -> Mapping[int, str]:
     words = text.split()
     return {int(number): name for name, number in zip(words[::2], words[1::2], strict=True)}
@@ -56,6 +84,11 @@ FUTEXES = frozenset({"futex", "futex_waitv", "futex_wait"})
 SIGNALS = frozenset({"pause", "rt_sigsuspend", "rt_sigtimedwait"})
 CHILDREN = frozenset({"wait4", "waitid"})
 LOCKS = frozenset({"flock", "fcntl"})
+ENDED_BY_STOPS = EPOLLS | {"semop", "semtimedop", "rt_sigtimedwait", "io_getevents"}
+"""Calls that fail once a stop of their thread is over, as by ptrace(2): signal(7), at the end."""
+ENDED_BY_SIGNALS = ENDED_BY_STOPS | POLLS | SLEEPS | {"msgrcv", "msgsnd", "pause", "rt_sigsuspend"}
+"""Calls that fail once a handler of a signal has run, even one that asks for a restart. Timed waits
+for a futex and on a socket fail likewise, but libc and Python wait again."""
 _SOCKETS = "accept accept4 connect recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg"
 SOCKETS = frozenset(_SOCKETS.split())
 STREAMS = frozenset(["read", "write", "readv", "writev"])
@@ -110,10 +143,12 @@ class SystemCall:
     Attributes:
         name: Its name; ``running`` on a processor; empty if unknown.
         args: Its six arguments; empty if unknown.
+        is_restarted: Whether the kernel has restarted it after the thread was stopped.
     """
 
     name: str
     args: tuple[int, ...] = ()
+    is_restarted: bool = False
 
     @property
     def is_private_futex(self) -> bool:

@@ -7,6 +7,7 @@ signal is sent only where /proc shows a handler for it and a thread that does no
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_multihost.core.model.messages import DumpKind
+from pytest_multihost.core.slots.flight_mailbox import FlightMailbox
 
 _OTHERS = ("main", "tasks", "locks")
 
@@ -40,6 +42,30 @@ def can_handle(pid: int, number: int) -> bool:
             if int(masks["SigCgt"], 16) & bit and not int(masks["SigBlk"], 16) & bit:
                 return True
     return False
+
+
+def harness_thread(pid: int, rank: int) -> int:
+    """Return the thread of a rank that waits for questions to torch's flight recorder; 0: none.
+
+    It belongs to the harness, and reads again after a signal.
+    """
+    for path in Path(f"/proc/{pid}/task").glob("*/syscall"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended, or runs
+            descriptor = int(path.read_text().split()[1], 16)
+            target = (Path(f"/proc/{pid}/fd") / str(descriptor)).readlink()
+            if target.name == FlightMailbox(target.parent, rank).fifo.name:
+                return int(path.parent.name)
+    return 0
+
+
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread of a process, which is to handle it: tgkill(2).
+
+    Raises:
+        OSError: It cannot be sent.
+    """
+    if ctypes.CDLL(None, use_errno=True).tgkill(pid, thread, number):
+        raise OSError(ctypes.get_errno(), "cannot signal a thread")
 
 
 def py_spy_command() -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from pytest_multihost.core.proof import (
     has_left_wait,
     pollers,
 )
+from pytest_multihost.core.proof.runtime_threads import is_ended_by_signal
 from pytest_multihost.core.proof.threads import is_sleep, lock_holders
 from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.kernel import holders_of_lock
@@ -359,10 +360,10 @@ class Watchdog:
         asked = [] if is_proven else self._can_answer(facts)
         memberships = self.observer.memberships()
         flight = FlightRequests.send(self.observer.scratch, asked, memberships)
+        operations = self.observer.recorded_operations()  # before a probe disturbs a rank
         if kernel is not None:
             self._add_deep(kernel)
             self._probe(now, facts, kernel, flight)
-        operations = self.observer.recorded_operations()
         if kernel is not None:
             self._snapshots[-1] = with_polled_locks(
                 self._snapshots[-1],
@@ -431,8 +432,17 @@ class Watchdog:
     def _add_deep(self, kernel: KernelSnapshot) -> None:
         """Add the details of a deep snapshot to the last one kept."""
         holders = lock_holders(kernel)
+        mains = {rank: each.main for rank, each in kernel.ranks.items()}
+        fragile = {rank for rank, main in mains.items() if main and is_ended_by_signal(main)}
         last = self._snapshots[-1]
-        ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
+        ranks = tuple(
+            replace(
+                each,
+                lock_holders=holders.get(each.rank, ()),
+                is_fragile=each.rank in fragile,
+            )
+            for each in last.ranks
+        )
         self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
 
     def _probe(

@@ -18,6 +18,7 @@ from pytest_multihost.core.model.stack import (
     innermost_user_frame,
     is_library,
 )
+from pytest_multihost.core.proof.runtime_threads import is_ended_by_stop
 from pytest_multihost.core.proof.threads import main_labels
 from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
@@ -231,6 +232,9 @@ class _Seen:
             and labels.get(rank) not in _GONE
         ]
         here = {rank: pid for rank, pid in self.job.pids.items() if labels.get(rank) not in _GONE}
+        for rank, process in self.now.ranks.items():
+            if any(map(is_ended_by_stop, process.threads)):  # it is to hang on as before
+                here.pop(rank, None)
         native = native_threads(here) if reads_native else NativeStacks()
         for rank in asked:
             threads = native.threads.get(rank)

@@ -32,7 +32,13 @@ from pytest_multihost.core.launch.reaper import (
 )
 from pytest_multihost.core.model.event import Event, Exited, Pause
 from pytest_multihost.core.model.messages import RequestDumps
-from pytest_multihost.core.slots.stacks import can_handle, dump_signal, py_spy_command
+from pytest_multihost.core.slots.stacks import (
+    can_handle,
+    dump_signal,
+    harness_thread,
+    py_spy_command,
+    signal_thread,
+)
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as unkillable."""
@@ -168,18 +174,25 @@ class RankProcesses:
                 self._dump_children(rank, pids[rank], until_s)
                 continue
             if request.what == "child tasks":
-                for child in _descendants(pids[rank]):
-                    with contextlib.suppress(OSError):
-                        if can_handle(child, number):
-                            os.kill(child, number)
+                _signal_children(pids[rank], number)
                 continue
             with contextlib.suppress(OSError):
-                if request.what != "outside" and can_handle(pids[rank], number):
+                if request.what == "aside":
+                    self._dump_aside(rank, pids[rank], number)
+                elif request.what != "outside" and can_handle(pids[rank], number):
                     os.kill(pids[rank], number)
                 elif request.what in {"threads", "outside"}:
                     self._read_stacks(rank, pids[rank])
                 # A stopped rank would keep the signal pending and show no stacks.
                 os.kill(pids[rank], signal.SIGCONT)
+
+    def _dump_aside(self, rank: int, pid: int, number: int) -> None:
+        """Have a rank write its stacks without a signal to its main thread, or py-spy read them."""
+        own = harness_thread(pid, rank) if can_handle(pid, number) else 0
+        if own:
+            signal_thread(pid, own, number)
+        else:
+            self._read_stacks(rank, pid)
 
     def _read_stacks(self, rank: int, pid: int) -> None:
         """Have py-spy write a rank's stacks, or an error, to the rank's file."""
@@ -289,6 +302,14 @@ def _descendants(pid: int) -> list[int]:
         found += children
         ahead += children
     return found
+
+
+def _signal_children(pid: int, number: int) -> None:
+    """Send a signal to those descendants of a process that handle it."""
+    for child in _descendants(pid):
+        with contextlib.suppress(OSError):
+            if can_handle(child, number):
+                os.kill(child, number)
 
 
 def _text_after(file: Path, size: int) -> str:

@@ -34,6 +34,9 @@ _TICK_S = 0.02
 _TURN_S = 0.002
 """Longer than a turn of a thread that polls."""
 
+_PLACE = 5
+"""How many parts of a wait's key say where the thread waits; the others how often it has run."""
+
 _FEW = 8
 """How many threads that run are read once more at most."""
 
@@ -65,7 +68,7 @@ class ProcReader:
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
     """For each thread: its wait's key, the earliest time at which the wait can have begun, and the
     time of the thread's last snapshot."""
-    _codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    _codes: dict[int, tuple[tuple[str, ...], str, str]] = field(default_factory=dict)
     _calls: dict[CodePlace, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,12 +170,17 @@ class ProcReader:
         """Return the earliest time at which a thread's wait can have begun, and if it is new.
 
         The kernel does not report when a wait began. With the earliest possible time a relative
-        timeout ends too early, never too late.
+        timeout ends too early, never too late. A wait that was interrupted and restarted is still
+        the one that was seen before, or may be as old as its thread.
         """
         key, since_s, seen_s = thread.wait_key, thread.started_s, thread.started_s
         last_key, last_since_s, last_seen_s = self._waits.get(thread.tid, (None, since_s, seen_s))
         is_new = last_key != key
-        since_s = max(since_s, last_seen_s) if is_new else last_since_s
+        if is_new and thread.is_restarted:
+            is_same = last_key is not None and last_key[:_PLACE] == key[:_PLACE]
+            since_s = last_since_s if is_same else since_s
+        else:
+            since_s = max(since_s, last_seen_s) if is_new else last_since_s
         self._waits[thread.tid] = key, since_s, at_s
         return since_s, is_new
 

@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.operation import Scope
-from pytest_multihost.core.proof.system_calls import CALLS, SystemCall
+from pytest_multihost.core.proof.system_calls import (
+    CALLS,
+    RESTARTED,
+    SystemCall,
+    restarted_call,
+)
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CALLS = CALLS.get(os.uname().machine, {})
@@ -197,7 +202,8 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
 
     ``syscall`` shows ``running`` for a thread that is on a processor or waits for one, and -1 for a
     thread that is blocked outside of any call, for example for a page. For -1, or if the file may
-    not be read, the call's name is empty. A call with an unknown number is named by the number.
+    not be read, the call's name is empty. A call with an unknown number is named by the number, and
+    one that was restarted by the name that it had first.
     """
     words = (read(directory + "/syscall", is_line=True) or b"").split()
     if words[:1] == [b"running"]:
@@ -207,7 +213,10 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
     number, *values = words
     *args, pointer, _ = (int(each, 16) for each in values)
     name = _CALLS.get(int(number), f"call {int(number)}")
-    return SystemCall(name, tuple(args)), pointer
+    if name != RESTARTED:
+        return SystemCall(name, tuple(args)), pointer
+    wchan = (read(directory + "/wchan", is_line=True) or b"").decode()
+    return SystemCall(restarted_call(wchan, tuple(args)), tuple(args), is_restarted=True), pointer
 
 
 def read_status(directory: str) -> Mapping[str, str]:

@@ -17,8 +17,9 @@ from pytest_multihost.core.model.process import (
     Process,
     Thread,
 )
-from pytest_multihost.core.proof.runtime_threads import read_stack
+from pytest_multihost.core.proof.runtime_threads import caller_of, profiler_of, read_stack
 from pytest_multihost.core.proof.system_calls import (
+    ENDED_BY_SIGNALS,
     EPOLLS,
     FUTEXES,
     POLLS,
@@ -29,7 +30,7 @@ from pytest_multihost.core.proof.system_calls import (
 from pytest_multihost.core.proof.threads import DEAD
 from pytest_multihost.core.watch.kernel import proc_files
 from pytest_multihost.core.watch.kernel.descriptors import Tables
-from pytest_multihost.core.watch.kernel.elf import symbol_table
+from pytest_multihost.core.watch.kernel.elf import exported_function, symbol_table
 from pytest_multihost.core.watch.kernel.foreign_processes import with_eventfd_holders
 from pytest_multihost.core.watch.kernel.futexes import waits_for_gil, who_wakes
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
@@ -52,7 +53,7 @@ class ProcessReader:
         locks: Returns the holders for each process that waits for a file lock; None if unknown.
         ends: When timed waits end, by thread: see `TimeSource.ends`.
         own: Names of threads that only serve the world's time source.
-        codes: Code and function of each thread whose stack was read, kept between snapshots.
+        codes: Code, function and caller of threads whose stacks were read; kept between snapshots.
         calls: See `ReturnAddresses`; kept likewise.
     """
 
@@ -64,7 +65,7 @@ class ProcessReader:
     locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
     ends: Mapping[int, float] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
-    codes: dict[int, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    codes: dict[int, tuple[tuple[str, ...], str, str]] = field(default_factory=dict)
     calls: dict[CodePlace, bool] = field(default_factory=dict)
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
@@ -121,6 +122,7 @@ class ProcessReader:
             state=stat.state,
             call=call.name,
             args=call.args,
+            is_restarted=call.is_restarted,
             pointer=pointer,
             cpu_ns=cpu_ns or stat.cpu_ns,
             runs=count,
@@ -138,7 +140,7 @@ class ProcessReader:
         if is_new:
             self.codes.pop(tid, None)
         elif (known := self.codes.get(tid)) is not None:
-            return replace(found, code=known[0], function=known[1])
+            return replace(found, code=known[0], function=known[1], caller=known[2])
         return self._with_code(found)
 
     def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
@@ -218,18 +220,24 @@ class ProcessReader:
         return tuple(sorted(found))
 
     def _with_code(self, thread: Thread) -> Thread:
-        """Return a thread with the code that waits; main threads do not need it."""
-        if self.tables is None or thread.tid == self.pid or not thread.pointer:
+        """Return a thread with the code that waits; of a main thread only the code that calls."""
+        is_main, is_fragile = thread.tid == self.pid, thread.call in ENDED_BY_SIGNALS
+        if self.tables is None or not thread.pointer or (is_main and not is_fragile):
             return thread
         returns = self.returns.of_stack(thread.pointer)
         if returns is None:
             return thread
+        caller = caller_of(returns) if is_fragile else ""
+        if is_main:
+            return replace(thread, caller=caller)
         is_leaf = self.returns.is_at(thread.pointer)
         code, function = read_stack(
             returns, lambda path, offset: symbol_table(path).name_at_offset(offset), is_leaf=is_leaf
         )
-        self.codes[thread.tid] = code, function
-        return replace(thread, code=code, function=function)
+        if not function and thread.ends_s != NEVER and thread.call in FUTEXES:
+            function = profiler_of(returns, exported_function)
+        self.codes[thread.tid] = code, function, caller
+        return replace(thread, code=code, function=function, caller=caller)
 
 
 def _socket_timeout_s(pid: int, fd: int) -> float | None:

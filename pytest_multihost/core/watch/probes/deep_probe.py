@@ -23,6 +23,7 @@ from pytest_multihost.core.model.process import KernelSnapshot, Process
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.outcome import describe_exit
+from pytest_multihost.core.proof.runtime_threads import is_ended_by_stop
 from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
 from pytest_multihost.core.watch.probes.native_frames import (
     NativeReader,
@@ -65,10 +66,12 @@ def probe_unclear_ranks(
         return tuple(ranks), ()
     ranks = _with_flight(ranks, flight.operations())
     unclear = [seen for seen in ranks if seen.rank in pids and _is_unclear(seen)]
+    processes = kernel.ranks
     asked = {
         seen.rank: pids[seen.rank]
         for seen in unclear
         if _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
+        and not any(map(is_ended_by_stop, processes[seen.rank].threads))
     }
     with ThreadPoolExecutor(1) as pool:  # in parallel, because both readers start slowly
         reading = pool.submit(native_threads, asked, reader=reader) if asked else None

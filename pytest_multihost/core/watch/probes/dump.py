@@ -38,7 +38,13 @@ TASKS_S = 0.5
 DEAF_S = 1.0
 """The same for a computing rank, because Python runs a signal's handler between two bytecodes."""
 
-_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S, "locks": TASKS_S, "child tasks": TASKS_S}
+_BUDGETS_S = {
+    "outside": OUTSIDE_S,
+    "aside": OUTSIDE_S,
+    "tasks": TASKS_S,
+    "locks": TASKS_S,
+    "child tasks": TASKS_S,
+}
 _POLL_S = 0.003
 _STABLE = 3
 """How many successive sizes must be equal for an answer to count as complete: faulthandler writes
@@ -66,6 +72,9 @@ def dump_stacks(
     signal ends some native calls. faulthandler skips the
     oldest of more than 100 threads, the main one, which is then requested separately.
 
+    A main thread whose wait a signal would end is not interrupted: another thread of the harness
+    writes the stacks, or py-spy reads them. Only without both is it asked like the others.
+
     Args:
         directory: Directory of the answers.
         last: The last snapshot of each rank. A rank whose main thread waits for a lock is asked for
@@ -77,13 +86,17 @@ def dump_stacks(
         files = request_dump(world, asked, directory, kind)
         return {rank: _parse(_read(file), rank=rank) for rank, file in files.items()}
 
-    dumps = ask(ranks, "threads")
+    fragile = {each.rank for each in last if each.is_fragile} & {*ranks}
+    dumps = ask([rank for rank in ranks if rank not in fragile], "threads")
+    dumps |= {rank: _aside(each) for rank, each in ask(sorted(fragile), "aside").items()}
+    unread = [rank for rank in ranks if not dumps[rank].threads]
+    dumps |= ask([rank for rank in unread if rank in fragile], "threads")
     dumps |= ask([rank for rank in ranks if not dumps[rank].threads], "outside")
     answered = [rank for rank in ranks if dumps[rank].threads]
     spied = [rank for rank in answered if dumps[rank].source != FAULTHANDLER]
     own = [rank for rank in answered if rank not in spied]
     resting = {each.rank for each in last if each.operations and not each.has_run}
-    unsure = [rank for rank in own if rank not in resting]
+    unsure = [rank for rank in own if rank not in resting | fragile]
     for rank, second in (ask(unsure, "threads") | ask(spied, "outside")).items():
         first = dumps[rank]
         one, two = (dump.main.frames if dump.main else () for dump in (first, second))
@@ -109,6 +122,11 @@ def dump_stacks(
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(dumps[rank] for rank in ranks)
+
+
+def _aside(dump: Dump) -> Dump:
+    """Return a dump for which the harness's own thread was interrupted, and none of the test's."""
+    return replace(dump, threads=tuple(replace(each, current=False) for each in dump.threads))
 
 
 def _with_children(
@@ -197,7 +215,9 @@ def request_dump(
 
 
 def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict[int, Path]:
-    name = "stacks" if kind in {"threads", "outside", "main"} else kind.removeprefix("child ")
+    name = (
+        "stacks" if kind in {"threads", "outside", "aside", "main"} else kind.removeprefix("child ")
+    )
     return {rank: directory / f"rank-{rank}.{name}" for rank in ranks}
 
 
