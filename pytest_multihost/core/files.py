@@ -79,7 +79,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def write(path: Path, text: str, *, mode: int = 0o666) -> None:
+def write(path: Path, text: str | bytes, *, mode: int = 0o666) -> None:
     """Write a file under another name, then rename it to `path`.
 
     Replaces any file at `path`; of a symbolic link, the link and not its target.
@@ -94,7 +94,7 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with naming(path), open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(text.encode("utf-8", "replace"))
+            file.write(text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)

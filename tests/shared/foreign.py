@@ -9,6 +9,7 @@ inputs, `make fuzz` many.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import re
 import shutil
 import struct
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,20 +30,38 @@ from sweeps import SOUND, SWEEP, UNSURE
 
 from pytest_multihost.core.command import page_of
 from pytest_multihost.core.launch import read_membership
+from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME
 from pytest_multihost.core.report import Attempt, build_verdict
 from pytest_multihost.core.report.html import PageModel, write_page
+from pytest_multihost.core.slots import (
+    SlotPage,
+    check_page,
+    history_path,
+    move_files,
+    read_histories,
+    read_open_operations,
+    read_slots,
+    shift_times,
+    slots_path,
+)
+from pytest_multihost.core.slots.page import SIZE, TEXT_BYTES
+from pytest_multihost.core.slots.waiting import read_waiting
+from pytest_multihost.core.watch.kernel import elf
 from pytest_multihost.core.watch.probes import parse_dump
+from pytest_multihost.extensions.engines.attach.world import write_files
 from pytest_multihost.extensions.flight.recording import read_dumps
 from pytest_multihost.extensions.flight.told_world import judge_dumps
 from pytest_multihost.extensions.github.annotations import Checkout, annotation_commands
+from pytest_multihost.extensions.hazards.read_record import read_record
 from pytest_multihost.extensions.live.waits import seen_wait
 from pytest_multihost.extensions.sweep.annotations import sweep_annotations
 from pytest_multihost.extensions.sweep.html import sweep_page
 from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record
 from pytest_multihost.extensions.sweep.report import sweep_section
+from pytest_multihost.extensions.sweep.saved.formats import Format, problem_of
 from pytest_multihost.extensions.sweep.summary import sweep_summary
 from pytest_multihost.testing import MultihostError, SettingError, context_of, files_below
 
@@ -490,4 +510,203 @@ class ProcessTarget(_Foreign):
         return "stacks"
 
 
-FOREIGN = (DumpTarget, SweepTarget, AcceptTarget, ProcessTarget)
+def spoilt(data: bytes, draw: random.Random) -> bytes:
+    """Return bytes some of which are others: single ones, words, or a part that is gone."""
+    found = bytearray(data)
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        at = draw.randrange(len(found) + 1)
+        kind = draw.randrange(6)
+        if kind == 0:
+            del found[at:]
+        elif kind == 1:
+            del found[at : at + draw.choice((1, 4, 100))]
+        elif kind == 2:
+            found[at:at] = draw.randbytes(draw.choice((1, 8, 100)))
+        elif kind == 3:
+            word = draw.choice((0, 1, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 64) - 1))
+            at = at // 4 * 4
+            found[at : at + 8] = struct.pack("<Q", word)
+        else:
+            found[at : at + 1] = draw.randbytes(1)
+    return bytes(found)
+
+
+class ArrayTarget(_Foreign):
+    """Arrays, archives and headers of tensors that a test saved."""
+
+    name = "saved arrays and archives"
+
+    def __init__(self) -> None:
+        super().__init__()
+        text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }".ljust(117) + b"\n"
+        array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(48)
+        header = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+        tensors = struct.pack("<Q", len(header)) + header + bytes(8)
+        pickled = pickle.dumps({"a": [1, 2], "b": "x" * 50}, protocol=2)
+        torch = {"archive/data.pkl": pickled, "archive/version": b"3", "archive/data/0": bytes(64)}
+        self.honest: tuple[tuple[Format, bytes], ...] = (
+            ("npy", array),
+            ("safetensors", tensors),
+            ("zip", archive_of({"a.npy": array, "b.npy": array})),
+            ("zip", archive_of(torch)),
+            ("json", b'{"a": [1, 2, {"b": null}]}'),
+        )
+        self.file = (self.folder / "saved").open("w+b")
+
+    def read(self, draw: random.Random) -> str:
+        """Say whether a hostile file can be loaded."""
+        form, data = draw.choice(self.honest)
+        if draw.randrange(20) == 0:
+            deep = draw.choice((b"-", b"(", b"[", b"{'a':", b"9")) * draw.choice((300, 70_000))
+            data = b"\x93NUMPY\x02\x00" + struct.pack("<I", len(deep)) + deep
+            form = "npy"
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(spoilt(data, draw))
+        self.file.flush()
+        return "cannot be loaded" if problem_of(self.file, form) else "can be loaded"
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self.file.close()
+        super().close()
+
+
+def archive_of(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip archive."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as written:
+        for name, data in files.items():
+            written.writestr(name, data)
+    return held.getvalue()
+
+
+class ArchiveTarget(_Foreign):
+    """Archives that another process of a run sends."""
+
+    name = "archives of nodes"
+    names = ("rank-1.log", "rank-1.stacks", "rank-2.log", "rank-0.log", "../rank-1.log", "a", "..")
+
+    def read(self, draw: random.Random) -> str:
+        """Write the files of a hostile archive."""
+        names = draw.sample(self.names[:3], 2) if draw.randrange(3) else draw.sample(self.names, 3)
+        sizes = (0, 10, 1000, 100_000)
+        content = {each: draw.choice((b"x", b"\0")) * draw.choice(sizes) for each in names}
+        payload = archive_of(content)
+        if draw.randrange(4):
+            payload = spoilt(payload, draw)
+        victim = self.inside / "victim"
+        victim.write_text("precious")
+        run = self.inside / "run"
+        run.mkdir()
+        (run / "rank-2.log").symlink_to(victim)
+        try:
+            write_files(payload, run, [1, 2])
+        except UnreadableError as error:
+            return self.refused(error)
+        finally:
+            assert victim.read_text() == "precious"
+            assert {each.name for each in self.inside.iterdir()} == {"run", "victim"}
+            assert {each.name.partition(".")[0] for each in run.iterdir()} <= {"rank-1", "rank-2"}
+        return "written"
+
+
+class PageTarget(_Foreign):
+    """Slot pages and histories that a rank, or another process of a run, has spoilt."""
+
+    name = "slot pages"
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = SlotPage.create(slots_path(self.folder, 0))
+        for ranks in ((0, 1, 2), (0, 2)):
+            call = made.call("all_reduce", "collective", made.group(ranks), root=0)
+            for number in range(5):
+                at = made.begin(call, 1_000_000_000 + number, 7, (made.text("a.py"), 3, 0))
+                if number % 2:
+                    made.end(at, 2_000_000_000)
+        self.page = made.path.read_bytes()
+        self.history = history_path(made.path).read_bytes()[:100_000]
+        self.used = (*range(20), *range(8208, 8208 + 104 * 12), *range(SIZE - TEXT_BYTES, SIZE))
+
+    def read(self, draw: random.Random) -> str:
+        """Read a hostile page as the watchdog does."""
+        page, history = bytearray(self.page), bytearray(self.history)
+        for _ in range(draw.choice((1, 3, 20))):
+            at = draw.choice(self.used) if draw.randrange(3) else len(self.page) - TEXT_BYTES
+            at += 0 if draw.randrange(3) else draw.randrange(80)
+            at = min(at, len(page) - 8)
+            if draw.randrange(2):
+                page[at] = draw.randrange(256)
+            else:
+                page[at : at + 4] = draw.choice(
+                    (b"\xff\xff\xff\xff", b"[[[0", b"\0\0\0\0", b"1e99")
+                )
+            history[draw.randrange(500)] = draw.randrange(256)
+        found = bytes(page[: draw.choice((0, 7, 5000))] if draw.randrange(20) == 0 else page)
+        if draw.randrange(4) == 0:
+            found, history = spoilt(found, draw), bytearray(spoilt(bytes(history), draw))
+        path = slots_path(self.inside, 0)
+        path.write_bytes(found)
+        history_path(path).write_bytes(history)
+        try:
+            with parsing("its snapshot"):  # as `Peer.reading`
+                check_page(found)
+                shift_times(move_files(found, "/a", "/b"), draw.choice((0, 1, -(10**12), 10**18)))
+            end = "sound"
+        except UnreadableError as error:
+            end = self.refused(error)
+        read_slots(path, rank=0)
+        read_open_operations(path, rank=0)
+        read_histories(path, rank=0)
+        read_record(path, rank=0)
+        read_waiting(path)
+        return end
+
+
+class ElfTarget(_Foreign):
+    """Libraries that another user's process has mapped."""
+
+    name = "mapped libraries"
+
+    def __init__(self) -> None:
+        super().__init__()
+        source = next(Path(each) for each in ("/lib", "/lib64", "/usr/lib") if Path(each).exists())
+        small = min(source.rglob("lib*.so.*"), key=lambda e: abs(e.stat().st_size - 30_000))
+        self.library = small.read_bytes()
+
+    def read(self, draw: random.Random) -> str:
+        """Look for the names of functions in a hostile library."""
+        data = bytearray(self.library)
+        tables = (range(64), range(64, 1000), range(len(data) - 3000, len(data)))
+        for _ in range(draw.choice((1, 2, 6))):
+            at = draw.choice(draw.choice(tables))
+            size = draw.choice((1, 2, 4, 8))
+            word = draw.choice((0, 1, 255, 1 << 31, (1 << 40) - 1, 1 << 62, (1 << 64) - 1))
+            data[at : at + size] = word.to_bytes(8, "little")[:size]
+        path = self.inside / "lib.so"
+        path.write_bytes(spoilt(bytes(data), draw) if draw.randrange(5) == 0 else data)
+        if draw.randrange(5) == 0:
+            os.truncate(path, 20 << 30)
+        known = dict(elf._known)
+        table = elf.symbol_table(str(path))
+        try:
+            names = [table.name_at_offset(at) for at in (0, 5000, 20_000, 1 << 40)]
+        finally:
+            elf._known.clear()
+            elf._known.update(known)
+            if table.file >= 0:
+                os.close(table.file)
+        return "names" if any(names) else "no names"
+
+
+FOREIGN = (
+    DumpTarget,
+    SweepTarget,
+    AcceptTarget,
+    ProcessTarget,
+    ArrayTarget,
+    ArchiveTarget,
+    PageTarget,
+    ElfTarget,
+)

@@ -362,6 +362,7 @@ class Fuzzed:
     name: str
     inputs: int
     seconds: float
+    slowest_s: float
     ends: Mapping[str, int]
 
 
@@ -376,7 +377,7 @@ def fuzz(
         number: Chooses the inputs.
         progress: Called with the number of inputs so far.
     """
-    target, taken, started_s = make(), 0, time.monotonic()
+    target, taken, slowest_s, started_s = make(), 0, 0.0, time.monotonic()
 
     @seed(number)
     @settings(
@@ -384,8 +385,9 @@ def fuzz(
     )
     @given(make.strategy)
     def check(given_input: Any) -> None:  # noqa: ANN401 - of the target's strategy
-        nonlocal taken
+        nonlocal taken, slowest_s
         taken += 1
+        began_s = time.monotonic()
         if progress is not None:
             progress(taken)
         try:
@@ -393,10 +395,11 @@ def fuzz(
         except LaunchError as error:
             # A controller that knows the secret may refuse, and does so for no other reason.
             assert "rank 0 refused this process" in error.happened  # noqa: PT017 - a property
+        slowest_s = max(slowest_s, time.monotonic() - began_s)
 
     try:
         check()
     finally:
         target.close()
     seconds = time.monotonic() - started_s
-    return Fuzzed(make.name, taken, seconds, getattr(target, "counts", {}))
+    return Fuzzed(make.name, taken, seconds, slowest_s, getattr(target, "counts", {}))

@@ -7,6 +7,7 @@ A plugin that can connect the processes offers a `Meeting` through the hook
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from pytest_multihost.core.launch.launcher_env import Membership
@@ -39,6 +40,9 @@ class Companion(Protocol):
 
     def measure_clock(self) -> None:
         """Measure the offset of its clock to this process's."""
+
+    def reading(self, what: str) -> AbstractContextManager[None]:
+        """Turn what the block cannot read of its answers into a LaunchError that names it."""
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float

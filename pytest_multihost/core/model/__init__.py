@@ -24,6 +24,7 @@ may be: `setting_values`. The token that replays it: `replay`. Names of ranks in
 Messages between the harness's processes: `messages`. Exceptions: `errors`. Collectives known by
 name: `collectives`. Where to find third-party plugins without pytest: `plugin_source`.
 
-What somebody else has made: `regular_file` opens files that it names, `source` reads source lines
-of its frames, `printable` makes its texts fit to be printed.
+What somebody else has made: `regular_file` opens files that it names, `foreign_bytes` reads bytes
+whose sizes it chose, `source` reads source lines of its frames, `printable` makes its texts fit to
+be printed.
 """

@@ -99,13 +99,18 @@ def parse_json(text: str | bytes) -> Json:
     """
     try:
         value: Json = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise JsonError(f"not a JSON text: {error}") from error
     return value
 
 
 _MAX_VALUES = 2_000_000
 _MAX_DEPTH = 100
+
+
+def has_many_values(text: bytes) -> bool:
+    """Return whether a JSON text has more values than are read of somebody else's."""
+    return sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES
 
 
 def parse_foreign(text: bytes, *, max_depth: int = _MAX_DEPTH) -> Json:
@@ -117,7 +122,7 @@ def parse_foreign(text: bytes, *, max_depth: int = _MAX_DEPTH) -> Json:
     Raises:
         JsonError: It is not JSON, or has too many values, too deep ones or too large numbers.
     """
-    if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_VALUES:  # before they take memory
+    if has_many_values(text):  # before they take memory
         raise JsonError(f"it has more than {_MAX_VALUES} values")
     value = parse_json(text)
     level: list[Json] = [value]

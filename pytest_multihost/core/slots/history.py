@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.history import CallSite, History
 from pytest_multihost.core.model.operation import GroupKey
 from pytest_multihost.core.model.stack import Frame
@@ -29,7 +31,16 @@ Entry = tuple[int, int, tuple[int, ...]]
 
 
 def read_histories(page: Path, *, rank: int) -> tuple[History, ...]:
-    """Return the histories beside a slot page; empty ones for groups that were not used."""
+    """Return the histories beside a slot page; empty ones for groups that were not used.
+
+    There are none if the page is broken.
+    """
+    with suppress(UnreadableError), parsing("a slot page"):  # its rank may have spoilt it
+        return _read_histories(page, rank)
+    return ()
+
+
+def _read_histories(page: Path, rank: int) -> tuple[History, ...]:
     data = read_page(page)
     if data is None:
         return ()

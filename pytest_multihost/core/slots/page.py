@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_multihost.core.files import naming
+from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
     RUNTIME_SCOPE,
@@ -53,6 +54,7 @@ from pytest_multihost.core.model.operation import (
     Scope,
 )
 from pytest_multihost.core.model.rank_names import spans
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.stack import Frame
 
 RECORDS = 1024
@@ -87,6 +89,7 @@ SOURCE_AT = 32
 """Byte offset in a record of the thread and its source line."""
 
 FLAGS_AT = 48
+KIND_AT, GROUP_AT = 56, 60
 ENDED, WAITED = 1, 2
 """Offsets in a record of its second and third time, in words of eight bytes."""
 
@@ -105,6 +108,7 @@ FIRST_WORD, WORDS = RECORDS_AT // 8, STRIDE // 8
 SINK_AT = RECORDS_AT + STRIDE * RECORDS
 TEXTS_AT = SINK_AT + STRIDE
 TEXT_BYTES = 1 << 18
+_MOST_TEXTS = TEXT_BYTES // 2
 SIZE = TEXTS_AT + TEXT_BYTES
 
 _MAX_TEXT = 1000
@@ -489,10 +493,16 @@ Record = tuple[int, ...]
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:
-    """Return the operations on the slot page at `path`; none if there is no page.
+    """Return the operations on the slot page at `path`; none if there is no page, or it is broken.
 
     The starts of programs are skipped, because they matter only while open, for a proof.
     """
+    with suppress(UnreadableError), parsing("a slot page"):  # its rank may have spoilt it
+        return _read_slots(path, rank)
+    return Operations(rank)
+
+
+def _read_slots(path: Path, rank: int) -> Operations:
     data = read_page(path)
     if data is None:
         return Operations(rank)
@@ -562,7 +572,7 @@ OpenOperations = tuple[bytes | None, Operations, float]
 def read_open_operations(
     path: Path, *, rank: int, before: OpenOperations | None = None
 ) -> OpenOperations:
-    """Return a rank's open operations; fast.
+    """Return a rank's open operations, none of a page that is broken; fast.
 
     Args:
         before: The previous result. An unchanged page, as of a rank that waits, is not parsed
@@ -571,7 +581,9 @@ def read_open_operations(
     data = read_page(path)
     if before is not None and before[0] == data:
         return before
-    return data, *_open_operations(data, rank)
+    with suppress(UnreadableError), parsing("a slot page"):  # its rank may have spoilt it
+        return data, *_open_operations(data, rank)
+    return data, Operations(rank), 0.0
 
 
 def _open_operations(data: bytes | None, rank: int) -> tuple[Operations, float]:
@@ -587,9 +599,16 @@ def _open_operations(data: bytes | None, rank: int) -> tuple[Operations, float]:
 
 
 def texts_of(data: bytes) -> Mapping[int, str]:
-    """Return the texts by number; empty for one that was written after the page was read."""
+    """Return the texts by number; empty for one that was written after the page was read.
+
+    Raises:
+        UnreadableError, struct.error: The page is broken.
+    """
     texts, at = defaultdict[int, str](str), TEXTS_AT
-    for number in range(HEADER.unpack_from(data)[1]):
+    count = HEADER.unpack_from(data)[1]
+    if count > _MOST_TEXTS:
+        raise UnreadableError(f"it has {count} texts, and there is room for {_MOST_TEXTS}")
+    for number in range(count):
         (size,) = struct.unpack_from("<H", data, at)
         texts[number] = data[at + 2 : at + 2 + size].decode("utf-8", "backslashreplace")
         at += 2 + size
@@ -622,13 +641,42 @@ def written_size(records: bytes | memoryview) -> int:
 
 @lru_cache(maxsize=GROUPS)  # thousands of records name the same few groups
 def parse_group(text: str) -> GroupKey:
-    """Parse a group; it has no members if its text was cut or had no room."""
+    """Parse a group; it has no members if its text was cut or had no room.
+
+    Raises:
+        UnreadableError: No page has this text.
+    """
     try:
-        spans, ordinal, scope = json.loads(text)
+        found = json.loads(text)
     except ValueError:
         return (), 0, Scope.parse(text)
-    ranks = tuple(rank for first, last in spans for rank in range(first, last + 1))
-    return ranks, ordinal, Scope.parse(scope)
+    with parsing("a group"):
+        spans, ordinal, scope = found
+        if sum(last + 1 - first for first, last in spans) > MAX_RANKS or type(ordinal) is not int:
+            raise UnreadableError(f"it has more than {MAX_RANKS} ranks, or no number of its own")
+        ranks = tuple(rank for first, last in spans for rank in range(first, last + 1))
+        return ranks, ordinal, Scope.parse(scope)
+
+
+def check_page(data: bytes) -> None:
+    """Check the page of a rank of another machine; one that is not whole yet passes.
+
+    Raises:
+        UnreadableError: It is broken.
+    """
+    with parsing("a slot page"):
+        if len(data) > SIZE or (len(data) >= HEADER.size and HEADER.unpack_from(data)[0] != MAGIC):
+            raise UnreadableError("it is none")
+        if len(data) < SIZE:
+            return
+        texts = texts_of(data)
+        entered_of(data, texts)
+        halves = memoryview(data)[RECORDS_AT:SINK_AT].cast("I")
+        kinds, groups = (set(halves[at // 4 :: STRIDE // 4].tolist()) for at in (KIND_AT, GROUP_AT))
+        for kind in kinds:
+            KINDS[kind % FOR_CPU]
+        for group in groups:
+            parse_group(texts[group])
 
 
 def _operations(

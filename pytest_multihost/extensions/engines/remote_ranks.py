@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core.files import write
 from pytest_multihost.core.model.messages import TakeSnapshot
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.core.slots import shift_times
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 
 Files = Mapping[str, bytes]
@@ -27,8 +27,9 @@ class RemotePart:
     Attributes:
         clock: Offset in seconds from the peer's clock to the controller's, and its error bound.
         begin_snapshot: Makes the peer take a snapshot. Returns a function that waits for the
-            snapshot and returns it with the ranks' slot pages by file name; the function raises
-            LaunchError if the peer does not answer.
+            snapshot and returns it with the ranks' slot pages by file name, with their times on the
+            controller's clock; the function raises LaunchError if the peer does not answer, or
+            sends what cannot be read.
     """
 
     ranks: Sequence[int]
@@ -87,10 +88,9 @@ class PeersRanks:
         found = []
         for number, (part, wait) in enumerate(zip(self.parts, waits, strict=True), 1):
             snapshot, pages = wait()
-            offset_s, uncertainty_s = part.clock
             for name, data in pages.items():
-                (self.scratch / name).write_bytes(shift_times(data, round(offset_s * 1e9)))
-            found.append(RemoteSnapshot(number, snapshot, offset_s, uncertainty_s))
+                write(self.scratch / name, data)
+            found.append(RemoteSnapshot(number, snapshot, *part.clock))
         return found
 
     def shallow_snapshot(self, local: KernelSnapshot) -> KernelSnapshot:

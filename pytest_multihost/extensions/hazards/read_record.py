@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
+from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.stack import Frame
 from pytest_multihost.core.slots.page import (
     ARCHIVED,
@@ -31,7 +33,16 @@ _LAUNCH = slice(15, 19)
 
 
 def read_record(page: Path, *, rank: int) -> RankRecord:
-    """Return all operations that a rank launched. The rank must no longer write to the page."""
+    """Return all operations that a rank launched; none if it has spoilt its page.
+
+    The rank must no longer write to the page.
+    """
+    with suppress(UnreadableError), parsing("a slot page"):
+        return _read_record(page, rank)
+    return RankRecord(rank)
+
+
+def _read_record(page: Path, rank: int) -> RankRecord:
     data = read_page(page)
     if data is None:
         return RankRecord(rank)
@@ -60,6 +71,12 @@ def plain_calls(page: Path, *, since_s: float) -> tuple[tuple[str, int], ...] | 
     Args:
         since_s: Operations that began earlier are skipped.
     """
+    with suppress(UnreadableError), parsing("a slot page"):
+        return _plain_calls(page, since_s)
+    return None
+
+
+def _plain_calls(page: Path, since_s: float) -> tuple[tuple[str, int], ...] | None:
     data = read_page(page)
     if data is None or archive_path(page).exists():
         return None

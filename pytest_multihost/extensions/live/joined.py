@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.meeting import Companion
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
+from pytest_multihost.core.model.foreign_bytes import UnreadableError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.messages import (
     Answered,
@@ -24,6 +25,7 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.watch.kernel.merged_snapshot import RemoteSnapshot, merge_snapshots
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Stacks
@@ -79,7 +81,11 @@ def machine_of(peer: Companion) -> Machine:
         raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(peer.hello.problems))
     peer.measure_clock()
     found, _ = peer.request(Ask("job"), Answered, within_s=_SNAPSHOT_S)()
-    described = from_json(Described, found.answer)
+    with peer.reading("the job that it has found"):
+        described = from_json(Described, found.answer)
+        job = described.job
+        if job is not None and not all(0 <= each < MAX_RANKS for each in (job.size, *job.pids)):
+            raise UnreadableError(f"a rank is not between 0 and {MAX_RANKS - 1}")
     return Machine(peer.hello.host, described.job, described.why, peer.hello.kernel)
 
 
@@ -157,7 +163,7 @@ class JoinedReader:
         message = Ask("stacks", {"reads_native": reads_native})
         waits = [each.request(message, Answered, within_s=_STACKS_S) for each in self.peers]
         local = self.local.read_stacks(reads_native=reads_native)
-        others = [from_json(Stacks, wait()[0].answer) for wait in waits]
+        others = [_stacks(peer, wait()[0]) for peer, wait in zip(self.peers, waits, strict=True)]
         at_s = local.now.at_s
         parts = [local, *others]
         return Stacks(
@@ -184,6 +190,11 @@ def _at(wait: SeenWait, at_s: float) -> SeenWait:
         return wait
     waited_s = None if found.waited_s is None else at_s
     return replace(wait, operation=replace(found, since_s=at_s, waited_s=waited_s))
+
+
+def _stacks(peer: Companion, found: Answered) -> Stacks:
+    with peer.reading("the stacks of its ranks"):
+        return from_json(Stacks, found.answer)
 
 
 def answer(message: ToPeer, machine: Machine, reader: JobReader | None) -> FromPeer:

@@ -1,5 +1,9 @@
 """Read the names of functions in ELF files from their symbol tables (elf(5)).
 
+Another user's process may have mapped the file, so anything may be in it, and it may change at any
+moment. So every size that it states has a limit, and it is read, never mapped: a mapped file that
+becomes shorter ends the process that touches it.
+
 This module imports nothing from this package, because the program `probes/native_reader.py` loads
 it by its path.
 """
@@ -9,15 +13,16 @@ from __future__ import annotations
 import bisect
 import ctypes
 import functools
-import mmap
 import os
 import stat
 import struct
+from array import array
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import lshift, or_
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
+_HEADER_BYTES = 64
 _OFFSETS = struct.Struct("<QQ")  # e_phoff, e_shoff
 _OFFSETS_AT = 32
 _COUNTS = struct.Struct("<HHHH")  # e_phentsize, e_phnum, e_shentsize, e_shnum
@@ -38,6 +43,26 @@ _SYMBOL_BYTES, _SYMBOL_WORDS, _INFO_AT = 24, 3, 4
 _INDEX_BITS = 24
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 
+MAX_SYMBOLS = 1_500_000
+"""The most symbols of one file; jaxlib, the largest known one, has 740 000."""
+
+MAX_ALL_SYMBOLS = 6_000_000
+"""The most symbols of all files that this process reads: 200 MB of memory, and seconds."""
+
+_MAX_SECTIONS, _MAX_SEGMENTS = 4096, 256
+_MAX_ENTRY_BYTES = 256
+_MAX_NAME_BYTES = 1 << 14
+_MAX_FILES = 256
+_MAX_ALIKE = 1000  # names of one function
+
+
+_BROKEN = (OSError, ValueError, TypeError, struct.error, LookupError, OverflowError, MemoryError)
+"""What `SymbolTable.read` raises."""
+
+
+class _TooLargeError(ValueError):
+    """A file states a size that is not to be believed."""
+
 
 @dataclass(slots=True)
 class SymbolTable:
@@ -45,66 +70,90 @@ class SymbolTable:
 
     jaxlib has 740 000 symbols, so no Python code runs for each of them. A key is an address and, in
     its low bits, the index of the symbol in the table.
+
+    Attributes:
+        file: The open file, which has the names; -1 if there are none.
     """
 
-    _keys: list[int] = field(default_factory=list)
+    _keys: array[int] = field(default_factory=lambda: array("Q"))
     _symbols: memoryview = field(default_factory=lambda: memoryview(b""))
     _strings_at: int = 0
-    _data: mmap.mmap | None = None
+    file: int = -1
     _segments: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
-    def read(cls, path: str) -> SymbolTable:
+    def read(cls, path: str, *, max_symbols: int = MAX_SYMBOLS) -> SymbolTable:
         """Read the full table, or if there is none, the table of exported functions.
 
         Raises:
             OSError: The file is gone.
-            ValueError, struct.error, IndexError: The file is broken.
+            ValueError, TypeError, struct.error, LookupError, OverflowError, MemoryError: The file
+                is broken, or states a size that is not to be believed.
         """
         # Another file may have the name of one that is mapped: a FIFO, which would block. Not by
         # `open_regular` of core.model: the program that loads this module may not have the package
-        # on its path, and would need longer to import it than to read a process. `mmap` refuses
-        # what is no regular file, so that one check is enough.
+        # on its path, and would need longer to import it than to read a process.
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
             return cls()
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - as for PTH115
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
+        file, found = os.open(path, flags), cls()
+        try:
+            if stat.S_ISREG(os.fstat(file).st_mode):  # another file may have its name by now
+                found = cls._read(file, max_symbols)
+        finally:
+            if found.file != file:
+                os.close(file)
+        return found
+
+    @classmethod
+    def _read(cls, file: int, max_symbols: int) -> SymbolTable:
+        header = _read(file, 0, _HEADER_BYTES, most=_HEADER_BYTES)
+        if header[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
             return cls()
-        segments_at, sections_at = _OFFSETS.unpack_from(data, _OFFSETS_AT)
-        _, segment_count, section_size, section_count = _COUNTS.unpack_from(data, _COUNTS_AT)
-        ats = (sections_at + section_size * i for i in range(section_count))
-        sections = [_SECTION.unpack_from(data, at) for at in ats]
+        segments_at, sections_at = _OFFSETS.unpack_from(header, _OFFSETS_AT)
+        _, segment_count, section_size, section_count = _COUNTS.unpack_from(header, _COUNTS_AT)
+        sections = _entries(
+            file, sections_at, _SECTION, section_size, section_count, most=_MAX_SECTIONS
+        )
         by_type = {section[1]: section for section in sections}
         section = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
         if section is None:
             return cls()
-        raw = data[section[4] : section[4] + section[5]]
+        raw = _read(file, section[4], section[5], most=_SYMBOL_BYTES * max_symbols)
         symbols = memoryview(raw).cast("Q")
         keys = map(lshift, symbols[1::_SYMBOL_WORDS].tolist(), repeat(_INDEX_BITS))
         keys = map(or_, keys, range(len(symbols) // _SYMBOL_WORDS))
         kinds = raw[_INFO_AT::_SYMBOL_BYTES].translate(_IS_FUNCTION)
-        ats = (segments_at + _SEGMENT.size * i for i in range(segment_count))
-        headers = [_SEGMENT.unpack_from(data, at) for at in ats]
+        found = array("Q", sorted(compress(keys, kinds)))
+        headers = _entries(
+            file, segments_at, _SEGMENT, _SEGMENT.size, segment_count, most=_MAX_SEGMENTS
+        )
         segments = tuple((each[2], each[5], each[3]) for each in headers if each[0] == _PT_LOAD)
-        found = sorted(compress(keys, kinds))
-        return cls(found, symbols, sections[section[6]][4], data, segments)
+        return cls(found, symbols, sections[section[6]][4], file, segments)
+
+    @property
+    def count(self) -> int:
+        """The number of symbols of the file."""
+        return len(self._symbols) // _SYMBOL_WORDS
 
     def name_at(self, address: int) -> bytes:
         """Return the mangled name of the function at `address`; empty if unknown."""
         index = bisect.bisect_left(self._keys, address + 1 << _INDEX_BITS) - 1
-        if index < 0 or self._data is None:
+        if index < 0 or self.file < 0:
             return b""
         start = self._keys[index] >> _INDEX_BITS
-        first = bisect.bisect_left(self._keys, start << _INDEX_BITS)
+        first = bisect.bisect_left(self._keys, start << _INDEX_BITS, max(0, index - _MAX_ALIKE))
         indices = [key & _INDEX_MASK for key in self._keys[first : index + 1]]
         widest = max(indices, key=self._size)  # several symbols may begin at one address
         size = self._size(widest)
         if not start or (size and address >= start + size):
             return b""
         name_at = self._strings_at + (self._symbols[_SYMBOL_WORDS * widest] & 0xFFFFFFFF)
-        return self._data[name_at : self._data.find(b"\0", name_at)]
+        try:
+            name, end, _ = os.pread(self.file, _MAX_NAME_BYTES, name_at).partition(b"\0")
+        except (OSError, OverflowError):
+            return b""
+        return name if end else b""
 
     def name_at_offset(self, offset: int) -> str:
         """Return the same for an offset in the file, as in /proc/PID/maps."""
@@ -117,16 +166,51 @@ class SymbolTable:
         return self._symbols[_SYMBOL_WORDS * index + 2]
 
 
-@functools.cache
+def _entries(
+    file: int, at: int, layout: struct.Struct, size: int, count: int, *, most: int
+) -> list[tuple[int, ...]]:
+    """Return the entries of a table of a file's header."""
+    if count > most or (count and not layout.size <= size <= _MAX_ENTRY_BYTES):
+        raise _TooLargeError(count, size)
+    data = _read(file, at, size * count, most=_MAX_ENTRY_BYTES * most)
+    return [layout.unpack_from(data, size * index) for index in range(count)]
+
+
+def _read(file: int, at: int, size: int, *, most: int) -> bytes:
+    """Return so many bytes of a file at an offset.
+
+    Raises:
+        ValueError: It is too many, or the file has not so many.
+    """
+    if size > most or at + size > os.fstat(file).st_size:
+        raise _TooLargeError(at, size)
+    data = os.pread(file, size, at) if size else b""
+    if len(data) != size:
+        raise _TooLargeError(at, size)
+    return data
+
+
+_known: dict[str, SymbolTable] = {}
+"""The tables that were read, by path."""
+
+
 def symbol_table(path: str) -> SymbolTable:
     """Return the functions of a file; none if it has no table, or is gone, broken or [vdso].
 
-    This takes a fraction of a second, once for each file.
+    This takes a fraction of a second, once for each file. Files beyond `MAX_ALL_SYMBOLS` count as
+    broken: a process may map any number of large ones.
     """
-    try:
-        return SymbolTable.read(path)
-    except (OSError, ValueError, struct.error, IndexError):
-        return SymbolTable()
+    if path not in _known:
+        left = MAX_ALL_SYMBOLS - sum(each.count for each in _known.values())
+        try:
+            found = SymbolTable.read(path, max_symbols=min(MAX_SYMBOLS, left))
+        except _BROKEN:
+            found = SymbolTable()
+        if found.count and sum(each.count > 0 for each in _known.values()) >= _MAX_FILES:
+            os.close(found.file)
+            found = SymbolTable()
+        _known[path] = found
+    return _known[path]
 
 
 @functools.cache

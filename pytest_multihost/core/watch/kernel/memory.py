@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from pytest_multihost.core.model.foreign_bytes import read_at
 from pytest_multihost.core.watch.kernel.proc_files import read
 
 
@@ -106,17 +107,17 @@ class Memory:
         return data if len(data) == size else None
 
     def read_up_to(self, address: int, size: int) -> bytes:
-        """Return at most `size` bytes at `address`, up to the first page that cannot be read."""
+        """Return at most `size` bytes at `address`, up to the first page that cannot be read.
+
+        The process may have chosen the size: nothing is read of one that is too large.
+        """
         if self._file is None:
             self._file = -1
             with contextlib.suppress(OSError):
                 self._file = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         if self._file < 0 or not address:
             return b""
-        try:
-            return os.pread(self._file, size, address)
-        except (OSError, OverflowError):
-            return b""
+        return read_at(self._file, size, address)
 
     def seconds(self, address: int, unit: float) -> float | None:
         """Return the timespec or timeval at `address`."""

@@ -7,8 +7,9 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 from pytest_multihost.core.model.process import (
     IN_TURNS,
@@ -39,6 +40,9 @@ from pytest_multihost.core.watch.kernel.return_addresses import CodePlace, Retur
 
 _PIDFD_GETFD = 438
 
+_MOST_DESCRIPTORS = 1 << 20
+"""How many descriptors the waits of a process are read for: Linux's default for one process."""
+
 
 @dataclass
 class ProcessReader:
@@ -67,6 +71,7 @@ class ProcessReader:
     own: frozenset[str] = frozenset()
     codes: dict[int, tuple[tuple[str, ...], str, str]] = field(default_factory=dict)
     calls: dict[CodePlace, bool] = field(default_factory=dict)
+    _described: int = field(default=0, init=False)
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
@@ -204,20 +209,38 @@ class ProcessReader:
         """Return the descriptors that poll(2) or select(2) waits for; None if unreadable."""
         found: set[int] = set()
         if call.name in {"poll", "ppoll"}:
-            address, count = call.args[:2]
-            data = self.memory.read(address, 8 * count) if count else b""
+            address, count = call.args[0], call.args[1] & 0xFFFFFFFF
+            data = self._descriptors(address, count, 8 * count)
             if data is None:
                 return None
             found = {fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0}
         elif call.name in {"select", "pselect6"}:
-            count = call.args[0] & 0xFFFFFFFF
+            count = min(call.args[0] & 0xFFFFFFFF, self._most_descriptors)
             for address in filter(None, call.args[1:4]):
-                data = self.memory.read(address, (count + 63) // 64 * 8) if count else b""
+                data = self._descriptors(address, count, (count + 63) // 64 * 8)
                 if data is None:
                     return None
-                bits = int.from_bytes(data, "little")
-                found |= {fd for fd in range(count) if bits >> fd & 1}
+                found.update(fd for fd in _bits(data) if fd < count)
         return tuple(sorted(found))
+
+    def _descriptors(self, address: int, count: int, size: int) -> bytes | None:
+        """Return what a process says of so many descriptors; None if it cannot be read.
+
+        All its threads together have room for `_MOST_DESCRIPTORS`: a process may have thousands of
+        threads that wait for as many descriptors as it likes.
+        """
+        if not count:
+            return b""
+        self._described += count
+        if self._described > _MOST_DESCRIPTORS:
+            return None
+        return self.memory.read(address, size)
+
+    @property
+    def _most_descriptors(self) -> int:
+        """The number of descriptors that the process has room for, to which select(2) keeps."""
+        size = proc_files.read_status(f"/proc/{self.pid}").get("FDSize", "")
+        return int(size) if size.isdecimal() else _MOST_DESCRIPTORS
 
     def _with_code(self, thread: Thread) -> Thread:
         """Return a thread with the code that waits; of a main thread only the code that calls."""
@@ -238,6 +261,12 @@ class ProcessReader:
             function = profiler_of(returns, exported_function)
         self.codes[thread.tid] = code, function, caller
         return replace(thread, code=code, function=function, caller=caller)
+
+
+def _bits(data: bytes) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, where most are not."""
+    for at in compress(range(len(data)), data):
+        yield from (8 * at + bit for bit in range(8) if data[at] >> bit & 1)
 
 
 def _socket_timeout_s(pid: int, fd: int) -> float | None:

@@ -8,15 +8,17 @@ processor time, so it runs seldom, in the background, and only for information t
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import IO
+from typing import IO, Any
+from typing import cast as typed
 
+from pytest_multihost.core.model.foreign_bytes import MAX_READ, read_at
+from pytest_multihost.core.model.json_values import parse_foreign
 from pytest_multihost.core.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
 from pytest_multihost.core.slots.stacks import py_spy_command
 from pytest_multihost.core.watch.probes.thread_ids import ids_by_handle, ids_by_own_id
@@ -76,7 +78,9 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
                 tuple(_values(f.get("locals")) for f in each["frames"]),
                 each.get("thread_id") or 0,
             )
-            for each in json.loads(text)
+            for each in typed(
+                "Any", parse_foreign(text if isinstance(text, bytes) else text.encode())
+            )
         )
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError("not the JSON that py-spy prints") from error
@@ -147,16 +151,28 @@ def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
 def _spied(command: Sequence[str], pid: int) -> tuple[SpiedThread, ...] | str:
     """Return the threads that py-spy prints, or its error message."""
     try:
-        done = subprocess.run(
-            [*command, str(pid)], capture_output=True, check=False, timeout=_TIMEOUT_S
-        )
-        found = threads_of(pid, done.stdout)
+        printed, errors = _run([*command, str(pid)])
+        found = threads_of(pid, printed)
         return found if any(each.is_main for each in found) else _WITHOUT_MAIN
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        said = errors.decode(errors="replace").strip().splitlines()
         return said[0] if said else "py-spy printed no error"
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
+
+
+def _run(command: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return what a command prints, and its errors.
+
+    It goes into files: of the output, whose size the process chooses that is read, only a part is
+    held in memory.
+
+    Raises:
+        OSError, subprocess.SubprocessError: It cannot be run, or takes too long.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        subprocess.run(command, stdout=out, stderr=errors, check=False, timeout=_TIMEOUT_S)
+        return read_at(out.fileno(), MAX_READ, 0), read_at(errors.fileno(), MAX_READ, 0)
 
 
 def dump_of(rank: int, threads: Iterable[SpiedThread]) -> Dump:
@@ -180,10 +196,8 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
 
     def main_holds_gil(pid: int) -> bool:
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            done = subprocess.run(
-                [*command, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
-            )
-            return any(each.holds_gil and each.is_main for each in threads_of(pid, done.stdout))
+            printed, _ = _run([*command, str(pid)])
+            return any(each.holds_gil and each.is_main for each in threads_of(pid, printed))
         return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -208,7 +222,9 @@ class PySpySampler:
             answer.seek(0)
             self._sample = asked, None
             with contextlib.suppress(ValueError, StopIteration):
-                main = next(each for each in threads_of(asked, answer.read()) if each.is_main)
+                main = next(
+                    each for each in threads_of(asked, answer.read(MAX_READ)) if each.is_main
+                )
                 self._sample = asked, innermost_user_frame(main.frames)
             self.close()
         if self._running is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:

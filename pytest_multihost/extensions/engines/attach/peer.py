@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -16,6 +17,7 @@ from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.own_descriptors import keep_until_exit
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.messages import (
     Failed,
     FromPeer,
@@ -50,6 +52,9 @@ def interface_of_address(address: str) -> str:
 _PINGS = 8
 PING_S = 30.0
 """How long an idle peer may take to answer."""
+
+_MAX_CLOCK_S = 1e9
+"""No machine has run for so long: thirty years."""
 
 _HELLO_S = 60.0
 """How long a peer may take to send its hello; it may still be collecting."""
@@ -149,7 +154,7 @@ class Peer:
                         became = "could not be started" if wanted is WorldForked else "are lost"
                         happened = f"the ranks of {self.name} {became}"
                         raise LaunchError(happened, seen=frame.message.error)
-                    raise self.lost(f"it answered with {type(frame.message).__name__}")
+                    raise self.garbled(f"it answered with {type(frame.message).__name__}")
             frames = self.stream.await_frames(deadline_s)
             if not frames:
                 raise self.lost(f"it has not answered for {within_s:g} s")
@@ -196,6 +201,8 @@ class Peer:
             sent_s = time.monotonic()
             pong, _ = self.request(Ping(), Pong, within_s=PING_S)()
             back_s = time.monotonic()
+            if not abs(pong.now_s) < _MAX_CLOCK_S:
+                raise self.garbled(f"{pong.now_s} is no time on a machine's clock")
             found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
         self.uncertainty_s, self.offset_s = min(found)
 
@@ -210,8 +217,32 @@ class Peer:
         """Read arrived frames into the backlog, which also detects the connection's end."""
         self.backlog += self.stream.receive()
 
+    @contextlib.contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Drop the connection if the block cannot read what the peer has sent.
+
+        Args:
+            what: What the block reads.
+
+        Raises:
+            LaunchError: The peer sent what cannot be read.
+        """
+        try:
+            with parsing(what):
+                yield
+        except UnreadableError as error:
+            raise self.garbled(str(error)) from error
+
+    def garbled(self, why: str) -> LaunchError:
+        """Drop the connection, and return the error for a peer that sent what cannot be read."""
+        self.stream.give_up(why)
+        self.is_loss_reported = True
+        return LaunchError(f"{self.name} sent what cannot be read", seen=why)
+
     def lost(self, seen: str) -> LaunchError:
         """Drop the connection, and return the error for that."""
+        if self.stream.is_garbled:
+            return self.garbled(self.stream.ended or seen)
         self.stream.give_up(seen)
         self.is_loss_reported = True
         why = self.why_lost()

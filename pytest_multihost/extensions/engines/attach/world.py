@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core.files import write
 from pytest_multihost.core.launch.composite_world import CompositeWorld
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.core.launch.server import ServerLauncher
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.event import Event
+from pytest_multihost.core.model.foreign_bytes import (
+    MAX_MEMBERS,
+    UnreadableError,
+    open_archive,
+    read_member,
+)
 from pytest_multihost.core.model.messages import (
     DumpKind,
     DumpsWritten,
@@ -40,8 +48,11 @@ from pytest_multihost.core.model.messages import (
 )
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.model.spec import MACHINE, Host, WorldSpec
-from pytest_multihost.core.slots import move_files
+from pytest_multihost.core.slots import check_page, move_files, shift_times
+from pytest_multihost.core.slots.page import HISTORY_SIZE
+from pytest_multihost.core.slots.page import SIZE as SLOTS_SIZE
 from pytest_multihost.extensions.engines.attach.peer import Answer, Peer
 from pytest_multihost.extensions.engines.remote_ranks import Files, PeersRanks, RemotePart
 
@@ -182,12 +193,34 @@ class PeerWorld:
 
         def finish() -> tuple[KernelSnapshot, Files]:
             answer, payload = wait()
-            pages = unpack(payload)
-            if self._moved is not None:
-                pages = {name: move_files(page, *self._moved) for name, page in pages.items()}
-            return answer.snapshot, pages
+            with self.peer.reading("its snapshot"):
+                if {each.rank for each in answer.snapshot.processes} - {None, *self.ranks}:
+                    raise UnreadableError("it has ranks that were not started there")
+                return answer.snapshot, dict(self._pages(payload))
 
         return finish
+
+    def _pages(self, payload: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield the slot pages and histories in an archive, as they would be on this machine.
+
+        Raises:
+            UnreadableError, ValueError, OverflowError: They are none.
+        """
+        by_ns = round(self.peer.offset_s * 1e9)
+        for name, page in members(payload, self.ranks, _MAX_BYTES):
+            if name.endswith(SLOTS):
+                check_page(page)
+            moved = move_files(page, *self._moved) if self._moved is not None else page
+            yield name, shift_times(moved, by_ns)
+
+    def _write(self, payload: bytes, *, moved: tuple[str, str] | None = None) -> None:
+        """Write the files of an archive next to the local ones.
+
+        Raises:
+            LaunchError: The peer sent what cannot be read.
+        """
+        with self.peer.reading("its logs and stacks"):
+            write_files(payload, self.directory, self.ranks, moved=moved)
 
     @property
     def _moved(self) -> tuple[str, str] | None:
@@ -238,6 +271,9 @@ class PeerWorld:
     def _events(self, frames: Sequence[Frame[FromPeer]]) -> list[Event]:
         """Return the events among frames, with their times on the controller's clock."""
         now_s, offset_s = time.monotonic(), self.peer.offset_s
+        events = [frame.message.event for frame in frames if isinstance(frame.message, RankEvent)]
+        if foreign := {each.rank for each in events} - {*self.ranks}:
+            raise self.peer.garbled(f"an event of rank {foreign.pop()}, which it has not started")
         return [
             replace(event, at_s=min(event.at_s + offset_s, now_s), payload=frame.payload)
             for frame in frames
@@ -260,7 +296,7 @@ class PeerWorld:
         """Wait for the files of another machine, and write them next to the local ones."""
         if self._dumps is not None:
             _, payload = self._dumps()
-            write_files(payload, self.directory, moved=self._moved)
+            self._write(payload, moved=self._moved)
 
     def request(self, message: FaultRequest) -> None:
         """Make the peer pause a rank; `CompositeWorld` forwards no other request."""
@@ -276,7 +312,7 @@ class PeerWorld:
         if self._end is None:
             return Ending()
         answer, payload = self._end()
-        write_files(payload, self.directory)
+        self._write(payload)
         return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
 
     def close(self) -> None:
@@ -299,23 +335,76 @@ def pack(paths: Iterable[Path]) -> bytes:
     return archive.getvalue()
 
 
-def unpack(payload: bytes) -> Files:
-    """Return the contents of an archive's files, by name without folder."""
+_NAME = re.compile(r"rank-(0|[1-9]\d{0,4})\.[A-Za-z][A-Za-z0-9._-]{0,60}")
+"""The names of the files of a rank, and its number in them."""
+
+SLOTS, _HISTORY = ".slots", ".history"
+_MAX_BYTES = {SLOTS: SLOTS_SIZE, _HISTORY: HISTORY_SIZE}
+"""The maximum size of the files in the archive of a snapshot, by the end of their names."""
+
+_MAX_FILES = 20
+"""The most files of a rank in an archive."""
+
+
+def unpack(
+    payload: bytes,
+    ranks: Collection[int] = range(MAX_RANKS),
+    max_bytes: Mapping[str, int] | None = None,
+) -> Files:
+    """Return the contents of the files in an archive, by name; for the arguments, see `members`.
+
+    Raises:
+        UnreadableError: It is no archive, or has other files or larger ones.
+    """
+    return dict(members(payload, ranks, max_bytes))
+
+
+def members(
+    payload: bytes, ranks: Collection[int], max_bytes: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of the files in an archive, one after the other.
+
+    Args:
+        ranks: The ranks whose files it may have.
+        max_bytes: The files that it may have, by the ends of their names, with their maximum sizes;
+            None for files of any end.
+
+    Raises:
+        UnreadableError: It is no archive, or has other files or larger ones.
+    """
     if not payload:
-        return {}
-    with zipfile.ZipFile(io.BytesIO(payload)) as files:
-        return {Path(name).name: files.read(name) for name in files.namelist()}
+        return
+    limits, left = max_bytes or {"": MAX_FILE}, 2 * MAX_FILE * len(ranks)
+    most = min(MAX_MEMBERS, _MAX_FILES * len(ranks))
+    with open_archive(io.BytesIO(payload), max_members=most) as archive:
+        for member in archive.infolist():
+            found = _NAME.fullmatch(member.filename)
+            limit = next((n for end, n in limits.items() if member.filename.endswith(end)), 0)
+            if found is None or int(found[1]) not in ranks or not limit:
+                raise UnreadableError(f"nobody asked for {member.filename[:100]!r}")
+            yield member.filename, read_member(archive, member, max_bytes=min(limit, left))
+            left -= member.file_size
 
 
-def write_files(payload: bytes, directory: Path, *, moved: tuple[str, str] | None = None) -> None:
+def write_files(
+    payload: bytes,
+    directory: Path,
+    ranks: Collection[int] = range(MAX_RANKS),
+    *,
+    moved: tuple[str, str] | None = None,
+) -> None:
     """Write an archive's files into a directory; a file that cannot be written is skipped.
 
     Args:
+        ranks: The ranks whose files they may be.
         moved: A folder that the files name, and the one that they are to name in its place.
+
+    Raises:
+        UnreadableError: It is no archive of such files.
     """
-    for name, data in unpack(payload).items():
+    for name, data in members(payload, ranks):
         if moved is not None:
             there, here = (f"{folder}/".encode() for folder in moved)
             data = data.replace(there, here)  # noqa: PLW2901 - the same file
         with contextlib.suppress(OSError):
-            (directory / name).write_bytes(data)
+            write(directory / name, data)

@@ -6,8 +6,6 @@ so is an npz file; safetensors and npy files state in a header how long they are
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 import os
 import pickletools
@@ -15,7 +13,19 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, Literal
+from itertools import islice
+from typing import Any, BinaryIO, Literal
+from typing import cast as typed
+
+from pytest_multihost.core.model.foreign_bytes import (
+    MAX_LITERAL,
+    UnreadableError,
+    open_archive,
+    parsing,
+    read_literal,
+    read_member,
+)
+from pytest_multihost.core.model.json_values import has_many_values, parse_foreign, parse_json
 
 Format = Literal["zip", "npy", "safetensors", "json", "text", "other"]
 """The format of a file by its first bytes, or by its name."""
@@ -27,6 +37,9 @@ MOST_TEXT = 4096
 """The largest file that counts as a text."""
 
 _MOST_HEADER = 16 << 20
+_MOST_OPERATIONS = 1_000_000
+"""How many operations of a pickle are looked at: a second's."""
+
 _ITEM = re.compile(r"[<>|=]?([a-zA-Z])(\d+)")
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
 _NPY_NEW = 2
@@ -68,16 +81,15 @@ def problem_of(file: BinaryIO, form: Format) -> str:
     if size == 0:
         return "is empty"
     try:
-        file.seek(0)
-        return check(file, size)
-    except (ValueError, SyntaxError, KeyError, TypeError, AttributeError, EOFError, struct.error):
-        return "cannot be read as what it was"
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, RecursionError):
-        return "is no whole archive"
+        with parsing("a file"):
+            file.seek(0)
+            return check(file, size)
+    except UnreadableError:
+        return "is no whole archive" if form == "zip" else "cannot be read as what it was"
 
 
 def _zip(file: BinaryIO, _size: int) -> str:
-    with zipfile.ZipFile(file) as archive:
+    with open_archive(file) as archive:
         if sum(each.file_size for each in archive.infolist()) > MOST_BYTES:
             return ""
         broken = archive.testzip()
@@ -102,7 +114,8 @@ def _lacking_of_torch(archive: zipfile.ZipFile) -> Iterator[str]:
     if archive.getinfo(names[_PICKLE]).file_size > _MOST_HEADER:
         return
     texts: list[str] = []
-    for operation, value, _ in pickletools.genops(archive.read(names[_PICKLE])):
+    data = read_member(archive, archive.getinfo(names[_PICKLE]), max_bytes=_MOST_HEADER)
+    for operation, value, _ in islice(pickletools.genops(data), _MOST_OPERATIONS):
         if operation.name == "MARK":
             texts.clear()
         elif isinstance(value, str):
@@ -118,12 +131,17 @@ def _npy(file: BinaryIO, size: int) -> str:
         return "does not begin as an npy file"
     length = struct.Struct("<I" if magic[6] >= _NPY_NEW else "<H")
     (count,) = length.unpack(file.read(length.size))
-    header = ast.literal_eval(file.read(min(count, _MOST_HEADER)).decode("latin-1"))
+    header = read_literal(file.read(min(count, MAX_LITERAL + 1)))
+    if not isinstance(header, dict):
+        return "cannot be read as what it was"
     item = _ITEM.fullmatch(str(header["descr"]))
     if item is None or item[1] == "O":
         return ""
     item_size = int(item[2]) * (_UNICODE_BYTES if item[1] == "U" else 1)
-    needed = file.tell() + item_size * math.prod(header["shape"])
+    shape = header["shape"]
+    if not isinstance(shape, tuple) or any(type(each) is not int or each < 0 for each in shape):
+        return "cannot be read as what it was"
+    needed = file.tell() + item_size * math.prod(shape)
     return f"has {size} bytes of {needed}" if size < needed else ""
 
 
@@ -131,14 +149,18 @@ def _safetensors(file: BinaryIO, size: int) -> str:
     (count,) = struct.unpack("<Q", file.read(8))
     if count > min(size, _MOST_HEADER):
         return f"is cut off in its header, at {size} bytes"
-    header = json.loads(file.read(count))
-    tensors = (each for name, each in header.items() if name != "__metadata__")
+    header = parse_foreign(file.read(count))
+    if not isinstance(header, dict):
+        return "cannot be read as what it was"
+    tensors = [typed("Any", each) for name, each in header.items() if name != "__metadata__"]
     needed = 8 + count + max((each["data_offsets"][1] for each in tensors), default=0)
     return f"has {size} bytes of {needed}" if size != needed else ""
 
 
 def _json(file: BinaryIO, _size: int) -> str:
-    json.loads(file.read())
+    data = file.read()
+    if not has_many_values(data):
+        parse_json(data)
     return ""
 
 

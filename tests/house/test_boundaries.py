@@ -1,0 +1,98 @@
+"""What others made, chose or can reach is read, checked and locked in one place for each kind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import pytest_multihost
+
+ROOM = Path(pytest_multihost.__file__).parent
+TREES = {
+    path.relative_to(ROOM).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOM.rglob("*.py"))
+}
+READER = "core/model/foreign_bytes.py"
+
+UNBOUNDED: Mapping[str, Mapping[str, str]] = {
+    "zipfile.ZipFile": {
+        READER: "here the number of files is checked first",
+        "extensions/engines/attach/world.py": "it only writes an archive",
+    },
+    "ast.literal_eval": {
+        READER: "here the length is checked first",
+        "core/nemesis/fault_text.py": "an option that the user typed",
+    },
+    "os.pread": {
+        READER: "here the size is checked first",
+        "core/watch/kernel/elf.py": "it imports nothing of ours, and has limits of its own",
+        "core/slots/page.py": "one record",
+        "core/slots/history.py": "one ring",
+        "core/slots/rank_log.py": "parts of fixed sizes",
+    },
+    "mmap.mmap": {
+        "core/slots/page.py": "a file that the rank itself has made",
+        "core/nemesis/io_shim/__init__.py": "a page of a fixed size, which is checked",
+        "extensions/clock/page.py": "a page of a fixed size, which is checked",
+    },
+    "pickle.loads": {
+        "core/rank/world.py": "between ranks, which are code of the user's",
+        "core/torch_private.py": "of the rank's own torch",
+        "extensions/simulated/jax_processes.py": "between ranks",
+    },
+    "marshal.loads": {"extensions/simulated/link.py": "between ranks, in a private folder"},
+}
+"""Calls that take memory as their input says, and the modules that may make them, with a reason."""
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call of a function of a module, with the name of both."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(found := node.func, ast.Attribute):
+            yield ast.unparse(found), node
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_only_one_reader_unpacks_what_somebody_else_made(name: str) -> None:
+    """A size, a count or a depth in foreign bytes has a limit, because one place checks it."""
+    found = {path for path, tree in TREES.items() for call, _ in calls(tree) if call == name}
+    assert found == set(UNBOUNDED[name])
+
+
+def test_no_module_imports_a_parser_under_another_name() -> None:
+    """The rule above finds calls by the names of their modules."""
+    modules = {name.partition(".")[0] for name in UNBOUNDED} - {"os"}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module not in modules, path
+            elif isinstance(node, ast.Import):
+                renamed = {each.name for each in node.names if each.asname}
+                assert not renamed & modules, path
+
+
+def test_the_reader_turns_a_lack_of_memory_into_its_error() -> None:
+    """A size that fits into no memory is one of the ways in which bytes cannot be read."""
+    for path in (READER, "core/watch/kernel/elf.py"):
+        names = {node.id for node in ast.walk(TREES[path]) if isinstance(node, ast.Name)}
+        assert "MemoryError" in names, path
+
+
+def test_what_a_node_sends_is_parsed_where_its_error_names_the_node() -> None:
+    """`Peer.reading` says which node sent what cannot be read."""
+    for path in ("extensions/engines/attach/world.py", "extensions/live/joined.py"):
+        tree = TREES[path]
+        inside = {
+            id(node)
+            for each in ast.walk(tree)
+            if isinstance(each, ast.With)
+            and any(".reading(" in ast.unparse(item) for item in each.items)
+            for node in ast.walk(each)
+        }
+        readers = {"write_files", "from_json", "unpack"}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in readers:
+                assert id(node) in inside, f"{path}:{node.lineno}"
