@@ -154,7 +154,7 @@ class Peer:
                         became = "could not be started" if wanted is WorldForked else "are lost"
                         happened = f"the ranks of {self.name} {became}"
                         raise LaunchError(happened, seen=frame.message.error)
-                    raise self.garbled(f"it answered with {type(frame.message).__name__}")
+                    raise self.lost(f"it answered with {type(frame.message).__name__}")
             frames = self.stream.await_frames(deadline_s)
             if not frames:
                 raise self.lost(f"it has not answered for {within_s:g} s")
