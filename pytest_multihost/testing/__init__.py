@@ -61,6 +61,7 @@ from pytest_multihost.core.model.fault import FaultFacts as FaultFacts
 from pytest_multihost.core.model.fault import Point as Point
 from pytest_multihost.core.model.fault import hash_seed_of as hash_seed_of
 from pytest_multihost.core.model.fault import resolve as resolve
+from pytest_multihost.core.model.foreign_bytes import UnreadableError as UnreadableError
 from pytest_multihost.core.model.history import CallSite as CallSite
 from pytest_multihost.core.model.history import History as History
 from pytest_multihost.core.model.history import Parting as Parting

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from pytest_multihost.core.launch import Frame, FrameStream, Membership, encode
-from pytest_multihost.core.model.foreign_bytes import UnreadableError
 from pytest_multihost.extensions.engines.attach import Listener, Peer, Rendezvous
 from pytest_multihost.extensions.engines.attach.rendezvous import (
     CHALLENGE,
@@ -42,6 +41,7 @@ from pytest_multihost.testing import (
     RanksLost,
     ReadProbe,
     SettingError,
+    UnreadableError,
 )
 
 pytestmark = pytest.mark.processes
