@@ -688,6 +688,8 @@ class ElfTarget(_Foreign):
         path.write_bytes(spoilt(bytes(data), draw) if draw.randrange(5) == 0 else data)
         if draw.randrange(5) == 0:
             os.truncate(path, 20 << 30)
+        elf.exported_function.cache_clear()
+        elf.exported_function(str(path), "main")
         known = dict(elf._known)
         table = elf.symbol_table(str(path))
         try:

@@ -60,6 +60,7 @@ def test_a_library_states_no_size_that_is_believed(
     path.write_bytes(elf_file(**changes))
     os.truncate(path, 8 * GB)
     assert elf.symbol_table(str(path)).name_at_offset(20) == ""
+    assert not elf.exported_function(str(path), "hello")
 
 
 def test_a_sound_library_has_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import functools
 import os
 import stat
@@ -29,6 +30,7 @@ _COUNTS = struct.Struct("<HHHH")  # e_phentsize, e_phnum, e_shentsize, e_shnum
 _COUNTS_AT = 54
 _SEGMENT = struct.Struct("<IIQQQQQQ")  # type, flags, offset, vaddr, paddr, filesz, memsz, align
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, addr, offset, size, link, ...
+_HASH, _SYMBOL = struct.Struct("<I"), struct.Struct("<IBBHQQ")
 _PT_LOAD = 1
 _SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
 _GNU_HASH = 0x6FFFFFF6  # SHT_GNU_HASH
@@ -56,8 +58,16 @@ _MAX_FILES = 256
 _MAX_ALIKE = 1000  # names of one function
 
 
-_BROKEN = (OSError, ValueError, TypeError, struct.error, LookupError, OverflowError, MemoryError)
-"""What `SymbolTable.read` raises."""
+_BROKEN = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    struct.error,
+)
+"""What reading a broken file raises."""
 
 
 class _TooLargeError(ValueError):
@@ -87,19 +97,12 @@ class SymbolTable:
 
         Raises:
             OSError: The file is gone.
-            ValueError, TypeError, struct.error, LookupError, OverflowError, MemoryError: The file
+            ValueError, TypeError, struct.error, LookupError, ArithmeticError, MemoryError: The file
                 is broken, or states a size that is not to be believed.
         """
-        # Another file may have the name of one that is mapped: a FIFO, which would block. Not by
-        # `open_regular` of core.model: the program that loads this module may not have the package
-        # on its path, and would need longer to import it than to read a process.
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
-            return cls()
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        file, found = os.open(path, flags), cls()
+        file, found = _open(path), cls()
         try:
-            if stat.S_ISREG(os.fstat(file).st_mode):  # another file may have its name by now
-                found = cls._read(file, max_symbols)
+            found = cls._read(file, max_symbols)
         finally:
             if found.file != file:
                 os.close(file)
@@ -107,14 +110,7 @@ class SymbolTable:
 
     @classmethod
     def _read(cls, file: int, max_symbols: int) -> SymbolTable:
-        header = _read(file, 0, _HEADER_BYTES, most=_HEADER_BYTES)
-        if header[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
-            return cls()
-        segments_at, sections_at = _OFFSETS.unpack_from(header, _OFFSETS_AT)
-        _, segment_count, section_size, section_count = _COUNTS.unpack_from(header, _COUNTS_AT)
-        sections = _entries(
-            file, sections_at, _SECTION, section_size, section_count, most=_MAX_SECTIONS
-        )
+        headers, sections = _headers(file)
         by_type = {section[1]: section for section in sections}
         section = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
         if section is None:
@@ -125,9 +121,6 @@ class SymbolTable:
         keys = map(or_, keys, range(len(symbols) // _SYMBOL_WORDS))
         kinds = raw[_INFO_AT::_SYMBOL_BYTES].translate(_IS_FUNCTION)
         found = array("Q", sorted(compress(keys, kinds)))
-        headers = _entries(
-            file, segments_at, _SEGMENT, _SEGMENT.size, segment_count, most=_MAX_SEGMENTS
-        )
         segments = tuple((each[2], each[5], each[3]) for each in headers if each[0] == _PT_LOAD)
         return cls(found, symbols, sections[section[6]][4], file, segments)
 
@@ -164,6 +157,42 @@ class SymbolTable:
 
     def _size(self, index: int) -> int:
         return self._symbols[_SYMBOL_WORDS * index + 2]
+
+
+def _open(path: str) -> int:
+    """Open a regular file for reading; return its descriptor.
+
+    Another file may have the name of one that is mapped: a FIFO, which would block. Not by
+    `open_regular` of core.model: the program that loads this module may not have the package on its
+    path, and would need longer to import it than to read a process.
+
+    Raises:
+        OSError: It is none, or cannot be opened.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
+        raise OSError(errno.EINVAL, "no regular file", path)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)  # another file has its name by now
+    raise OSError(errno.EINVAL, "no regular file", path)
+
+
+def _headers(file: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return the headers of the segments and of the sections of a file; none of another format."""
+    header = _read(file, 0, _HEADER_BYTES, most=_HEADER_BYTES)
+    if header[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
+        return [], []
+    segments_at, sections_at = _OFFSETS.unpack_from(header, _OFFSETS_AT)
+    _, segments, size, sections = _COUNTS.unpack_from(header, _COUNTS_AT)
+    return (
+        _entries(file, segments_at, _SEGMENT, _SEGMENT.size, segments, most=_MAX_SEGMENTS),
+        _entries(file, sections_at, _SECTION, size, sections, most=_MAX_SECTIONS),
+    )
+
+
+def _unpack(file: int, at: int, layout: struct.Struct) -> tuple[int, ...]:
+    return layout.unpack(_read(file, at, layout.size, most=layout.size))
 
 
 def _entries(
@@ -213,7 +242,7 @@ def symbol_table(path: str) -> SymbolTable:
     return _known[path]
 
 
-@functools.cache
+@functools.lru_cache(_MAX_FILES)
 def exported_function(path: str, name: str) -> range:
     """Return where an exported function is in a file, as in /proc/PID/maps; empty if unknown.
 
@@ -221,46 +250,48 @@ def exported_function(path: str, name: str) -> range:
     it (https://flapenguin.me/elf-dt-gnu-hash).
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as for PTH115
-            return range(0)
-        with open(path, "rb") as file:  # noqa: PTH123 - as for PTH115
-            return _find_exported(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), name)
-    except (OSError, ValueError, struct.error, IndexError):
+        file = _open(path)
+    except OSError:
         return range(0)
+    try:
+        return _find_exported(file, name.encode())
+    except _BROKEN:
+        return range(0)
+    finally:
+        os.close(file)
 
 
-def _find_exported(data: mmap.mmap, name: str) -> range:
-    if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
-        return range(0)
-    segments_at, sections_at = _OFFSETS.unpack_from(data, _OFFSETS_AT)
-    _, segment_count, section_size, section_count = _COUNTS.unpack_from(data, _COUNTS_AT)
-    ats = (sections_at + section_size * i for i in range(section_count))
-    sections = [_SECTION.unpack_from(data, at) for at in ats]
+def _find_exported(file: int, name: bytes) -> range:
+    headers, sections = _headers(file)
     by_type = {section[1]: section for section in sections}
     if _GNU_HASH not in by_type or _DYNSYM not in by_type:
         return range(0)
     table_at, symbols = by_type[_GNU_HASH][4], by_type[_DYNSYM]
-    buckets, first, words, _ = _HASH_HEADER.unpack_from(data, table_at)
+    buckets, first, words, _ = _unpack(file, table_at, _HASH_HEADER)
     buckets_at = table_at + _HASH_HEADER.size + 8 * words
-    wanted, hashed = name.encode() + b"\0", 5381
-    for byte in name.encode():
+    hashed = 5381
+    for byte in name:
         hashed = (hashed * 33 + byte) & 0xFFFFFFFF
-    (index,) = struct.unpack_from("<I", data, buckets_at + 4 * (hashed % buckets))
-    while index >= first:
-        (found,) = struct.unpack_from("<I", data, buckets_at + 4 * (buckets + index - first))
-        at = symbols[4] + _SYMBOL_BYTES * index
-        name_at, _, _, _, address, size = struct.unpack_from("<IBBHQQ", data, at)
-        begins = sections[symbols[6]][4] + name_at
-        if found | 1 == hashed | 1 and data[begins : begins + len(wanted)] == wanted:
-            for i in range(segment_count):
-                header = _SEGMENT.unpack_from(data, segments_at + _SEGMENT.size * i)
-                if header[0] == _PT_LOAD and header[3] <= address < header[3] + header[6]:
-                    start = address - header[3] + header[2]
-                    return range(start, start + size)
-            return range(0)
+    (index,) = _unpack(file, buckets_at + 4 * (hashed % buckets), _HASH)
+    for index in range(index, index + _MAX_ALIKE) if index >= first else ():  # noqa: B020 - from it
+        (found,) = _unpack(file, buckets_at + 4 * (buckets + index - first), _HASH)
+        if found | 1 == hashed | 1:
+            at = symbols[4] + _SYMBOL_BYTES * index
+            name_at, _, _, _, address, size = _unpack(file, at, _SYMBOL)
+            begins = sections[symbols[6]][4] + name_at
+            if _read(file, begins, len(name) + 1, most=_MAX_NAME_BYTES) == name + b"\0":
+                return _in_file(headers, address, size)
         if found & 1:  # the last of its bucket
-            return range(0)
-        index += 1
+            break
+    return range(0)
+
+
+def _in_file(segments: list[tuple[int, ...]], address: int, size: int) -> range:
+    """Return the place in a file of what is loaded at an address."""
+    for each in segments:
+        if each[0] == _PT_LOAD and each[3] <= address < each[3] + each[6]:
+            start = address - each[3] + each[2]
+            return range(start, start + size)
     return range(0)
 
 
