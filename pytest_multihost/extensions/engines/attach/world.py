@@ -381,7 +381,7 @@ def members(
             found = _NAME.fullmatch(member.filename)
             limit = next((n for end, n in limits.items() if member.filename.endswith(end)), 0)
             if found is None or int(found[1]) not in ranks or not limit:
-                raise UnreadableError(f"nobody asked for {member.filename[:100]!r}")
+                raise UnreadableError(f"it was not asked for {member.filename[:100]!r}")
             yield member.filename, read_member(archive, member, max_bytes=min(limit, left))
             left -= member.file_size
 
