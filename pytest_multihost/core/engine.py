@@ -409,11 +409,13 @@ class _WorldRun:
         self.is_proven = any(each.has_proof(deadline_s) for each in self.surroundings.services)
         if self.is_proven:
             return "proof"
-        ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
-        if ending_found in ("proof", "mismatch") and not all(
-            each.permits_proof(deadline_s) for each in self.surroundings.services
-        ):
-            return None
+        services = self.surroundings.services
+        ending_found = self.surroundings.watch.check(
+            now,
+            self.facts,
+            deadline_s=deadline_s,
+            permits=lambda: all(each.permits_proof(deadline_s) for each in services),
+        )
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
 

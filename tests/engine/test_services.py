@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -258,3 +258,17 @@ def test_deadlines_are_later_by_the_time_that_a_service_holds_up(run: Run) -> No
     held = mine.service(held_s=lambda since_s, until_s: min(40.0, until_s - since_s))
     assert run(HANGS, timeout_s=5, services=[mine.service()]).seconds == pytest.approx(5, abs=0.5)
     assert run(HANGS, timeout_s=5, services=[held]).seconds == pytest.approx(45, abs=0.5)
+
+
+@pytest.mark.parametrize("early", ["fail", "warn"])
+def test_what_a_service_does_not_permit_is_no_evidence(
+    early: Literal["fail", "warn"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it with a warning alone."""
+    monkeypatch.setattr(Watchdog, "_is_due", lambda *_args, **_more: True)
+    monkeypatch.setattr(Watchdog, "_ground", lambda *_args: "proof")
+    watch = Watchdog(WorldObserver(tmp_path, 2), early=early)
+    assert watch.check(1.0, [], deadline_s=9.0, permits=lambda: False) is None
+    assert watch.warned is None
+    found = watch.check(2.0, [], deadline_s=9.0, permits=lambda: True)
+    assert (found, watch.warned) == (("proof", None) if early == "fail" else (None, "proof"))

@@ -36,7 +36,14 @@ class Suspicious:
     interval_s: float = INTERVAL_S
     checks: list[float] = field(default_factory=list)
 
-    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        *,
+        deadline_s: float,
+        permits: Callable[[], bool] = lambda: True,
+    ) -> Ground | None:
         """Note when it was called."""
         self.checks.append(now)
         return "proof"
@@ -151,6 +158,7 @@ class _SlowObserver:
     """Snapshots of a large world: each takes a while, and no rank is still."""
 
     size = 1
+    spec = None
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -469,6 +469,46 @@ if os.fork():
     assert printed.count("parent") == 2
 
 
+LEFT = """
+import datetime, threading, time
+import torch, torch.distributed as dist
+
+def looks():
+    while True:
+        time.sleep(0.5)
+
+def answers():
+    asked = torch.ones(1)
+    dist.recv(asked, 1)
+    time.sleep(LATE_S)
+    dist.send(asked, 1)
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
+dist.barrier()
+if dist.get_rank() == 0:
+    threading.Thread(target=THREAD, daemon=True).start()
+else:
+    dist.send(torch.ones(1), 0)
+    dist.recv(torch.ones(1), 0)
+"""
+
+
+def test_a_rank_that_has_left_while_a_thread_of_it_looks_on_is_named(tmp_path: Path) -> None:
+    """As progress bars and zmq have them; without the harness its process would have ended."""
+    code, printed = run_script(tmp_path, LEFT.replace("THREAD", "looks"))
+    assert code == 3
+    assert "HUNG  rank 0 returned from the script; rank 1 waits for it" in printed
+    assert "(finished, certain)" in printed
+    found = verdict_in(tmp_path)["diagnosis"]
+    assert any("threads of rank 0 that still run did not count" in each for each in found["notes"])
+
+
+def test_a_thread_that_answers_others_counts_after_its_rank_has_left(tmp_path: Path) -> None:
+    """It has entered operations, and may enter more."""
+    source = LEFT.replace("THREAD", "answers").replace("LATE_S", "20")
+    assert run_script(tmp_path, source) == (0, "")
+
+
 def test_threads_and_exit_functions_end_as_with_python(tmp_path: Path) -> None:
     """The rank waits for its threads, then calls what the script has registered."""
     source = """

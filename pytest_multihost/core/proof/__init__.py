@@ -2,11 +2,13 @@
 
 * `snapshot`: the input of a proof. `proof_state`: the proof.
 * `blockers`: its rules, with `thread_blockers` and `descriptor_blockers`.
+* `left_ranks`: what is left of ranks whose script is over, and does not count.
 * `threads`: what a thread is doing. `system_calls`: how its wait can end. `runtime_threads`:
   whether it is a runtime's own.
 """
 
 from pytest_multihost.core.proof.blockers import blockers
+from pytest_multihost.core.proof.left_ranks import without_left
 from pytest_multihost.core.proof.proof_state import (
     SHORT_S,
     SLACK_S,
@@ -34,4 +36,5 @@ __all__ = [
     "lock_holders",
     "main_labels",
     "pollers",
+    "without_left",
 ]

@@ -149,7 +149,8 @@ def process_blockers(interval: Interval) -> Iterator[str]:
     tids = {thread.tid for thread in process.threads}
     for tid, thread in interval.earlier.items():
         # Other threads may have waited for the end of one that is not a runtime's own.
-        if tid not in tids and thread.state not in DEAD and not is_runtime_thread(thread):
+        is_others = thread.is_exempt or is_runtime_thread(thread)
+        if tid not in tids and thread.state not in DEAD and not is_others:
             yield f"thread {thread.name} has just ended"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -25,6 +25,7 @@ from pytest_multihost.core.blame import (
 from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
+from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.outcome import RankFacts
@@ -34,6 +35,7 @@ from pytest_multihost.core.proof import (
     Snapshot,
     has_left_wait,
     pollers,
+    without_left,
 )
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_signal
 from pytest_multihost.core.proof.threads import is_sleep, lock_holders
@@ -88,6 +90,10 @@ The process that stopped the rank can continue it at any time: a profiler, a sna
 machine, a child that sleeps. Quiescence of the other ranks is no evidence against that. With one
 second, innocent ranks were accused."""
 
+LEFT_S = 15.0
+"""Time without progress of any rank after which the threads of ranks whose script is over no longer
+count. One that works for another rank all the same has had its turns by then."""
+
 _LOOKS_BEFORE_NATIVE = 2
 _TIMER_SLACK_S = 0.002
 """How much too early a timer may wake the controller for a check."""
@@ -126,7 +132,14 @@ class NoWatch:
 
     interval_s: float = 1.0
 
-    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> None:
+    def check(
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        *,
+        deadline_s: float,
+        permits: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Return None: nothing is observed."""
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
@@ -171,6 +184,8 @@ class Watchdog:
         patience_s: The longest wait of a rank for another one; None: any.
         interval_s: Time until the next check is due.
         warned: With early "warn", the evidence of the hang.
+        seen_since_s: When the last two snapshots began, on the machine's clock: what moves a rank
+            after that they may not show.
     """
 
     observer: WorldObserver
@@ -179,6 +194,7 @@ class Watchdog:
     patience_s: float | None = None
     interval_s: float = PEEK_S
     warned: Ground | None = None
+    seen_since_s: float = 0.0
     _search: ProofSearch = field(default_factory=ProofSearch)
     _last: Snapshot | None = None
     _at_failure: tuple[Snapshot, WorldSnapshot] | None = None
@@ -191,6 +207,7 @@ class Watchdog:
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _blocked_since: dict[Blocked, float] = field(default_factory=dict)
     _checked_s: float = 0.0
+    _began_s: float = 0.0
     _took_s: float = 0.0
     _peeked_s: float = 0.0
     _written_s: float = 0.0
@@ -200,13 +217,23 @@ class Watchdog:
     _polling: frozenset[int] = frozenset()
     _had_mismatch: bool = False
     _is_quiescent_now: bool = False
+    _left: frozenset[int] = frozenset()
     _native: NativeReader = field(default_factory=NativeReader)
 
-    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        *,
+        deadline_s: float,
+        permits: Callable[[], bool] = lambda: True,
+    ) -> Ground | None:
         """Take a snapshot if one is due; return the evidence of a hang, if any.
 
         Args:
             deadline_s: When the world is ended at the latest.
+            permits: Asked after the snapshots that show that no rank can go on: whether nothing
+                else can move one, such as a service.
         """
         # A search for a proof begins with two snapshots of a still world.
         is_searching = self._search.state.last is not None or self._had_mismatch
@@ -215,6 +242,8 @@ class Watchdog:
             return None
         ground = self._ground(now, facts, deadline_s)
         self.interval_s = self._next_check_s(now)
+        if ground in ("proof", "mismatch") and not permits():
+            return None
         if ground is not None and self.early == "warn":
             self.warned = ground
             return None
@@ -404,6 +433,7 @@ class Watchdog:
         A rank makes progress when it sends an event, writes its slot page, or leaves a wait.
         """
         self._checked_s, began_s = now, time.monotonic()
+        self.seen_since_s, self._began_s = self._began_s, began_s
         before = self._last
         snapshot, used_s = self.observer.shallow(now, facts)
         self._took_s = time.monotonic() - began_s
@@ -466,7 +496,7 @@ class Watchdog:
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         if self._search.state.is_proof and self._search.state.last is not None:
-            notes = (*notes, *self._search.state.last.give_ups())
+            notes = (*notes, *self._search.state.last.give_ups(), *_left_notes(self._left))
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
@@ -521,7 +551,7 @@ class Watchdog:
         is_proven = self._search.step(
             with_gates(before, facts) if before is not None else None,
             with_gates(now, facts),
-            lambda: self.observer.deep(facts),
+            lambda: self._deep_without_left(now, facts),
             lambda idle: self.observer.turns(facts, idle),
             deadline_s=deadline_s,
         )
@@ -532,6 +562,27 @@ class Watchdog:
             self._search = ProofSearch()
             return False
         return is_proven
+
+    def _deep_without_left(self, now: Snapshot, facts: Sequence[RankFacts]) -> KernelSnapshot:
+        """Return a deep snapshot, without what is left of ranks whose script is over.
+
+        That counts until all other ranks have waited in operations for a while: a rank that waits
+        for something else may wait for it.
+        """
+        deep, spec = self.observer.deep(facts), self.observer.spec
+        self._left = frozenset()
+        if spec is None or not spec.command or self.quiet_s(now.kernel.at_s) < LEFT_S:
+            return deep
+        waiting = waiting_ranks(now.operations)
+        over = {each.rank for each in facts if each.is_past_body and not each.is_gone}
+        rest = {each.rank for each in facts if not each.is_past_body}
+        left = over - waiting
+        if not (left and rest) or not waiting.issuperset(rest):
+            return deep
+        pages = self.observer.recorded_operations()
+        active = {each.thread for page in pages if page.rank in left for each in page.recent}
+        self._left = frozenset(left)
+        return without_left(deep, self._search.last_deep, left, active=active)
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
         """Start the slow reader of native frames early, if the world seems to hang.
@@ -590,3 +641,11 @@ class Watchdog:
 def _last_event_s(facts: RankFacts) -> float:
     """Return when a rank last sent an event, or died."""
     return facts.last_event_s if facts.exited_s is None or facts.was_ended else facts.exited_s
+
+
+def _left_notes(left: Collection[int]) -> list[str]:
+    """Return the note on threads of ranks whose script is over."""
+    if not left:
+        return []
+    who = rank_set(left)
+    return [f"threads of {who} that still run did not count: the script is over there"]

@@ -321,7 +321,8 @@ class Idleness:
 
     Attributes:
         is_idle: Whether it does nothing until a rank sends something, or a timeout strikes.
-        last_s: When a rank has last sent something, on the monotonic clock.
+        last_s: When a rank has last sent something, or was last sent something, on the monotonic
+            clock. A timeout that strikes lets a rank go on long after its last message.
         until_s: When the first timeout of a wait strikes.
     """
 

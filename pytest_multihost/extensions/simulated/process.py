@@ -311,6 +311,7 @@ class _Process:
                 self.waits.wake(each)
 
     def _resume(self, wait: Wait) -> None:
+        self.last_s = time.monotonic()
         peer = self.by_thread.get(wait.thread)
         if peer is None:
             return

@@ -19,9 +19,10 @@ _ANSWER_S = 1.0
 """How long the exchange may take to answer; on a busy machine it may have to wait for its turn."""
 
 _QUIET_S = 2.2
-"""How long no rank may have sent anything for the kernel's view of the ranks to prove a hang.
+"""How long the exchange and the ranks must have sent each other nothing for the kernel's view of
+the ranks to prove a hang.
 
-The snapshots of a proof are up to two seconds apart."""
+The snapshots of a proof are up to two seconds apart. A busy machine may need longer for them."""
 
 PART = ServicePart(
     server="pytest_multihost.extensions.simulated.server_part:start",
@@ -45,7 +46,7 @@ def _open(opening: Opening) -> Service:
         found = ask_exchange(exchange_address(folder), _ANSWER_S)
         if found is None or not found.is_idle or found.until_s < deadline_s:
             return False
-        return found.last_s <= time.monotonic() - _QUIET_S
+        return found.last_s <= min(watchdog.seen_since_s, time.monotonic() - _QUIET_S)
 
     return Service(
         name=NAME,

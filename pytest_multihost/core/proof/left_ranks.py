@@ -1,0 +1,59 @@
+"""The processes of ranks whose script is over, in a world of scripts.
+
+Without the harness such a process would have ended, with all of its threads. The harness keeps it,
+because its connections would break otherwise. Threads of libraries then go on in it: one that shows
+progress, zmq's, one that only looks now and then. They work for nobody any more, so they end no
+wait of another rank, and a proof leaves them out. It keeps those that have entered operations,
+which other ranks may wait for, and those of the runtime, which serve other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from pytest_multihost.core.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.core.proof.descriptor_blockers import SOCKETS
+from pytest_multihost.core.proof.runtime_threads import is_runtime_thread
+
+
+def without_left(
+    now: KernelSnapshot,
+    before: KernelSnapshot | None,
+    ranks: Collection[int],
+    *,
+    active: Collection[int],
+) -> KernelSnapshot:
+    """Return a deep snapshot in which what is left of some ranks does not count.
+
+    Args:
+        before: The deep snapshot before: a thread that runs at an instant has no stack to read.
+        ranks: The ranks whose script is over.
+        active: Threads that have entered operations.
+    """
+    processes = (
+        _left(each, before.process(each.pid) if before is not None else None, active)
+        if each.is_rank and each.rank in ranks and not each.is_dead
+        else each
+        for each in now.processes
+    )
+    return replace(now, processes=tuple(processes))
+
+
+def _left(process: Process, was: Process | None, active: Collection[int]) -> Process:
+    earlier = {each.tid: each for each in was.threads} if was is not None else {}
+
+    def is_needed(thread: Thread) -> bool:
+        last = earlier.get(thread.tid)
+        seen = [thread, *([last] if last is not None else [])]
+        return thread is process.main or thread.tid in active or any(map(is_runtime_thread, seen))
+
+    threads = (e if is_needed(e) else replace(e, is_exempt=True) for e in process.threads)
+    found = {fd: _without_outside(each) for fd, each in process.descriptors.items()}
+    return replace(process, threads=tuple(threads), descriptors=found, caught=0, timers=0)
+
+
+def _without_outside(found: Descriptor) -> Descriptor:
+    """Return a descriptor, marked if no rank is at the other end of its connection."""
+    is_alone = found.kind in SOCKETS and found.where != "inside"
+    return replace(found, is_exempt=True) if is_alone else found
