@@ -175,7 +175,10 @@ def _with_needed(
             for each in asking
             if each not in waits
             and each.rank in needed
-            and not any(each.rank in graph.reached_from(other) for other in each.missing)
+            and (
+                _needs_request(states[each.rank])
+                or not any(each.rank in graph.reached_from(other) for other in each.missing)
+            )
         ]
         if not more:
             break
@@ -186,7 +189,8 @@ def _with_needed(
 def _asking(states: States) -> tuple[Wait, ...]:
     """Return the waits of ranks for answers of idle ranks, and of these for requests.
 
-    A server that waits for requests of its own client closes a circle, and waits for nobody.
+    A server that waits for requests of its own client closes a circle, and waits for nobody, unless
+    it cannot go on without that request.
     """
     asks = {rank: each.seen.asks for rank, each in states.items() if each.condition == "alive"}
     found = [
@@ -205,8 +209,14 @@ def _asking(states: States) -> tuple[Wait, ...]:
         each
         for each in found
         if not states[each.rank].seen.is_idle
+        or _needs_request(states[each.rank])
         or not any(each.rank in graph.reached_from(other) for other in each.missing)
     )
+
+
+def _needs_request(state: RankState) -> bool:
+    """Return whether a server can go on only with the next request of one rank."""
+    return state.seen.is_idle and state.seen.needs_message
 
 
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
@@ -418,9 +428,10 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
             operation=_first_operation(into),
             at_s=states[held[0]].since_s,
         )
+    sure = [wait.is_sure or states[wait.rank].seen.needs_message for wait in inside]
     return _mismatch(inside, concerned, states) or Cause(
         kind="deadlock",
-        confidence="certain" if all(wait.is_sure for wait in inside) else "likely",
+        confidence="certain" if all(sure) else "likely",
         waiting=tuple(sorted(concerned)),
         cycle=graph.cycle(ranks),
         operation=_first_operation(inside),

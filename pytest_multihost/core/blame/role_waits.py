@@ -2,8 +2,10 @@
 
 Programs of several roles ask each other over sockets. A rank that has opened a connection and reads
 from it waits for an answer of the other end. A rank that has accepted a connection, or listens,
-only waits for the next request: it is idle, and waits for nobody. So a circle of servers and their
-clients is no deadlock.
+only waits for the next request: it is idle, and waits for nobody. So a server and its client, which
+wait at both ends of one connection, are no deadlock. But a rank may wait for the request of one
+rank alone, and that one for something else. Then it needs that request, whoever has opened the
+connection, and ranks that wait for each other in a circle are a deadlock.
 
 A rank may wait for a child of its own. Then the waits of the child's main thread count as the
 rank's. If the main thread is idle, or waits for another thread, those of the other threads count as
@@ -50,6 +52,9 @@ class RoleWait:
             send it.
         awaited: The ranks one of which is to send its next request, if its main thread waits at
             the one connection with it.
+        needs_message: Whether its main thread can go on only with a message on one connection, and
+            no other thread in its place. If it awaits a request, no rank waits at the other end of
+            the connection for an answer.
         is_at_rest: Whether its other threads wait for requests as well, or for each other.
         serves: Whether another thread of it waits for requests.
         sent_nothing: Whether nothing was ever sent on the one connection at which it waits, so that
@@ -68,6 +73,7 @@ class RoleWait:
     child: int = 0
     is_endless: bool = False
     awaited: frozenset[int] = frozenset()
+    needs_message: bool = False
     is_at_rest: bool = False
     serves: bool = False
     sent_nothing: bool = False
@@ -109,6 +115,7 @@ class _Seen:
         asked: The ranks whose answer it waits for.
         children: The processes of its own rank that it waits for.
         awaited: The ranks from which it waits for requests.
+        is_answered: Whether one of these waits at the other end of the connection.
         is_idle: Whether it waits for requests, perhaps among other things.
         waits_for_threads: Whether it waits for a lock of its process.
         has_more: Whether something else can end its wait as well.
@@ -124,6 +131,7 @@ class _Seen:
     asked: set[int] = field(default_factory=set)
     children: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
+    is_answered: bool = False
     is_idle: bool = False
     waits_for_threads: bool = False
     has_more: bool = False
@@ -203,6 +211,7 @@ class _Ends:
             return RoleWait(
                 asked,
                 is_sure=is_sure,
+                needs_message=is_sure,
                 is_for_child=is_for_child,
                 child=child,
                 sent_nothing=is_sure and not seen.has_traffic,
@@ -220,13 +229,16 @@ class _Ends:
         is_at_rest = all(e and not e.asked and (e.is_idle or e.waits_for_threads) for e in others)
         asking = [each for each in others if each and each.asked]
         thread = asking[0].thread if asking else thread
+        awaited = frozenset(seen.awaited if seen.thread.call in _RECEIVING else ())
+        is_at_rest = seen.is_idle and not seen.asked and is_at_rest
         return RoleWait(
             frozenset(seen.asked).union(*(each.asked for each in asking)),
             is_idle=seen.is_idle,
             is_for_child=is_for_child,
             child=child,
-            awaited=frozenset(seen.awaited if seen.thread.call in _RECEIVING else ()),
-            is_at_rest=seen.is_idle and not seen.asked and is_at_rest,
+            awaited=awaited,
+            needs_message=bool(awaited) and is_at_rest and not (serves or seen.is_answered),
+            is_at_rest=is_at_rest,
             serves=serves,
             medium=(asking[0] if asking else seen).medium,
             call=thread.call,
@@ -280,11 +292,21 @@ class _Ends:
             elif awaited.is_accepted and found.thread.call not in _SENDING:
                 found.is_idle = True
                 found.awaited |= {rank for rank in ranks if rank is not None}
+                found.is_answered |= self._is_awaited(holders, awaited.endpoints[::-1])
             else:
                 found.asked |= {rank for rank in ranks - {process.rank} if rank is not None}
                 found.has_traffic |= awaited.bytes_moved != _ONLY_OPENED
         elif awaited.kind not in ("eventfd", "unix"):
             found.has_more = True
+
+    def _is_awaited(self, pids: Iterable[int], ends: tuple[Endpoint, ...]) -> bool:
+        """Return whether a thread of some processes waits at one end of a connection."""
+        return any(
+            each.endpoints == ends
+            for process in map(self.processes.__getitem__, pids)
+            for thread in process.threads
+            for each in _awaited(process, thread.fds or ())
+        )
 
     def _has_rank(self, process: Process, pids: Iterable[int]) -> bool:
         own = self.snapshot.ranks.get(process.rank) if process.rank is not None else None

@@ -119,6 +119,7 @@ class RankSnapshot:
             itself, its wait for the next request of another one.
         serves: Whether a thread beside its main one waits for requests.
         sent_nothing: Whether nothing was ever sent between it and the rank that it asks.
+        needs_message: Whether it can go on only with the message for which it waits.
         child: The child for which its main thread waits.
         is_endless: Whether its main thread waits for data that no living process can send it.
         is_fragile: Whether its main thread waits in native code that goes on if it handles a
@@ -142,6 +143,7 @@ class RankSnapshot:
     asks: Operation | None = None
     serves: bool = False
     sent_nothing: bool = False
+    needs_message: bool = False
     child: Child | None = None
     is_endless: bool = False
     is_fragile: bool = False

@@ -50,7 +50,7 @@ def found_in(*processes: Process, waiting: tuple[int, ...] = ()) -> dict[int, Ro
 ASKS = role(1, end(5, CLIENT, SERVER), main=waits(1, (5,)))
 WORKS = role(0, end(6, SERVER, CLIENT), main=waits(0, call="clock_nanosleep"))
 RESTS = role(0, end(6, SERVER, CLIENT), LISTENING, main=waits(0, (6, 4), "poll"))
-SURE = RoleWait(frozenset({0}), is_sure=True)
+SURE = RoleWait(frozenset({0}), is_sure=True, needs_message=True)
 
 
 def test_a_client_waits_for_an_answer() -> None:
@@ -74,7 +74,7 @@ def test_a_server_that_cannot_send_waits_for_its_client() -> None:
     """The client does not read."""
     sends = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,), "sendto"))
     idle = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
-    assert found_in(sends, idle)[0] == RoleWait(frozenset({1}), is_sure=True)
+    assert found_in(sends, idle)[0] == RoleWait(frozenset({1}), is_sure=True, needs_message=True)
 
 
 def test_a_request_that_is_not_accepted_waits_for_the_holder_of_the_listener() -> None:
@@ -181,7 +181,7 @@ def test_a_server_that_reads_from_one_client_awaits_its_request() -> None:
     """It may be that the client was to send something by itself."""
     server = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,)))
     busy = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
-    expected = RoleWait(is_idle=True, awaited=frozenset({1}), is_at_rest=True)
+    expected = RoleWait(is_idle=True, awaited=frozenset({1}), needs_message=True, is_at_rest=True)
     assert found_in(server, busy)[0] == expected
 
 

@@ -144,6 +144,7 @@ def _with_role_waits(
             child=_child(child, names) if child is not None else None,
             is_endless=wait.is_endless,
             sent_nothing=wait.sent_nothing,
+            needs_message=wait.needs_message,
             serves=wait.serves,
             asks=None if wait.is_certain else asks,
         )
