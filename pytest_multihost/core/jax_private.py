@@ -46,6 +46,18 @@ START_PROGRAM: Final = "ExecuteReplicated.__call__"
 START_PROGRAM_FRAME: Final = ("jax/_src/interpreters/pxla.py", "__call__")
 """That method on a stack: the end of its file, and its name."""
 
+PIPELINE: Final = "jax._src.pjit"
+FAST_PATH: Final = "_get_fastpath_data"
+"""The module behind `jax.jit`, and its function that hands a program to C++ code, which starts it
+from then on; without the data that it returns, each start goes through `START_PROGRAM`."""
+
+COMPILED_FAST_PATH: Final = "MeshExecutable.create_cpp_call"
+"""The method of `PROGRAMS` that does so for programs that the user has compiled: AOT."""
+
+CALLBACKS: Final = "jax._src.callback"
+EMIT_CALLBACK: Final = "emit_python_callback"
+"""The module with functions that programs call on the host, and the one that makes such a call."""
+
 TAKE_ARRAYS: Final = "_array_shard_arg"
 TAKE_OTHERS: Final = "_shard_np_array"
 """The functions that copy values to the devices of a program: of `ARRAYS` for arrays of jax, and of
@@ -89,6 +101,31 @@ def may_span_processes(program: JaxObject) -> bool:
         return len(processes_of(program)) > 1
     except Exception:  # noqa: BLE001 - another version may raise anything
         return True
+
+
+def devices_of(program: JaxObject) -> tuple[JaxObject, ...]:
+    """Return the devices of a program, in the order in which XLA numbers them.
+
+    Raises:
+        Exception: This version of jax has no such attributes.
+    """
+    shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
+    return tuple(next(iter(shardings))._device_assignment)
+
+
+def text_of(program: JaxObject) -> tuple[str, str]:
+    """Return the name of a compiled program, such as ``jit_step``, and XLA's text of it.
+
+    Raises:
+        Exception: This version of jax has no such attributes, or the program has no text.
+    """
+    (module,) = program.xla_executable.hlo_modules()
+    return module.name, module.to_string()
+
+
+def started_by(executable: JaxObject) -> JaxObject:
+    """Return what starts a compiled program, an object of `START_PROGRAM`'s class."""
+    return executable.unsafe_call
 
 
 def may_have_backend() -> bool:

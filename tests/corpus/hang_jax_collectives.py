@@ -269,7 +269,7 @@ def test_primary_polls_for_a_marker(world, shared_tmp_path) -> None:
     total(spread())
 
 
-@hang("deadlock", ranks=2, backend="jax")
+@hang("mismatch", ranks=2, backend="jax")
 def test_save_on_the_primary_against_the_next_step(world, shared_tmp_path) -> None:
     """The primary alone saves, which all must do, the other is already in the next step's sum.
 

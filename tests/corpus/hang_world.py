@@ -75,7 +75,7 @@ def test_barriers_of_other_names(world) -> None:
     world.barrier(f"step {world.rank}")
 
 
-@hang("deadlock", ranks=4, backend="gloo")
+@hang("mismatch", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1, 3])
 def test_world_barrier_meets_reduce(world) -> None:
     """One rank is in the world's barrier, the others in an all_reduce.
 

@@ -429,7 +429,8 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
             at_s=states[held[0]].since_s,
         )
     sure = [wait.is_sure or states[wait.rank].seen.needs_message for wait in inside]
-    return _mismatch(inside, concerned, states) or Cause(
+    mismatch = _mismatch(inside, concerned, states) or _of_two_groups(inside, concerned, ranks)
+    return mismatch or Cause(
         kind="deadlock",
         confidence="certain" if all(sure) else "likely",
         waiting=tuple(sorted(concerned)),
@@ -455,6 +456,57 @@ def _mismatch(waits: Sequence[Wait], concerned: frozenset[int], states: States) 
         culprits=culprits,
         waiting=tuple(sorted(concerned - set(culprits))),
         operation=mismatch.operation,
+        at_s=_since_s(waits),
+        passed=_unlike_programs(mismatch.operation, culprits, states),
+    )
+
+
+def _unlike_programs(
+    operation: Operation, culprits: tuple[int, ...], states: States
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the collectives of programs with one name at one place, if they differ."""
+    if not operation.is_program:
+        return ()
+    there = [
+        (rank, each)
+        for rank, state in states.items()
+        for each in state.known
+        if each.is_same_as(operation)
+    ]
+    if {each.name for _, each in there} != {operation.name}:
+        return ()
+    sides = group_by_value((each.detail, rank) for rank, each in there)
+    ordered = sorted(sides.items(), key=lambda each: (not {*each[1]} & {*culprits}, each[1]))
+    return tuple((detail, tuple(sorted({*ranks}))) for detail, ranks in ordered)
+
+
+def _of_two_groups(
+    waits: Sequence[Wait], concerned: frozenset[int], circle: frozenset[int]
+) -> Cause | None:
+    """Return the cause if a minority of a circle is in an operation of another group or barrier.
+
+    Each rank is in one collective, and all of these need the same ranks. So the ranks differ in
+    what they do next, as in a mismatch.
+    """
+    by_rank = group_by_value((wait.rank, wait.operation) for wait in waits)
+    sorts: dict[Hashable, list[int]] = {}
+    for rank, operations in by_rank.items():
+        (first, *others) = operations
+        if first is None or others or first.kind != "collective" or not first.has_members:
+            return None
+        if not (first.sequence and circle.issubset(first.group)):
+            return None
+        sorts.setdefault(first.place, []).append(rank)
+    odd = _fewer(sorts)
+    groups = {wait.operation.group for wait in waits if wait.operation is not None}
+    if not odd or len(groups) > 1:
+        return None
+    return Cause(
+        kind="mismatch",
+        confidence="certain" if all(wait.is_sure for wait in waits) else "likely",
+        culprits=odd,
+        waiting=tuple(sorted(concerned - {*odd})),
+        operation=_first_operation([wait for wait in waits if wait.rank not in odd]),
         at_s=_since_s(waits),
     )
 
@@ -487,19 +539,19 @@ def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
 def as_other_program(cause: Cause) -> Cause:
     """Return a mismatch if a minority of the ranks runs another jitted program than the others.
 
-    Collectives of jitted programs have no numbers. If all members are in one, nothing moves, and a
-    minority is at another line, they are likely in two programs.
+    If all members are in one, nothing moves, and a minority is at another line or in a function of
+    another name, they are likely in two programs. Those that only native frames show have no names.
     """
     if cause.kind != "transport" or cause.culprits or cause.cut is not None:
         return cause
     inside = [
-        (wait.operation.frame, wait.rank)
+        (wait.operation.name if wait.operation.is_program else wait.operation.frame, wait.rank)
         for wait in cause.waits
         if wait.operation is not None
         and cause.operation is not None
         and wait.operation.is_same_as(cause.operation)
-        and wait.operation.source == "native-frames"
-        and wait.operation.frame is not None
+        and (wait.operation.source == "native-frames" or wait.operation.is_program)
+        and (wait.operation.frame is not None or wait.operation.is_program)
     ]
     odd = _fewer(group_by_value(inside)) if inside else ()
     if not odd or {rank for _, rank in inside} != {*cause.waiting}:

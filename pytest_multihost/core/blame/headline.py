@@ -209,7 +209,10 @@ def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
     for payload, ranks in cause.passed:
         who = _side(ranks, cause)
         verb = "passes" if len(ranks) == 1 else "pass"
-        words = sentence(f" {verb} {payload} to ", _words(cause.operation, result.spec.size))
+        to = f" {verb} {payload} to "
+        if cause.operation is not None and cause.operation.is_program:
+            to = f" {'runs' if len(ranks) == 1 else 'run'} {payload} in "
+        words = sentence(to, _words(cause.operation, result.spec.size))
         found = sentence(found, ", ", who, f" {payload}") if found else sentence(who, words)
     return found
 

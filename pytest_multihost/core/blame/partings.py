@@ -24,7 +24,7 @@ from itertools import permutations
 
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.history import CallSite, Evidence, History, Parting, Side
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, group_by_value
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, PROGRAM_PREFIX, group_by_value
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame
 
 _MAX_AHEAD = 64
@@ -172,7 +172,13 @@ def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
 def _matched_by(group: _Group) -> Callable[[CallSite], object]:
     """Return the key that matching collectives share; the harness's own also share details."""
     is_ours = any(each.group[2].kind == "harness" for each in group.of.values())
-    return lambda site: (family(site.name), site.root, site.detail if is_ours else "")
+
+    def key(site: CallSite) -> object:
+        if site.name.startswith(PROGRAM_PREFIX):  # its collectives are what matches
+            return PROGRAM_PREFIX, site.detail
+        return family(site.name), site.root, site.detail if is_ours else ""
+
+    return key
 
 
 def _parts(entered: Mapping[int, CallSite], key: Callable[[CallSite], object]) -> Parts:

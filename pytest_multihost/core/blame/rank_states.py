@@ -228,7 +228,12 @@ def _pending(
             failed = failed[-1:]
         lost = last_given_up(last, symptoms)
         return _most_specific(failed or ([lost] if lost else []))
-    waited = [each for each in seen.operations if each.waited_s is not None and not each.is_of_one]
+    waited = [
+        each
+        for each in seen.operations
+        if each.waited_s is not None and not each.is_of_one
+        if not (each.is_program and seen.label == "RUNNING" and each.source == "recorder")
+    ]
     is_free = seen.label in _FREE and not (seen.is_idle or seen.is_for_child)
     if is_free and not any(each.thread == finding.facts.pid for each in waited):
         return ()  # another thread waits there, while the main thread works

@@ -18,6 +18,7 @@ from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
     FLIGHT_SCOPE,
+    PROGRAM_PREFIX,
     READY_SCOPE,
     SOCKET_SCOPE,
     GroupPlace,
@@ -387,6 +388,8 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
 
 def collective_sort(operation: Operation) -> tuple[object, ...]:
     """Return what decides whether a collective can match another one at its place."""
+    if operation.is_program:
+        return PROGRAM_PREFIX, None, operation.detail
     detail = operation.detail if operation.scope.kind == "harness" else ""
     return family(operation.name), operation.root, detail
 
@@ -395,8 +398,11 @@ def _can_match(one: Operation, two: Operation) -> bool:
     """Return whether two collectives can match.
 
     Shapes and types are ignored: collectives may work although these differ. The harness's own
-    collectives must also have the same detail.
+    collectives must also have the same detail. Compiled programs match if their collectives do,
+    whatever the functions are called.
     """
+    if one.is_program and two.is_program:
+        return one.detail == two.detail
     if one.scope.kind == "harness" and one.detail != two.detail:
         return False
     if one.scope.kind == "creation":

@@ -76,6 +76,9 @@ GroupPlace = tuple[GroupKey, int]
 
 WORLD_GROUP = "world group"
 
+PROGRAM_PREFIX = "jit_"
+"""How the name of an operation begins that is a compiled program of jax with collectives."""
+
 PROGRAM_START = "a jitted function"
 """Name of the operation in which a rank starts a program on the devices of several ranks."""
 
@@ -197,6 +200,11 @@ class Operation:
     def is_of_one(self) -> bool:
         """Whether its rank is the only member: it waits for its own devices."""
         return len(self.group) == 1 and self.group_size is None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a compiled program of jax, which may compute as well as wait."""
+        return self.kind == "collective" and self.name.startswith(PROGRAM_PREFIX)
 
     @property
     def is_own(self) -> bool:

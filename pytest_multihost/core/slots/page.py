@@ -425,6 +425,10 @@ class SlotPage:
         """Record that no thread waits any more for the operation at `at`, which is still open."""
         self._words[at + WAITED] = 0
 
+    def resume(self, at: int, now_ns: int) -> None:
+        """Record that the thread which waited for the operation at `at` waits for it again."""
+        self._words[at + WAITED] = now_ns
+
     def end(self, at: int, now_ns: int) -> None:
         """Record that the operation at `at` has ended."""
         self._words[at + ENDED] = now_ns

@@ -42,6 +42,7 @@ def _unmet(operations: Sequence[Operation], now: Snapshot) -> tuple[Operation, .
     """
     if not operations[1:]:  # there is no other one: nearly always
         return tuple(operations)
+    operations = _shifted(operations, now)
     lack = [each for each in operations if each.waited_s is not None and now.lacking(each)]
     threads = {each.thread for each in lack}
     return tuple(
@@ -50,6 +51,25 @@ def _unmet(operations: Sequence[Operation], now: Snapshot) -> tuple[Operation, .
         else each
         for each in operations
     )
+
+
+def _shifted(operations: Sequence[Operation], now: Snapshot) -> Sequence[Operation]:
+    """Return open operations; of a rank's programs its thread waits for the first that cannot end.
+
+    Programs run in the order of their start. A thread that waits for devices is recorded as waiting
+    for the oldest program whose end it has not noticed, which may have ended.
+    """
+    waited = [each for each in operations if each.is_program and each.waited_s is not None]
+    later = [each for each in operations if each.is_program and each.waited_s is None]
+    stuck = next((each for each in later if now.lacking(each)), None)
+    if len(waited) != 1 or stuck is None or now.lacking(waited[0]):
+        return operations
+    (first,) = waited
+    new = {
+        first: replace(first, waited_s=None),
+        stuck: replace(stuck, waited_s=first.waited_s, thread=first.thread, frame=first.frame),
+    }
+    return [new.get(each, each) for each in operations]
 
 
 def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:

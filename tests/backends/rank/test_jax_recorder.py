@@ -229,15 +229,28 @@ def test_a_rank_that_waits_for_its_devices_is_seen(
     _sum(mesh).block_until_ready()  # a late first collective ends in an error after 30 s
     records.world.barrier()
     before = len(records.ours)
-    seen = _call_late(records, lambda: wait(_sum(mesh)))
-    if seen is not None:
-        assert (seen.name, seen.kind, seen.group) == ("block_until_ready", "wait", (1,))
-        assert seen.detail == "float32[]"
-        assert seen.frame is not None
-        assert seen.frame.file == __file__
+    if records.world.is_primary:
+        wait_for_devices = _await_device_wait(records, 1)
+        assert wait_for_devices.detail == "float32[]"
+        assert wait_for_devices.frame is not None
+        assert wait_for_devices.frame.file == __file__
+        (program,) = (each for each in records.of(1) if each.is_open and each.kind == "collective")
+        assert (program.name, program.group) == ("jit__lambda", (0, 1))
+        assert program.waited_s is not None
+        wait(_sum(mesh))
     else:
-        (ours,) = records.ours[before:]
-        assert not ours.is_open
+        wait(_sum(mesh))
+        assert not any(each.is_open for each in records.ours[before:])
+
+
+def _await_device_wait(records: Records, rank: int) -> Operation:
+    """Wait until `rank` waits for its own devices, and return that wait."""
+    while True:
+        for each in records.of(rank):
+            if each.is_open and each.name == "block_until_ready":
+                assert (each.kind, each.group) == ("wait", (rank,))
+                return each
+        time.sleep(0.005)
 
 
 def test_what_is_ready_is_not_noted(records: Records, mesh: Mesh) -> None:
@@ -271,6 +284,68 @@ def test_a_program_is_noted_with_its_processes_when_it_is_started(
         "step(short).block_until_ready()",
         "step(long).block_until_ready()",
     ]
+
+
+def _programs(records: Records) -> list[tuple[str, int, str]]:
+    """Return name, number and detail of the programs that this rank has started."""
+    return [(each.name, each.sequence, each.detail) for each in records.ours if each.is_program]
+
+
+def test_each_start_of_a_program_with_collectives_is_counted(records: Records, mesh: Mesh) -> None:
+    """Not that of a program without any, nor of one on the devices of this process."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def total_of(x: jax.Array) -> jax.Array:
+        return x.sum()
+
+    step, values = jax.jit(total_of, out_shardings=everywhere), _spread(mesh, np.ones(mesh.size))
+    alone = Mesh(np.array(jax.local_devices()), ("x",))
+    for _ in range(3):
+        step(values).block_until_ready()
+        jax.block_until_ready(values + 1)
+        jnp.sum(_spread(alone, np.ones(2))).block_until_ready()
+    assert _programs(records) == [
+        ("jit_total_of", number, "all_reduce f32[]") for number in (1, 2, 3)
+    ]
+    compiled = step.lower(values).compile()
+    for _ in range(3):
+        compiled(values).block_until_ready()
+    assert [number for _, number, _ in _programs(records)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_program_that_fails_is_noted_as_failed(records: Records, mesh: Mesh) -> None:
+    """Its error is the test's to see."""
+    step = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    values = _spread(mesh, np.ones(mesh.size))
+    step(values).block_until_ready()
+    values.delete()
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
+        step(values)
+    assert not [each for each in records.ours if each.is_open]
+
+
+def test_while_a_program_calls_the_host_no_thread_waits_for_other_ranks(
+    records: Records, mesh: Mesh
+) -> None:
+    """The rank may then be late itself, and not the others."""
+    waited: list[bool] = []
+
+    def look(_: np.ndarray) -> None:
+        own = [each for each in records.ours if each.is_program and each.is_open]
+        waited.extend(each.waited_s is not None for each in own)
+
+    def shown(x: jax.Array) -> jax.Array:
+        jax.debug.callback(look, x)
+        return jax.lax.psum(x, "x")
+
+    shape = PartitionSpec("x")
+    step = jax.jit(jax.shard_map(shown, mesh=mesh, in_specs=shape, out_specs=shape))
+    for _ in range(2):
+        step(_spread(mesh, np.ones(mesh.size))).block_until_ready()
+    jax.effects_barrier()
+    assert waited
+    assert not any(waited)
+    assert len(_programs(records)) == 2
 
 
 def _started(records: Records) -> list[str]:

@@ -61,6 +61,12 @@ FROM_1 = collective(1, name="broadcast", root=1)
 ASYNC = replace(FIRST, waited_s=None)
 GIVEN_UP = replace(done(collective(1, group=ALL, ordinal=1)), failed=True)
 
+SAVE = collective(1, name="wait_at_barrier", scope=Scope("barrier", "save"))
+EVAL = collective(1, name="wait_at_barrier", scope=Scope("barrier", "eval"), since_s=2.0)
+STEP = collective(1, name="jit_step", detail="all_reduce f32[8]")
+STEP_OF_13 = replace(STEP, detail="all_reduce f32[13]")
+TRAIN = replace(STEP, name="jit_train")
+
 DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socket"))
 
 SHUTDOWN = collective(1, name="rpc.shutdown", group=(0, 1, 2), scope=Scope("rpc"))
@@ -79,6 +85,59 @@ def runs(thread: int = 7) -> Operation:
 
 
 CASES = {
+    "one of four is at another barrier: it is the odd one": Case(
+        [stands(0, SAVE), stands(1, EVAL), stands(2, SAVE), stands(3, SAVE)],
+        "mismatch",
+        (1,),
+        (0, 2, 3),
+    ),
+    "one of four is at a barrier, the others in a collective of the runtime": Case(
+        [stands(0, FIRST), stands(1, FIRST), stands(2, FIRST), stands(3, SAVE)],
+        "mismatch",
+        (3,),
+        (0, 1, 2),
+    ),
+    "two of four are at another barrier: either pair may be right": Case(
+        [stands(0, SAVE), stands(1, EVAL), stands(2, SAVE), stands(3, EVAL)],
+        "deadlock",
+        waiting=ALL,
+        cycle=(0, 1, 2, 3),
+    ),
+    "one of four is at another barrier, and one has not come to either": Case(
+        [stands(0, SAVE), stands(1, EVAL), stands(2, SAVE), stands(3, label="SLEEPING")],
+        "straggler",
+        (3,),
+        (0, 1, 2),
+    ),
+    "a rank at the barrier of three is late for one of all: the others wait in it": Case(
+        [
+            stands(0, SAVE),
+            stands(1, collective(1, group=(0, 1, 2), scope=Scope("barrier", "of three"))),
+            stands(2, SAVE),
+            stands(3, SAVE),
+        ],
+        "deadlock",
+        waiting=ALL,
+        cycle=(1, 2),
+    ),
+    "a program is late, and is called otherwise on another rank": Case(
+        [stands(0, STEP), stands(1, TRAIN), stands(2, STEP), stands(3, label="SLEEPING")],
+        "straggler",
+        (3,),
+        (0, 1, 2),
+    ),
+    "a program of one rank has other sizes": Case(
+        [stands(0, STEP), stands(1, STEP), stands(2, STEP_OF_13), stands(3, STEP)],
+        "mismatch",
+        (2,),
+        (0, 1, 3),
+    ),
+    "one rank is in a program, and the others at a barrier of the same group": Case(
+        [stands(0, BARRIER), stands(1, BARRIER), stands(2, STEP), stands(3, BARRIER)],
+        "mismatch",
+        (2,),
+        (0, 1, 3),
+    ),
     "a rank has raised, and others look for what it would have done": Case(
         [
             stands(0, condition="raised", since_s=1.0),

@@ -69,11 +69,18 @@ def test_a_collective_of_a_program_has_the_users_line() -> None:
 
 def stuck_at(*frames: Frame | None) -> Cause:
     """Return the cause of a world whose ranks are all in a program's sum, in these lines."""
-    operations = [replace(UNTOLD, frame=frame) for frame in frames]
+    return stuck_in(*(replace(UNTOLD, frame=frame) for frame in frames))
+
+
+def stuck_in(*operations: Operation) -> Cause:
+    """Return the cause of a world whose ranks have all entered these, which do not end."""
     waits = (Wait(rank, each, frozenset()) for rank, each in enumerate(operations))
-    ranks = tuple(range(len(frames)))
     return Cause(
-        kind="transport", confidence="likely", waiting=ranks, operation=UNTOLD, waits=tuple(waits)
+        kind="transport",
+        confidence="likely",
+        waiting=tuple(range(len(operations))),
+        operation=operations[0],
+        waits=tuple(waits),
     )
 
 
@@ -82,6 +89,16 @@ def test_a_rank_in_another_program_than_most_is_likely_the_culprit() -> None:
     found = as_other_program(stuck_at(AT_7, AT_9, AT_7))
     assert (found.kind, found.confidence) == ("mismatch", "likely")
     assert (found.culprits, found.waiting) == ((1,), (0, 2))
+
+
+def test_a_function_of_another_name_is_another_program() -> None:
+    """But not the same function at another line: what is recorded has a name."""
+    step = builders.collective(7, group=ALL, name="jit_step", frame=AT_7)
+    evaluate = replace(step, name="jit_evaluate")
+    cause = stuck_in(step, evaluate, step)
+    assert as_other_program(cause).culprits == (1,)
+    same = stuck_in(step, replace(step, frame=AT_9), step)
+    assert as_other_program(same) is same
 
 
 @pytest.mark.parametrize(

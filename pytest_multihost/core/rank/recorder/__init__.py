@@ -8,7 +8,8 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `recorder`: writes operations into the slot page. `calls`: records calls of functions.
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `torch_streams`: keeps operations open that a GPU has not done yet.
-* `jax`: wraps jax. `zmq`: wraps the message sockets of zmq.
+* `jax`, `jax_programs`: wrap jax. `hlo`: the collectives in a compiled program of jax.
+* `zmq`: wraps the message sockets of zmq.
 * `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers. `ticks`:
   those of event loops that only look whether their server is to end.
 * `child_names`: the names that a rank gives to its children.

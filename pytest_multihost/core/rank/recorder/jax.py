@@ -1,11 +1,11 @@
 """Record the operations of a rank that go through jax.
 
 The wrapped functions are called from Python: the coordination service's barriers and key waits,
-`multihost_utils`, and `jax.distributed` itself. A jitted function's collective cannot be recorded,
-because it runs entirely in C++. With several local devices the call returns, and the rank later
-waits for the result; that wait is recorded, as a wait for its own devices. With one local device
-the collective runs inside the call, and `numpy.asarray` reads an array of one device through the
-buffer protocol: nothing is recorded, and only native frames show the wait.
+`multihost_utils`, and `jax.distributed` itself. A compiled program is recorded as one collective if
+it has collectives with other processes; it is kept from C++ code that would start it unseen. With
+several local devices its start returns, and the rank later waits for the result; that wait is
+recorded, too. `numpy.asarray` reads an array of one device through the buffer protocol: that wait
+is not recorded, and only native frames show it.
 
 Only the outermost of nested operations is recorded: `sync_global_devices` calls `assert_equal`,
 which calls `process_allgather`. Otherwise ranks that enter the same collective by different names
@@ -32,7 +32,12 @@ from pytest_multihost.core.jax_private import (
     ARRAY_VALUE,
     ARRAYS,
     BINDINGS,
+    CALLBACKS,
     CLIENT,
+    COMPILED_FAST_PATH,
+    EMIT_CALLBACK,
+    FAST_PATH,
+    PIPELINE,
     PROGRAMS,
     START_PROGRAM,
     STATE,
@@ -41,6 +46,7 @@ from pytest_multihost.core.jax_private import (
     JaxObject,
     may_span_processes,
     processes_of,
+    started_by,
     state,
 )
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
@@ -53,6 +59,7 @@ from pytest_multihost.core.model.operation import (
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.exception_paths import fails_test
 from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.jax_programs import JaxPrograms, Program
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
 _JAX_SCOPE = Scope("jax.distributed")
@@ -61,7 +68,7 @@ _JAX_SCOPE = Scope("jax.distributed")
 _DEVICE_WAIT = "block_until_ready"
 """Name of the operation that waits for a result of this rank's own devices.
 
-Its group is this rank alone. Only native frames show what the devices wait for.
+Its group is this rank alone. The program that the devices run has a record of its own.
 """
 
 _DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
@@ -86,12 +93,14 @@ def install(recorder: Recorder) -> None:
 
     Wrapped functions take, return and raise the same as before.
     """
-    wrappers = _JaxRecorder(recorder)
+    wrappers = _JaxRecorder(recorder, JaxPrograms(recorder))
     _recorders.append(wrappers)
     for module, calls in wrappers.calls().items():
         after_import(module, partial(wrappers.wrap, calls))
     after_import(BINDINGS, wrappers.wrap_keys)
     after_import(PROGRAMS, wrappers.wrap_programs)
+    after_import(PIPELINE, partial(wrappers.keep_from_fast_path, FAST_PATH))
+    after_import(CALLBACKS, wrappers.wrap_callbacks)
     after_import(UTILS, wrappers.wrap_multihost_utils)
 
 
@@ -112,6 +121,7 @@ class _JaxRecorder:
     """Wraps functions of jax, and records their calls."""
 
     recorder: Recorder
+    programs: JaxPrograms
     thread: _Thread = field(default_factory=_Thread)
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
     starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
@@ -133,7 +143,6 @@ class _JaxRecorder:
                     state.client, "jax.distributed.shutdown", scope=_JAX_SCOPE
                 ),
             },
-            PROGRAMS: {START_PROGRAM: self._start_program},
         }
 
     def client_calls(self) -> dict[str, Describe]:
@@ -186,17 +195,49 @@ class _JaxRecorder:
         return _named_as(call, noticed)
 
     def wrap_programs(self, module: ModuleType) -> None:
-        """Wrap the start of programs, to wait for their results if operations run in streams.
-
-        On GPUs processes connect at the first start: the call returns when all have started.
-        """
+        """Wrap the start of programs."""
         with contextlib.suppress(Exception):  # another version of jax
             class_, _, method = START_PROGRAM.partition(".")
             owner = getattr(module, class_)
             call = getattr(owner, method)
-            setattr(owner, method, _named_as(call, self._in_turn(call)))
+            setattr(owner, method, _named_as(call, self._started(self._in_turn(call))))
+        class_, _, method = COMPILED_FAST_PATH.partition(".")
+        self.keep_from_fast_path(method, getattr(module, class_, None))
+
+    def keep_from_fast_path(self, name: str, owner: object) -> None:
+        """Wrap a function that hands programs to C++ code: not those that are recorded."""
+        with contextlib.suppress(Exception):  # another version of jax
+            call = getattr(owner, name)
+            setattr(owner, name, _named_as(call, self._unless_recorded(call)))
+
+    def _unless_recorded(self, call: Call) -> Call:
+        def handed_on(executable: JaxObject, *args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            with contextlib.suppress(Exception):  # no compiled program
+                program = started_by(executable)
+                if self._is_of_this_world(state().client) and self._known(program) is not None:
+                    return None
+            return call(executable, *args, **kwargs)
+
+        return handed_on
+
+    def wrap_callbacks(self, module: ModuleType) -> None:
+        """Wrap the functions of the user that programs call on the host."""
+
+        def emitting(original: Call) -> Call:
+            def emit(ctx: JaxObject, callback: Call, *args: object, **kwargs: object) -> object:
+                return original(ctx, self.programs.callback(callback), *args, **kwargs)
+
+            return emit
+
+        with contextlib.suppress(Exception):  # another version of jax
+            replace_code(getattr(module, EMIT_CALLBACK), emitting)
 
     def _in_turn(self, call: Call) -> Call:
+        """Wrap the start of a program, to wait for its result if operations run in streams.
+
+        On GPUs processes connect at the first start: the call returns when all have started.
+        """
         recorder = self.recorder
 
         def started(program: JaxObject, *args: object) -> object:
@@ -208,6 +249,33 @@ class _JaxRecorder:
 
         return started
 
+    def _started(self, call: Call) -> Call:
+        """Wrap the start of a program, to record it."""
+        thread = self.thread
+
+        def recorded(program: JaxObject, *args: object) -> object:
+            __tracebackhide__ = True
+            begin, is_known = None, False
+            if not thread.is_inside:
+                with contextlib.suppress(Exception):  # another version of jax
+                    begin, is_known = self._start_program(program)
+            if begin is None:
+                return call(program, *args)
+            record = begin()
+            thread.is_inside = True
+            try:
+                if not is_known:
+                    with self.recorder.during(record):
+                        return call(program, *args)
+                with self.programs.running(record) as returned:
+                    result = call(program, *args)
+                    returned(result)
+                return result
+            finally:
+                thread.is_inside = False
+
+        return recorded
+
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place, because test modules have already imported them by name."""
         for each in COLLECTIVES:
@@ -218,10 +286,12 @@ class _JaxRecorder:
                     replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
 
     def _wrapped(self, call: Call, describe: Describe) -> Call:
-        thread, recorder = self.thread, self.recorder
+        thread, recorder, programs = self.thread, self.recorder, self.programs
+        is_device_wait = describe in (self._device_wait, self._batch_wait)
 
         def recorded(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
+            programs.settle()
             try:
                 begin = None if thread.is_inside else describe(*args, **kwargs)
             except Exception:  # noqa: BLE001 - wrong arguments, a deleted array: the call raises
@@ -232,26 +302,44 @@ class _JaxRecorder:
             thread.is_inside = True
             try:
                 with recorder.during(record):
-                    return call(*args, **kwargs)
+                    if not is_device_wait:
+                        return call(*args, **kwargs)
+                    arrays: Any = args[:1] if describe == self._device_wait else args[0]
+                    with programs.awaited([*arrays]):
+                        return call(*args, **kwargs)
             finally:
                 thread.is_inside = False
 
         return _named_as(call, recorded)
 
-    def _start_program(self, program: JaxObject, *_: object) -> Begin | None:
-        """Record the processes on which a program runs.
+    def _start_program(self, program: JaxObject) -> tuple[Begin | None, bool]:
+        """Describe the start of a program, and whether its collectives are known.
 
-        The call itself is recorded only if its error fails the test. No thread counts as waiting
+        The processes on which it runs are recorded as well. If its collectives are unknown, the
+        call itself is recorded only if its error fails the test, and no thread counts as waiting
         for it, because it may compute.
         """
         processes = processes_of(program)
-        if len(processes) > 1 and self._is_of_this_world(state().client):
-            page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
-            ranks = self._ranks(processes)
-            page.reach(page.group(ranks, 0, scope), next(self.starts))
-            if fails_test(get_frame(1), _directory()):
-                return self._begin_start
-        return None
+        if len(processes) < 2 or not self._is_of_this_world(state().client):  # noqa: PLR2004
+            return None, False
+        page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
+        page.reach(page.group(self._ranks(processes), 0, scope), next(self.starts))
+        must_pass = fails_test(get_frame(1), _directory())
+        if (known := self._known(program)) is None:
+            return (self._begin_start if must_pass else None), False
+        group, detail = page.group(self._ranks(known.processes)), _shortened(known.detail)
+
+        def begin() -> int:
+            call = page.call(known.name, "collective", group)
+            record = self.recorder.begin_call(call, 0, page.detail(detail))
+            if must_pass:
+                page.set_fails_test(record)
+            return record
+
+        return begin, True
+
+    def _known(self, program: JaxObject) -> Program | None:
+        return self.programs.program(program, state().process_id)
 
     def _begin_start(self) -> int:
         page = self.recorder.page

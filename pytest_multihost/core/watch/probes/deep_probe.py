@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from pytest_multihost.core.blame.inferred import operation_of
+from pytest_multihost.core.blame.inferred import OF_PROGRAMS, operation_of
 from pytest_multihost.core.blame.role_waits import RoleWait, role_waits
 from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.child import Child
@@ -185,6 +185,12 @@ def _with_native(
     Only the main thread and the thread in the operation are kept.
     """
     operation = operation_of(threads, group=tuple(range(size)), at_s=at_s)
+    programs = [each for each in seen.operations if each.is_program]
+    if operation is not None and operation.name in OF_PROGRAMS and programs:
+        # The recorder has the program that it belongs to, with its name and members.
+        first = replace(programs[0], waited_s=at_s, source=operation.source)
+        operations = [first if each is programs[0] else each for each in seen.operations]
+        seen, operation = replace(seen, operations=tuple(operations)), None
     new = (operation,) if operation is not None else ()
     tids = {pid, *(each.thread for each in new)}
     native = tuple(each for each in threads if each.thread in tids)
@@ -192,9 +198,15 @@ def _with_native(
 
 
 def _is_unclear(seen: RankSnapshot) -> bool:
-    """Return whether a rank's records show no wait, except one for its own devices."""
+    """Return whether a rank's records show no wait, except for its own devices.
+
+    A program that a rank runs may compute.
+    """
     waited = [each for each in seen.operations if each.waited_s is not None]
-    return all(each.kind == "wait" and each.is_of_one for each in waited)
+    return all(
+        (each.kind == "wait" and each.is_of_one) or (each.is_program and seen.label == "RUNNING")
+        for each in waited
+    )
 
 
 def _with_flight(
