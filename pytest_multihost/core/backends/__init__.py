@@ -19,6 +19,7 @@ from pytest_multihost.core.backends.jax import JAX
 from pytest_multihost.core.backends.torch_groups import GLOO, NCCL, gpu_count
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND
+from pytest_multihost.core.outcome import Symptoms
 
 __all__ = [
     "BUILT_IN_BACKENDS",
@@ -27,6 +28,7 @@ __all__ = [
     "gpu_count",
     "named_backend",
     "offered_backends",
+    "symptoms_of",
 ]
 
 
@@ -55,6 +57,15 @@ BUILT_IN_BACKENDS = (NONE, GLOO, JAX, NCCL)
 def offered_backends(hook: pluggy.HookRelay) -> list[Backend]:
     """Return all backends that plugins offer, those of the plugin registered last first."""
     return [backend for group in hook.pytest_multihost_backends() for backend in group]
+
+
+def symptoms_of(backends: Iterable[Backend]) -> Symptoms:
+    """Return how failures of these backends look when they follow from another rank's."""
+    found = tuple(backends)
+    return Symptoms(
+        tuple(text for each in found for text in each.symptoms),
+        tuple(text for each in found for text in each.fatal_symptoms),
+    )
 
 
 def named_backend(name: str, offered: Iterable[Backend]) -> Backend:

@@ -66,8 +66,7 @@ def make_parser(
         "directory",
         type=Path,
         nargs="?",
-        default=artifacts_folder(),
-        help="default: .pytest_multihost",
+        help="its pages are written again first; default: .pytest_multihost",
     )
     last.add_argument("--path", action="store_true", help="print its path only")
     last.set_defaults(act=_open)
@@ -413,9 +412,15 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Open the page of the last run's only failed test, else the run's page."""
     import webbrowser
 
-    from pytest_multihost.core.command.rejudged import last_page
+    from pytest_multihost.core.command.rejudged import last_page, rebuild
 
-    page = last_page(options.directory, offered_renderers(hook))
+    renderers, written = offered_renderers(hook), set()
+    if options.directory is not None:  # it may be somebody else's, whose pages may run any script
+        found = rebuild(options.directory, renderers)
+        written = {each.resolve() for each in found if isinstance(each, Path)}
+    page = last_page(options.directory or artifacts_folder(), renderers)
+    if options.directory is not None and page.resolve() not in written:
+        sys.stderr.write("the page could not be written again: it is as somebody else made it\n")
     sys.stdout.write(f"{printable(str(page))}\n")
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
         sys.stdout.write("no browser could be started: open this file in one\n")

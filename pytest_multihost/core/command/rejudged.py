@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core.backends import offered_backends, symptoms_of
 from pytest_multihost.core.files import artifacts_folder
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.json_values import Json, JsonObject, from_json
@@ -16,6 +17,8 @@ from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.source import SourceFiles, files_below
 from pytest_multihost.core.model.verdict import PlaceGroup
+from pytest_multihost.core.outcome import Symptoms
+from pytest_multihost.core.registry import new_plugin_manager
 from pytest_multihost.core.report.artifacts import (
     Rejudged,
     RunFolder,
@@ -40,13 +43,18 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     Raises:
         MultihostError: A file is missing or unusable.
     """
-    again = rejudge(directory, sources)
+    again = rejudge(directory, sources, known_symptoms())
     finding = again.judged.finding
     lines = [f"{finding.outcome.upper()}  {printable(finding.reason)}"]
     with ranks_named(again.judged.result.spec.role_names):
-        sections = list(page_sections(again.judged, files=str(directory)))
+        sections = list(page_sections(again.judged, files=str(directory), quotes_file=True))
     for part in sections:
         lines += [f"--- {printable(part.title)}", part.text]
+    if again.unknown_symptoms:
+        lines.append(
+            f"not looked for: {len(again.unknown_symptoms)} patterns of errors in facts.json, which"
+            " no backend installed here has"
+        )
     derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
@@ -57,6 +65,11 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
+
+
+def known_symptoms() -> Symptoms:
+    """Return the patterns of failures of all backends that this installation offers."""
+    return symptoms_of(offered_backends(new_plugin_manager().hook))
 
 
 def failed_attempt(directory: Path, *, folders: str) -> Path:
@@ -171,7 +184,7 @@ class _WithPlaces:
 
 def _again(directory: Path, renderers: Sequence[Renderer], sources: SourceFiles) -> Path:
     """Write the pages of an attempt again, with the source lines of its verdict."""
-    again = rejudge(directory, sources)
+    again = rejudge(directory, sources, known_symptoms())
     with ranks_named(again.judged.result.spec.role_names):
         return _write_again(directory, again, renderers)
 
@@ -199,7 +212,8 @@ def _write_again(directory: Path, again: Rejudged, renderers: Sequence[Renderer]
         if name not in derived and isinstance(value, dict)
     }
     verdict = replace(again.verdict, analyses=analyses)
-    return write_page(directory, PageModel(judged=judged, verdict=verdict), renderers)
+    page = PageModel(judged=judged, verdict=verdict, is_of_file=True)
+    return write_page(directory, page, renderers)
 
 
 def last_page(directory: Path, renderers: Sequence[Renderer]) -> Path:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pluggy
 
-from pytest_multihost.core.backends import Backend, find_backend, offered_backends
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
 from pytest_multihost.core.blame import Judgement, judge_world
 from pytest_multihost.core.command.joined_script import JoinedScript, OtherProcesses
 from pytest_multihost.core.command.program import Program
@@ -52,7 +51,7 @@ from pytest_multihost.core.model.spec import WorldSpec
 from pytest_multihost.core.model.stack import SourceContext
 from pytest_multihost.core.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.core.nemesis.io_shim import find_library
-from pytest_multihost.core.outcome import RankFacts, Symptoms
+from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.outcome.agreement import require_agreement
 from pytest_multihost.core.outcome.fault_progress import require_fired
 from pytest_multihost.core.preload import preload_variables
@@ -379,8 +378,7 @@ def _is_own(spec: WorldSpec, hook: pluggy.HookRelay) -> bool:
 
 
 def _judged(result: WorldResult, backend: Backend) -> Judgement:
-    symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
-    judged = judge_world(result, symptoms, SourceContext(str(Path.cwd())))
+    judged = judge_world(result, symptoms_of([backend]), SourceContext(str(Path.cwd())))
     # As for a test, a run whose fault never fired has shown nothing.
     finding = require_fired(judged.finding, result)
     return replace(judged, finding=require_agreement(finding, result, str(Path.cwd())))
@@ -508,7 +506,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
         horizon_s=options.horizon_s,
         patience_s=options.patience_s,
-        command=shlex.join(options.command(size)),
+        argv=tuple(options.command(size)),
         subject="script",
         roles=tuple(
             replace(each, primary_leaves_last=backend.primary_leaves_last) for each in roles

@@ -85,7 +85,9 @@ def token(spec: WorldSpec) -> str:
 
 def replay_command(spec: WorldSpec) -> str:
     """Return the shell command that repeats a world, to be typed where pytest was started."""
-    return spec.command or test_command(spec.selected_by or (spec.nodeid,), token(spec))
+    if spec.argv:
+        return shlex.join(spec.argv)
+    return test_command(spec.selected_by or (spec.nodeid,), token(spec))
 
 
 def test_command(selected_by: Sequence[str], token: str) -> str:

@@ -154,7 +154,7 @@ class WorldSpec:
         horizon_s: The world hangs if nothing can move within this time; None: before its deadline.
         patience_s: It also hangs once a rank has waited for another one this long, whatever that
             one does; None: it never does for that alone.
-        command: The command line that runs it again, if it is not a test.
+        argv: The command that runs it again, if it is not a test.
         selected_by: pytest's arguments that select the test, from the directory where pytest was
             started.
         options: Texts of the options that decided what world it is, for a replay, by name.
@@ -182,7 +182,7 @@ class WorldSpec:
     patience_s: float | None = None
     backend_facts: BackendFacts = BackendFacts()
     timeout_from: str = ""
-    command: str = ""
+    argv: tuple[str, ...] = ()
     selected_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     subject: Subject = "test"
@@ -196,7 +196,7 @@ class WorldSpec:
         Tests drop them, and so do scripts whose backend would connect the ranks through the
         proxies.
         """
-        return bool(self.command) and not self.backend_facts.connects_by_proxies
+        return bool(self.argv) and not self.backend_facts.connects_by_proxies
 
     @property
     def shares_files(self) -> bool:

@@ -25,6 +25,10 @@ _UNANSWERED = re.compile(
 )
 
 
+_SIGNS = frozenset(r"\^$.|?*+()[]{}")
+"""What makes a text a regular expression: all others stand for themselves."""
+
+
 def is_closed_connection(error: RaisedError) -> bool:
     """Return whether an exception, or one that it was raised from, is of a closed connection.
 
@@ -54,6 +58,24 @@ class Symptoms:
 
     raised: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
+
+    def known_among(self, known: Symptoms) -> tuple[Symptoms, tuple[str, ...]]:
+        """Return the symptoms that may be looked for if a file has named these, and the others.
+
+        A file brings no regular expressions: somebody else may have written one that never ends.
+        So a pattern counts if this installation has it as well, or if it is plain text.
+
+        Args:
+            known: All patterns of this installation's backends.
+        """
+        ours = {*known.raised, *known.fatal}
+        given = dict.fromkeys((*self.raised, *self.fatal))
+        others = tuple(each for each in given if each not in ours and _SIGNS & {*each})
+        raised, fatal = (
+            tuple(each for each in group if each not in others)
+            for group in (self.raised, self.fatal)
+        )
+        return Symptoms(raised, fatal), others
 
     def is_in_error(self, text: str) -> bool:
         """Return whether the text of an exception matches a symptom."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 import pytest
 
 from pytest_multihost.core.host_kind import HostKind, Hosts
-from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, Early
 from pytest_multihost.core.option import MarkerKey, Option, Settings
 from pytest_multihost.core.pytest_plugin.marker_values import (
@@ -315,7 +315,7 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
         pytest.UsageError: Values cannot be used; the error names each one, and where it was set.
     """
     known = tuple(options)
-    token = _replayed_options(config)
+    token = _replayed_options(config, known)
     values: dict[str, object] = {}
     replayed: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -345,8 +345,15 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
 _INI = " (ini)"
 
 
-def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
-    """Return the texts of the options in the token of --multihost-replay."""
+def _replayed_options(config: pytest.Config, known: Iterable[Option[Any]]) -> Mapping[str, str]:
+    """Return the texts of the options in the token of --multihost-replay.
+
+    A token is pasted from a log that somebody else may have written. So it sets only options that
+    decide what world a test has, and none that starts commands, loads code or names files.
+
+    Raises:
+        pytest.UsageError: The token cannot be read, or sets another option.
+    """
     text = config.getoption("multihost_replay")
     if text is None:
         return {}
@@ -354,9 +361,17 @@ def _replayed_options(config: pytest.Config) -> Mapping[str, str]:
     from pytest_multihost.core.model.replay import read_token
 
     try:
-        return read_token(text).options
+        found = read_token(text).options
     except SettingError as error:
         raise pytest.UsageError(f"--multihost-replay: {error}") from None
+    allowed = {each.name for each in known if each.is_replayed}
+    if others := sorted(found.keys() - allowed):
+        raise pytest.UsageError(
+            f"--multihost-replay: the token sets the option {shown(others[0])}\n"
+            "A token may only set the options that decide what world a test has, such as --ranks.\n"
+            "Give the option on the command line if you want it, and find out who made the token."
+        )
+    return found
 
 
 def _check_given(flag: str, text: object) -> None:

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from pytest_multihost.core.backends import Backend, find_backend, offered_backends
+from pytest_multihost.core.backends import Backend, find_backend, offered_backends, symptoms_of
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.model.errors import SettingError, known_names, shown
 from pytest_multihost.core.model.fault import Fault
@@ -102,11 +102,7 @@ class Plan:
     @property
     def symptoms(self) -> Symptoms:
         """Patterns of failures that follow from another rank's failure."""
-        found = self.backends
-        return Symptoms(
-            tuple(text for each in found for text in each.symptoms),
-            tuple(text for each in found for text in each.fatal_symptoms),
-        )
+        return symptoms_of(self.backends)
 
     @property
     def lacking(self) -> str | None:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_multihost.core import files
+from pytest_multihost.core.backends import BUILT_IN_BACKENDS, symptoms_of
 from pytest_multihost.core.blame import Judgement, judge_world
-from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.errors import MultihostError, shown
 from pytest_multihost.core.model.event import Event
 from pytest_multihost.core.model.json_values import (
     Json,
@@ -51,6 +52,7 @@ from pytest_multihost.core.outcome.fault_progress import (
 
 _MAX_NAME = 120
 T = TypeVar("T")
+BUILT_IN_SYMPTOMS = symptoms_of(BUILT_IN_BACKENDS)
 _MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.stacks")
@@ -127,8 +129,7 @@ class RunFolder:
         for number, line in enumerate(lines, 1):
             try:
                 verdict = from_json(JsonObject, parse_foreign(line))
-                if from_json(Verdict, verdict).diagnosis is not None:
-                    from_json(_Summary, verdict["diagnosis"])
+                _check_line(verdict)
                 found.append(verdict)
             except JsonError as error:
                 problems.append(f"line {number}: {error}")
@@ -137,6 +138,19 @@ class RunFolder:
     def append_verdict(self, verdict: Mapping[str, object]) -> None:
         """Append a line to the run's verdicts.jsonl; several processes may do so at once."""
         files.append(self.path / "verdicts.jsonl", json.dumps(verdict, allow_nan=False) + "\n")
+
+
+def _check_line(verdict: JsonVerdict) -> None:
+    """Check that a line of verdicts.jsonl is a verdict, and that its folder is one of the run.
+
+    Raises:
+        JsonError: It is none.
+    """
+    read = from_json(Verdict, verdict)
+    if "/" in read.dir or read.dir in {".", ".."}:
+        raise JsonError(f"dir: {shown(read.dir)} is not the name of a folder")
+    if read.diagnosis is not None:
+        from_json(_Summary, verdict["diagnosis"])
 
 
 def new_run_id() -> str:
@@ -334,18 +348,24 @@ class Rejudged:
     Attributes:
         verdict: The verdict derived now.
         written: The verdict written at the time of the run.
+        unknown_symptoms: Patterns in the file that no backend of this installation has; they were
+            not looked for.
     """
 
     judged: Judgement
     verdict: Verdict
     written: JsonObject
+    unknown_symptoms: tuple[str, ...] = ()
 
 
-def rejudge(directory: Path, sources: SourceFiles) -> Rejudged:
+def rejudge(
+    directory: Path, sources: SourceFiles, symptoms: Symptoms = BUILT_IN_SYMPTOMS
+) -> Rejudged:
     """Judge a world from its artifacts alone.
 
     Args:
         sources: The source files that may be read: the artifacts may be anybody's.
+        symptoms: All patterns of this installation's backends; those of the file are not trusted.
 
     Raises:
         MultihostError: A file is missing or unusable.
@@ -354,14 +374,11 @@ def rejudge(directory: Path, sources: SourceFiles) -> Rejudged:
     written = read_artifact(directory / "verdict.json", partial(from_json, JsonObject))
     for problem in implausible(facts.result):
         raise unusable(directory / "facts.json", problem)
-    try:
-        context = context_of(facts.root, sources)
-        judged = judge_world(facts.result, facts.symptoms, context)
-    except re.error as error:
-        raise unusable(directory / "facts.json", f"symptoms: {error}") from error
+    looked_for, others = facts.symptoms.known_among(symptoms)
+    judged = judge_world(facts.result, looked_for, context_of(facts.root, sources))
     with ranks_named(facts.result.spec.role_names):
         judged = replace(judged, finding=require_fired(judged.finding, facts.result))
-        return Rejudged(judged, build_verdict(judged, facts.attempt), written)
+        return Rejudged(judged, build_verdict(judged, facts.attempt), written, others)
 
 
 def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:

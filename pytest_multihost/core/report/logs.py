@@ -48,7 +48,7 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
         tail: Bytes to read from the end.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follows=False) as file:
             size = os.fstat(file.fileno()).st_size
             if size <= head + tail:
                 head, tail = size, 0

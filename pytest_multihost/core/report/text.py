@@ -71,6 +71,7 @@ def page_sections(
     columns: int | None = None,
     shows_native: bool = False,
     added: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    quotes_file: bool = False,
 ) -> list[Section]:
     """Return the sections shown below the headline rank's own traceback.
 
@@ -80,6 +81,7 @@ def page_sections(
             terminal: then nothing is cut, because the reader of a log cannot widen it.
         added: Further lines, by their titles.
         shows_native: Whether native frames are shown, if they were read.
+        quotes_file: Whether the world was read from a file, which anybody may have written.
     """
     result = judged.result
     least, most = WIDTHS
@@ -92,7 +94,8 @@ def page_sections(
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
     if spec.faults or spec.replayed_services:
-        lines.append(titled_line("replay", replay_command(spec)))
+        says = "as the file says: " if quotes_file else ""
+        lines.append(titled_line("replay", f"{says}{replay_command(spec)}"))
     for name, texts in service_texts(result).items():
         lines += titled(name, texts[: 1 + _MAX_DOUBTS], room)
     for name, texts in added.items():

@@ -81,7 +81,7 @@ def _is_disturbed(turn: Turn) -> bool:
 
 
 def _open(opening: Opening) -> Service | None:
-    if not opening.spec.command:
+    if not opening.spec.argv:
         return None
     watchdog = opening.watchdog
     stays = opening.spec.role_hosts | ({0} if opening.primary_leaves_last else set())

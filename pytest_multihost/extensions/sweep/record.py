@@ -38,7 +38,8 @@ from pytest_multihost.extensions.sweep.words import (
 _NUMBERS: Mapping[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """The numbers that JSON lacks, by the texts that replace them."""
 
-_MAX_BYTES, _MAX_WHY = 1 << 25, 300
+MAX_BYTES, _MAX_WHY = 1 << 25, 300
+"""The maximum size of a sweep.json, and of the reason why one cannot be used."""
 
 
 def sweep_record(result: SweepResult) -> dict[str, Json]:
@@ -93,7 +94,7 @@ def read_sweep(path: Path) -> SweepResult:
         MultihostError: The file cannot be read, or is no result of a sweep.
     """
     try:
-        data = parse_foreign(read_regular(path, max_bytes=_MAX_BYTES))
+        data = parse_foreign(read_regular(path, max_bytes=MAX_BYTES))
         return _checked(from_json(SweepResult, _with_numbers(data)))
     except (OSError, JsonError) as error:
         raise MultihostError(

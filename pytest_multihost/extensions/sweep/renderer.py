@@ -30,7 +30,7 @@ def _rebuild(run: Path) -> Iterator[Path | MultihostError]:
 
     for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
         try:
-            yield write_sweep_page(path.parent, read_sweep(path))
+            yield write_sweep_page(path.parent, read_sweep(path), is_of_file=True)
         except MultihostError as error:
             yield error
 

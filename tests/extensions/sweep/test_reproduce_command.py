@@ -30,7 +30,14 @@ def test_a_script_of_torchrun_shows_the_weakness_without_the_plugin(run_worlds) 
     assert result.exists()
     assert named is not None
     run = subprocess.run(
-        [sys.executable, "-m", "pytest_multihost.core.command.main", "reproduce", named[1]],
+        [
+            sys.executable,
+            "-m",
+            "pytest_multihost.core.command.main",
+            "reproduce",
+            named[1],
+            "--yes",
+        ],
         cwd=worlds.path,
         capture_output=True,
         text=True,

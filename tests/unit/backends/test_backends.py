@@ -143,6 +143,6 @@ def test_a_world_knows_what_its_backend_says() -> None:
 def test_a_script_sees_proxies_unless_its_ranks_would_be_connected_by_them(name: str) -> None:
     """It may load data; gRPC, by which jax connects, would use them."""
     facts = {each.name: each.facts for each in BUILT_IN_BACKENDS}[name]
-    script = replace(make_spec(2), backend=name, backend_facts=facts, command="multihost run")
+    script = replace(make_spec(2), backend=name, backend_facts=facts, argv=("multihost", "run"))
     assert script.keeps_proxies is (name != "jax")
-    assert not replace(script, command="").keeps_proxies
+    assert not replace(script, argv=()).keeps_proxies

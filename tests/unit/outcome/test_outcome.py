@@ -640,3 +640,18 @@ def test_a_rank_that_was_never_forked_is_an_error() -> None:
     finding = judged([], 2, "lost", reason="the ranks could not be started")
     assert {each.outcome for each in finding.ranks} == {"error"}
     assert (finding.status, finding.reason) == ("error", "the ranks could not be started")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(x|x)*y", ".*", "a{1,9999}b", "^(([a-z])+.)+$"])
+def test_a_file_brings_no_regular_expression(pattern: str) -> None:
+    """Only patterns that a backend has here are looked for: others may never end."""
+    named = Symptoms((pattern, "ours .*", "plain words"), (pattern,))
+    found, others = named.known_among(Symptoms(("ours .*",)))
+    assert found == Symptoms(("ours .*", "plain words"), ())
+    assert others == (pattern,)
+
+
+def test_a_pattern_of_the_log_is_known_whoever_has_it() -> None:
+    """A backend's pattern for logs and for exceptions may be the same."""
+    named = Symptoms((), ("gone .*",))
+    assert named.known_among(Symptoms(("gone .*",))) == (named, ())

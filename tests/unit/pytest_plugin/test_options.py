@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     read_settings,
 )
 from pytest_multihost.extensions import clock
-from pytest_multihost.testing import SettingError
+from pytest_multihost.testing import SettingError, make_spec, token
 
 [CLOCK_OPTION] = clock.pytest_multihost_options()
 OPTIONS = (*CORE_OPTIONS, CLOCK_OPTION)
@@ -192,3 +193,35 @@ def test_an_option_of_an_extension_is_read_as_the_core_s_are() -> None:
     assert found.get(SUMS) == 3
     assert Settings().get(SUMS) == 7
     assert Settings().having(SUMS, 4).get(SUMS) == 4
+
+
+FOREIGN = (
+    "on",
+    "python",
+    "ray",
+    "artifacts",
+    "sweep_accept",
+    "sweep",
+    "early",
+    "nodes",
+    "fault",
+    "x",
+)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_token_sets_no_option_that_a_replay_does_not_need(name: str) -> None:
+    """A pasted token neither starts a command on "nodes" nor names a file."""
+    pasted = token(replace(make_spec(2), options={"ranks": "2", name: "exec:touch /tmp/x {i}"}))
+    with pytest.raises(pytest.UsageError, match=f"the token sets the option '{name}'"):
+        read_settings(_Configuration({"replay": pasted}, {}), OPTIONS)  # type: ignore[arg-type]
+
+
+def test_a_token_sets_what_decides_the_world() -> None:
+    """Sizes, backend, timeouts, hosts, launch, mode and clock are those of the run."""
+    given = {"ranks": "3", "backend": "gloo", "timeout": "7", "launch": "spawn", "clock": "jump"}
+    pasted = token(replace(make_spec(3), options=given))
+    found = read_settings(_Configuration({"replay": pasted}, {}), OPTIONS)  # type: ignore[arg-type]
+    assert found.replayed == given
+    assert found.get(RANKS) == (3,)
+    assert found.get(TIMEOUT) == 7.0

@@ -27,7 +27,7 @@ from pytest_multihost.core.report.html.pages import (
     write_index,
     write_page,
 )
-from pytest_multihost.core.report.html.render import display_text, environment, script_json
+from pytest_multihost.core.report.html.render import display_text, environment, inside, script_json
 from pytest_multihost.core.report.html.sections import PageModel, rank_groups
 from pytest_multihost.core.report.html.timeline import AxisSpan, axis
 from pytest_multihost.core.report.logs import LogExcerpt
@@ -616,3 +616,23 @@ def test_the_page_of_a_further_world_leads_to_what_its_extension_says(tmp_path: 
     model, renderers = page_model(world()), [Renderer(name="all", overview=("All", "all.html"))]
     assert 'href="../report.html"' in write_page(attempt, model, renderers).read_text()
     assert 'href="../all.html">All<' in write_page(further, model, renderers).read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "link"),
+    [
+        ("test_a.py-1", "test_a.py-1"),
+        ("run/attempt", "run/attempt"),
+        ("https:/evil.example/login", "https%3A/evil.example/login"),
+        ("javascript:alert(1)", "javascript%3Aalert%281%29"),
+        ("//evil.example", "#"),
+        ("../../other", "#"),
+        ("a/../b", "#"),
+        ("", "#"),
+        ("a b?c#d", "a%20b%3Fc%23d"),
+        ("\udcff", "%3F"),
+    ],
+)
+def test_a_link_stays_inside_its_folder(path: str, link: str) -> None:
+    """Whatever the artifacts name, a click leads to a file beside the page or nowhere."""
+    assert inside(path) == link

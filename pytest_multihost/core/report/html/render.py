@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pytest_multihost.core.model.printable import visible
 from pytest_multihost.core.model.rank_names import rank_set
@@ -37,6 +38,18 @@ _ESCAPE_SEQUENCE = re.compile(
 def display_text(text: str) -> str:
     """Return a text without terminal escape sequences; other control characters become visible."""
     return visible(_ESCAPE_SEQUENCE.sub("", text))
+
+
+def inside(path: str) -> str:
+    """Return the address of a path below a folder for the attribute of a link.
+
+    A path that leaves the folder leads nowhere: the artifacts of somebody else may name it. No
+    address begins with a scheme, since a colon is quoted, or with an empty part, as "//host" does.
+    """
+    parts = path.split("/")
+    if {"", ".", ".."} & {*parts}:
+        return "#"
+    return "/".join(quote(each, errors="replace", safe="") for each in parts)
 
 
 def script_json(value: object) -> str:
@@ -110,6 +123,7 @@ def environment(folder: Path | None = None) -> jinja2.Environment:
         auto_reload=False,
     )
     found.filters["digest"] = _digest
+    found.filters["inside"] = inside
     found.filters["rank_set"] = rank_set
     found.globals["folded"] = folded
     return found

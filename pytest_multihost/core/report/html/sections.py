@@ -59,6 +59,7 @@ class PageModel:
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
+        is_of_file: Whether the world was read from a file, which anybody may have written.
     """
 
     judged: Judgement
@@ -66,6 +67,7 @@ class PageModel:
     logs: Sequence[LogExcerpt] = ()
     source_lines: Sequence[tuple[int, str]] = ()
     files: Sequence[str] = ()
+    is_of_file: bool = False
 
     @cached_property
     def place(self) -> Callable[[Frame], Place]:

@@ -140,12 +140,19 @@ def cell_names(rows: Sequence[MatrixRow]) -> Mapping[str, str]:
     return {run.token: cell.name for cell in cells for run in cell.runs if run.token}
 
 
-def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: bool = False) -> str:
+def sweep_page(
+    result: SweepResult,
+    pages: Collection[str] = (),
+    *,
+    has_index: bool = False,
+    is_of_file: bool = False,
+) -> str:
     """Return the page of a sweep.
 
     Args:
         pages: Directories of runs that have a page.
         has_index: Whether the run of pytest has a page.
+        is_of_file: Whether the result was read from a file, which anybody may have written.
     """
     rows = matrix(result)
     return render(
@@ -162,14 +169,16 @@ def sweep_page(result: SweepResult, pages: Collection[str] = (), *, has_index: b
         words=sweep_words,
         pages=pages,
         has_index=has_index,
+        is_of_file=is_of_file,
     )
 
 
-def write_sweep_page(directory: Path, result: SweepResult) -> Path:
+def write_sweep_page(directory: Path, result: SweepResult, *, is_of_file: bool = False) -> Path:
     """Write the page of a sweep, and return its path.
 
     Args:
         directory: The folder of the undisturbed attempt.
+        is_of_file: Whether the result was read from a file, which anybody may have written.
 
     Raises:
         OSError: The page cannot be written.
@@ -180,6 +189,7 @@ def write_sweep_page(directory: Path, result: SweepResult) -> Path:
     }
     pages = {each for each in directories if each and (artifacts / each / PAGE_NAME).exists()}
     # The run's own page is written when all tests are over.
-    text = sweep_page(result, pages, has_index=(directory.parent / "verdicts.jsonl").exists())
+    has_index = (directory.parent / "verdicts.jsonl").exists()
+    text = sweep_page(result, pages, has_index=has_index, is_of_file=is_of_file)
     files.write(directory / SWEEP_PAGE_NAME, text)
     return directory / SWEEP_PAGE_NAME

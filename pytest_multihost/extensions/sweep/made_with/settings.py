@@ -21,7 +21,7 @@ from pytest_multihost.extensions.sweep.made_with.service import NAME
 
 _OF_THE_RUN = frozenset(
     {
-        *("nodeid", "attempt", "seed", "selected_by", "options", "command", "debugger"),
+        *("nodeid", "attempt", "seed", "selected_by", "options", "argv", "debugger"),
         *("timeout_from", "services", "hosts", "tells_points", "fault_facts"),
     }
 )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
+from pytest_multihost.core.model.printable import printable
+
 if TYPE_CHECKING:
     from pytest_multihost.hookspecs import Commands
 
@@ -26,6 +28,9 @@ def add_reproduce(commands: Commands) -> None:
         "--artifacts", type=Path, help="the artifacts directory (default: .pytest_multihost)"
     )
     parser.add_argument(
+        "--yes", action="store_true", help="run the script without asking, if you trust the test"
+    )
+    parser.add_argument(
         "--into", type=Path, default=Path(), help="the folder for the files (default: this one)"
     )
 
@@ -33,8 +38,10 @@ def add_reproduce(commands: Commands) -> None:
 def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Write the script and the issue, if a run of the script shows the weakness.
 
+    Nothing is run before the user has seen which file is imported, and has agreed.
+
     Returns:
-        1 if the script did not show the weakness; then nothing is written.
+        1 if the user refused, or the script did not show the weakness; then nothing is written.
 
     Raises:
         MultihostError: There is no such weakness, or a script cannot show it.
@@ -44,22 +51,31 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     from pytest_multihost.extensions.sweep.reproduce.evidence import why_not_shown
     from pytest_multihost.extensions.sweep.reproduce.find import find_weakness
     from pytest_multihost.extensions.sweep.reproduce.issue import issue_text
+    from pytest_multihost.extensions.sweep.reproduce.own_file import check_own_module, file_of_test
     from pytest_multihost.extensions.sweep.reproduce.permalinks import permalink
     from pytest_multihost.extensions.sweep.reproduce.script import (
         make_script,
         read_test,
         script_name,
     )
+    from pytest_multihost.extensions.sweep.reproduce.shims import shim_of
     from pytest_multihost.extensions.sweep.reproduce.trial import command_of, try_script
 
-    found = find_weakness(options.token, options.artifacts or files.artifacts_folder())
+    artifacts: Path = options.artifacts or files.artifacts_folder()
+    found = find_weakness(options.token, artifacts)
     sweep = found.sweep
-    path = Path((sweep.selected_by or (sweep.nodeid,))[-1].partition("::")[0])
+    path = file_of_test(sweep.nodeid, Path.cwd(), artifacts)
     test, name = read_test(sweep.nodeid, path), script_name(sweep.nodeid)
     script = make_script(found, test, name)
     target: Path = options.into / name
+    if own := shim_of(found.weakness.witness.disturbance.fault, sweep.backend).own:
+        check_own_module(own, (Path(test.folder).resolve(), options.into.resolve()), artifacts)
+    ranks = f"{sweep.world_size} ranks"
+    if not (options.yes or _agrees(f"{found.path} asks {ranks} to import {path}: {test.call}().")):
+        sys.stderr.write("Nothing was run. Agree with y, or call this with --yes.\n")
+        return 1
     trial_script = target.with_name(f".{name}")
-    trial_script.write_text(script, encoding="utf-8")
+    files.write(trial_script, script)
     try:
         trial = try_script(command_of(sweep.backend, sweep.world_size, trial_script))
     finally:
@@ -77,3 +93,10 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     files.write(issue, issue_text(found, quoted, trial, permalink))
     sys.stdout.write(f"{target}\n{issue}\n")
     return 0
+
+
+def _agrees(asked: str) -> bool:
+    """Return whether the user agrees to what is about to run; nobody who answers does not."""
+    sys.stderr.write(f"{printable(asked)}\nRun it? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.model.replay import read_token
 from pytest_multihost.extensions.sweep.file_names import SWEEP_NAME
-from pytest_multihost.extensions.sweep.record import read_sweep
+from pytest_multihost.extensions.sweep.record import MAX_BYTES, read_sweep
 from pytest_multihost.extensions.sweep.result import WEAK, SweepResult, Weakness
 
 
@@ -35,9 +36,12 @@ def find_weakness(token: str, artifacts: Path) -> FoundWeakness:
         MultihostError: It is no token, or no sweep there has such a weakness.
     """
     read_token(token)
-    paths = sorted(artifacts.glob(f"*/*/{SWEEP_NAME}"), key=lambda each: -each.stat().st_mtime)
+    paths = sorted(artifacts.glob(f"*/*/{SWEEP_NAME}"), key=lambda each: -each.lstat().st_mtime)
     for path in paths:
-        if token not in path.read_text("utf-8", "replace"):
+        try:
+            if token.encode() not in read_regular(path, max_bytes=MAX_BYTES):
+                continue
+        except OSError:
             continue
         sweep = read_sweep(path)
         for weakness in sweep.weaknesses:

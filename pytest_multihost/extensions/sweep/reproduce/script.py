@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.errors import MultihostError, shown
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.extensions.sweep.reproduce.find import FoundWeakness
 from pytest_multihost.extensions.sweep.reproduce.shims import Shim, shim_of
 from pytest_multihost.extensions.sweep.words import disturbance_text, waits_text
@@ -54,15 +55,20 @@ def read_test(nodeid: str, path: Path) -> TestFunction:
     """Read a test function from its file.
 
     Args:
-        path: The file, relative to the working directory.
+        path: The file, relative to the working directory; see `own_file.file_of_test`.
 
     Raises:
         MultihostError: A script cannot call it, since it needs pytest.
         OSError: The file cannot be read.
     """
     _, *names = nodeid.split("::")
+    if not names:
+        raise _refused(f"{shown(nodeid)} names no function")
     names[-1] = names[-1].partition("[")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (ValueError, SyntaxError) as error:
+        raise _refused(f"{path} is not a Python file: {error}") from error
     function = _definition(tree.body, names)
     if function is None or len(names) > 2:  # noqa: PLR2004 - a class and a method
         raise _refused(f"{path} has no function {'.'.join(names)} that can be called by its name")
@@ -154,7 +160,7 @@ def make_script(found: FoundWeakness, test: TestFunction, name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace('"""', "'''").replace("\\", "/")
+    return printable(text).replace("\\", "/").replace('"', "'")
 
 
 def _imports(shim: Shim, test: TestFunction, backend: str) -> Iterator[str]:
@@ -199,10 +205,12 @@ def _begin(backend: str) -> list[str]:
 def _fixtures(test: TestFunction, backend: str) -> Iterator[str]:
     if {"tmp_path", "shared_tmp_path"} & {*test.fixtures}:
         yield 'base = pathlib.Path(tempfile.gettempdir(), f"reproduce-{os.getppid()}")'
+        own = "base.lstat().st_uid == os.getuid()"  # else another user has made it before
+        yield f"base.mkdir(0o700, exist_ok=True) or {own} or sys.exit(f'{{base}} is not yours')"
     for name, folder in (("shared_tmp_path", "shared"), ("tmp_path", "rank-{rank}")):
         if name in test.fixtures:
             yield f'{name} = base / f"{folder}"' if "{" in folder else f'{name} = base / "{folder}"'
-            yield f"{name}.mkdir(parents=True, exist_ok=True)"
+            yield f"{name}.mkdir(exist_ok=True)"
     if "world" not in test.fixtures:
         return
     barrier = {

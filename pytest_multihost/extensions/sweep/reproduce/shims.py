@@ -7,15 +7,27 @@ The script is run before it is written, so a shim that does not fit is never sho
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.errors import MultihostError
-from pytest_multihost.core.model.fault import FIELD_ERRORS, OTHERS_HASH_SEED, START, Fault, Point
+from pytest_multihost.core.model.fault import (
+    FIELD_ERRORS,
+    OTHERS_HASH_SEED,
+    START,
+    Fault,
+    Point,
+    hash_seed_of,
+)
+from pytest_multihost.core.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.core.nemesis.user_clocks import CLOCKS
 from pytest_multihost.core.torch_private import ARCHIVE_WRITER
+
+KINDS = kinds_by_name([BUILT_IN_KINDS])
+"""The kinds of faults, which know the values that they may have."""
 
 _HOLD_S = 5
 """How long a late rank sleeps: others wait for it well before that."""
@@ -68,15 +80,26 @@ class Shim:
 def shim_of(fault: Fault, backend: str) -> Shim:
     """Return the lines for a fault.
 
+    The fault comes from a file that anybody may have written, and its values become a part of the
+    script. So only values that a test could have given are taken: names of errors and modules that
+    are names, numbers that are numbers. All other texts are quoted.
+
     Raises:
-        MultihostError: A few lines cannot do what the fault does.
+        MultihostError: A few lines cannot do what the fault does, or no test can have the fault.
     """
+    if problems := _problems(fault):
+        raise _refused(fault, problems[0])
     if fault.is_first or not isinstance(fault.ranks, tuple) or len(fault.ranks) != 1:
         raise _refused(fault, "it disturbs the rank that comes first, which is not known before")
     maker = _MAKERS.get(fault.kind)
     if maker is None:
         raise _refused(fault, "no few lines of Python do the same")
     return maker(fault, backend)
+
+
+def _problems(fault: Fault) -> list[str]:
+    kind = KINDS.get(fault.kind)
+    return [*fault.problems(), *(kind.problems(fault.params) if kind is not None else ())]
 
 
 def _refused(fault: Fault, why: str) -> MultihostError:
@@ -192,6 +215,8 @@ def _fails(fault: Fault, backend: str) -> Shim:
         return _acting(fault, backend, action, ())
     call = fault.at.call or "open"
     error = str(fault.params.get("error", FIELD_ERRORS[call]))
+    if error not in errno.errorcode.values():
+        raise _refused(fault, f"there is no error {error!r}")
     if call in ("read", "write"):
         broken = _BROKEN.get((call, error))
         if broken is None:
@@ -208,6 +233,8 @@ def _hold(fault: Fault, backend: str) -> Shim:
 
 def _raise_at(fault: Fault, backend: str) -> Shim:
     name = str(fault.params.get("error", "RuntimeError"))
+    if not name.isidentifier():  # "module:Class" of somebody's own
+        raise _refused(fault, f"{name} is not a built-in exception")
     return _acting(fault, backend, [f"raise {name}('failed for this script')"], ())
 
 
@@ -232,8 +259,8 @@ def _clock_skew(fault: Fault, backend: str) -> Shim:
 
 
 def _hash_seed(fault: Fault, _backend: str) -> Shim:
-    rank = fault.ranks[0]
-    seed = fault.params["seed"]
+    rank = int(fault.ranks[0])
+    seed = hash_seed_of((fault,), rank, 0)
     lines = (
         f"seed = '{seed}' if os.environ.get('RANK') == '{rank}' else '{OTHERS_HASH_SEED}'",
         "if 'RANK' in os.environ and os.environ.get('PYTHONHASHSEED') != seed:",
