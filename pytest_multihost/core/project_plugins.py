@@ -10,13 +10,14 @@ import contextlib
 import importlib.util
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pluggy
 
-from pytest_multihost.core.model.errors import SettingError
+from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.registry import complete, new_plugin_manager
 
@@ -27,6 +28,9 @@ _MAY_OFFER = re.compile(rb"multihost|pytest_plugins|import \*|register")
 """Matches every conftest.py that implements a hook of this package or loads a plugin that does."""
 
 _NAMES_PLUGIN = re.compile(rb"(?<![\w-])-p")
+_NOTHING_HERE = ("--noconftest", "-c", os.devnull, f"--rootdir={os.devnull}")
+"""Options with which pytest reads no file of the working directory."""
+
 _CONFIGURATION = (
     *(f"{dot}pytest.{ending}" for dot in ("", ".") for ending in ("toml", "ini")),
     "pyproject.toml",
@@ -54,6 +58,47 @@ def may_offer(source: PluginSource) -> bool:
     )
 
 
+def commands_source(command: str, source: PluginSource) -> PluginSource:
+    """Return where to look for a command that no plugin of this package has; imports none.
+
+    The files of a project count if one of them adds the command by this name. Otherwise only
+    installed plugins are asked.
+
+    Raises:
+        SettingError: Another user may have written what would be loaded.
+    """
+    adds = re.compile(
+        rb"add_parser\(\s*[\"']%s[\"']" % re.escape(command.encode("utf-8", "replace"))
+    )
+    if not any(adds.search(text) for text in _texts(_programs(source.folders))):
+        return PluginSource(folders=())
+    loaded = (*_programs(source.folders), *_configurations(source.folders))
+    for path in dict.fromkeys((*map(Path, source.folders), *filter(Path.exists, loaded))):
+        if why := _why_foreign(path):
+            raise SettingError(
+                f"the plugins of this folder are not loaded: {path} {why}",
+                seen=f"They would run with your rights, because one may add {shown(command)}.",
+            )
+    return source
+
+
+def _why_foreign(path: Path) -> str:
+    """Return why another user may have written a file or may change a folder; empty if not."""
+    found = path.stat()
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to the user with the id {found.st_uid}"
+    is_shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+    return "may be written by all users" if is_shared else ""
+
+
+def _programs(folders: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that may add a command: conftest.py, and modules that one may name."""
+    yield from _conftests(folders)
+    for folder in folders:
+        yield from Path(folder).glob("*.py")
+        yield from Path(folder).glob("*/*.py")
+
+
 def project_plugins(source: PluginSource) -> pluggy.PluginManager:
     """Return a manager with the plugins that pytest would have.
 
@@ -71,7 +116,7 @@ def project_plugins(source: PluginSource) -> pluggy.PluginManager:
     named = [part for each in source.named for part in ("-p", each)]
     with _paths_behind():
         try:
-            manager = load_plugins([*named, *source.folders])
+            manager = load_plugins([*named, *(source.folders or _NOTHING_HERE)])
         except Exception as error:
             raise SettingError(
                 "the plugins that pytest has here cannot be loaded", seen=_why(error)

@@ -191,3 +191,53 @@ def test_a_plugin_that_a_configuration_file_names_counts(tmp_path: Path) -> None
 def _path(folder: Path) -> str:
     """Return PYTHONPATH with one more folder."""
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
+
+
+OWN_COMMAND = """
+import pathlib
+pathlib.Path("loaded").touch()
+
+def pytest_multihost_commands(commands):
+    commands.add_parser("leases").set_defaults(act=lambda options, hook: 7)
+"""
+
+
+def multihost(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the console script in a folder."""
+    command = [sys.executable, "-P", "-m", "pytest_multihost.core.command.main", *args]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.mark.parametrize("typed", ["atach", "lease", "xyz"])
+def test_an_unknown_command_loads_nothing_of_the_folder(tmp_path: Path, typed: str) -> None:
+    """It may be typed in a folder of others, and as root: no conftest.py, module or ini file."""
+    for name in ("conftest.py", "test/conftest.py", "named.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(OWN_COMMAND)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p named\n")
+    done = multihost(tmp_path, typed)
+    assert done.returncode == 2
+    assert f"invalid choice: '{typed}'" in done.stderr
+    assert not (tmp_path / "loaded").exists()
+
+
+@pytest.mark.parametrize("writes", ["conftest.py", "."])
+def test_plugins_that_another_user_may_have_written_are_not_loaded(
+    tmp_path: Path, writes: str
+) -> None:
+    """The command is one of the project, and all users may write there."""
+    (tmp_path / "conftest.py").write_text(OWN_COMMAND)
+    (tmp_path / writes).chmod(0o777)
+    done = multihost(tmp_path, "leases")
+    assert done.returncode == 2
+    assert "may be written by all users" in done.stderr
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_a_command_of_the_project_is_found(tmp_path: Path) -> None:
+    """In a folder of one's own, as documented."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["leasing"]\n')
+    (tmp_path / "leasing.py").write_text(OWN_COMMAND)
+    assert multihost(tmp_path, "leases").returncode == 7

@@ -264,17 +264,19 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a number of seconds greater than 0, not {text!r}")
 
 
-def _with_others(hook: pluggy.HookRelay) -> pluggy.HookRelay:
-    """Return the hooks of this package's plugins and of the plugins that pytest would load here.
+def _with_others(hook: pluggy.HookRelay, command: str) -> pluggy.HookRelay:
+    """Return the hooks of this package's plugins and of those that have an unknown command.
 
-    Prints an error if one cannot be loaded.
+    A mistyped command loads nothing of the working directory: `sudo multihost atach` is called in
+    folders of others. Prints an error if a plugin is not loaded, or cannot be.
     """
-    from pytest_multihost.core.project_plugins import may_offer, project_plugins
+    from pytest_multihost.core.project_plugins import commands_source, may_offer, project_plugins
 
     source = PluginSource(folders=(str(Path.cwd()),))
-    if not may_offer(source):
-        return hook
     try:
+        source = commands_source(command, source)
+        if not may_offer(source):
+            return hook
         return project_plugins(source).hook
     except SettingError as error:
         sys.stderr.write(f"{error}\n")
@@ -306,7 +308,7 @@ def _run_command() -> int:
     parser, commands = make_parser(hook)
     command = next(iter(sys.argv[1:]), "")
     if command[:1] not in {"", "-"} and command not in commands:
-        hook = _with_others(hook)
+        hook = _with_others(hook, command)
         parser, commands = make_parser(hook)
     options, unknown = parser.parse_known_args()
     if unknown:  # argparse would show the usage of `multihost`, not that of the command
@@ -420,7 +422,7 @@ def _open(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
         written = {each.resolve() for each in found if isinstance(each, Path)}
     page = last_page(options.directory or artifacts_folder(), renderers)
     if options.directory is not None and page.resolve() not in written:
-        sys.stderr.write("the page could not be written again: it is as somebody else made it\n")
+        sys.stderr.write("the page was not written again: it may be from another person\n")
     sys.stdout.write(f"{printable(str(page))}\n")
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
         sys.stdout.write("no browser could be started: open this file in one\n")

@@ -42,7 +42,7 @@ def spawn_interpreter(
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-c", code],
+            [sys.executable, "-P", "-c", code],
             {**environment, JOB_VARIABLE: str(descriptor)},
             file_actions=[
                 *(() if keeps_input else (nothing,)),
@@ -65,5 +65,5 @@ def become_interpreter(
         OSError: It could not be started.
     """
     descriptor = write_job(job)
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-P", "-c", code]
     os.execve(sys.executable, command, {**environment, JOB_VARIABLE: str(descriptor)})

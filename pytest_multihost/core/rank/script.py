@@ -152,9 +152,9 @@ def _begin(
 def _set_arguments(run: ScriptRun) -> None:
     """Set the script's arguments, and the folder of its modules."""
     sys.argv[:] = [run.script, *run.script_args]
-    if sys.path and not sys.path[0]:  # the entry of `python -c`
-        folder = Path.cwd() if run.is_module else Path(run.script).resolve().parent
-        sys.path[0] = str(folder)
+    # The interpreter was started with -P, so `python -c` has put no entry there.
+    folder = Path.cwd() if run.is_module else Path(run.script).resolve().parent
+    sys.path.insert(0, str(folder))
 
 
 def _run_script(run: ScriptRun) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class StartRequest:
     @property
     def command(self) -> Sequence[str]:
         """The command that starts a peer, for an engine that has no interpreter of its own."""
-        return (self.python or sys.executable, "-c", self.code)
+        return (self.python or sys.executable, "-P", "-c", self.code)
 
 
 class Node(Protocol):

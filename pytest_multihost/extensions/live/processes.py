@@ -91,7 +91,7 @@ def this_program() -> list[str]:
     program = Path(sys.argv[0]).resolve()
     is_module = program.suffix == ".py"  # python -m
     return (
-        [sys.executable, "-m", "pytest_multihost.core.command.main"]
+        [sys.executable, "-P", "-m", "pytest_multihost.core.command.main"]
         if is_module
         else [str(program)]
     )

@@ -191,7 +191,7 @@ def serving() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         port = listening.getsockname()[1]
         process = subprocess.Popen(
-            [sys.executable, "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
+            [sys.executable, "-P", "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
             pass_fds=[listening.fileno()],
             # The store is not part of the test, so it gets no I/O shim and no coverage.
             env={

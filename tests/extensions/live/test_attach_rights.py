@@ -140,7 +140,7 @@ def test_another_users_job_is_refused_with_what_gives_the_right(
     # A child of the tests' own process may be found first.
     owner = f"(user {USER}|root)" if how == "parent" else f"user {USER}"
     assert re.search(rf"It belongs to {owner}, and you are user {OTHER}\.", done.stderr)
-    again = f"sudo {sys.executable} -m pytest_multihost.core.command.main attach {ways[how][0]}"
+    again = f"sudo {sys.executable} -P -m pytest_multihost.core.command.main attach {ways[how][0]}"
     assert again in done.stderr
 
 

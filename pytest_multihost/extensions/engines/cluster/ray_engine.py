@@ -169,7 +169,7 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
     with theirs, errors.open("wb") as log:
         try:
             client = subprocess.Popen(
-                [sys.executable, "-c", _CODE, json.dumps(job)],
+                [sys.executable, "-P", "-c", _CODE, json.dumps(job)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -91,7 +91,7 @@ class PeerActor:
 
 
 def _command(python: str, code: str, *, in_copy: bool) -> Sequence[str]:
-    return [python, "-c", code, *(["here"] if in_copy else [])]
+    return [python, "-P", "-c", code, *(["here"] if in_copy else [])]
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -43,7 +43,7 @@ def command_of(backend: str, size: int, script: Path) -> list[str]:
     if backend not in LAUNCHED:
         return [sys.executable, str(script)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    return [sys.executable, *torchrun, str(script)]
+    return [sys.executable, "-P", *torchrun, str(script)]
 
 
 def try_script(command: Sequence[str]) -> Trial:
