@@ -571,7 +571,7 @@ class Watchdog:
         """
         deep, spec = self.observer.deep(facts), self.observer.spec
         self._left = frozenset()
-        if spec is None or not spec.command or self.quiet_s(now.kernel.at_s) < LEFT_S:
+        if spec is None or not spec.argv or self.quiet_s(now.kernel.at_s) < LEFT_S:
             return deep
         waiting = waiting_ranks(now.operations)
         over = {each.rank for each in facts if each.is_past_body and not each.is_gone}
