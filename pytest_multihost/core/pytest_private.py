@@ -265,6 +265,55 @@ def fixture_definitions(item: pytest.Item, name: str) -> list[pytest.FixtureDef[
     return [] if info is None else list(info.name2fixturedefs.get(name, ()))
 
 
+def set_up_session_fixture(name: str, item: pytest.Function) -> Sequence[Callable[[], object]]:
+    """Set up a session fixture for all processes that are forked from this one.
+
+    The fixture keeps its value, or the exception that it raised. A fork therefore returns the value
+    without setting the fixture up again, and never tears it down.
+
+    Args:
+        name: A fixture that `item` requests.
+
+    Returns:
+        The teardown of the fixture and of the fixtures that it requests, to be called in the
+        reverse order.
+
+    Raises:
+        ValueError: The fixture is of a narrower scope, or it has parameters.
+    """
+    state: Any = item.session._setupstate
+    request: Any = item._request
+    for node in item.listchain():
+        state.stack[node] = ([], None)
+    try:
+        _require_shareable(request._arg2fixturedefs.get(name) or ())
+        with contextlib.suppress(*_FIXTURE_OUTCOMES):  # kept by the fixture
+            request._get_active_fixturedef(name)
+        finishers: list[Callable[[], object]] = []
+        for definition in request._fixture_defs.values():
+            if definition.cached_result is not None:
+                finishers += definition._finalizers
+                definition._finalizers.clear()
+        return finishers
+    finally:
+        reset_setup_state(item.session)
+        item._initrequest()
+
+
+_FIXTURE_OUTCOMES = (Exception, pytest.skip.Exception, pytest.fail.Exception)
+
+
+def _require_shareable(definitions: Sequence[Any]) -> None:
+    scopes = [each.scope for each in definitions[-1:] if each.scope != "session"]
+    if scopes:
+        why = f"its scope is {scopes[0]!r}, and only fixtures of scope 'session' can be shared"
+    elif any(each.params is not None for each in definitions):
+        why = "it has parameters, and a shared fixture has one value"
+    else:
+        return
+    raise ValueError(why)
+
+
 def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExceptionInfo:
     """Return a failure representation that survives xdist and names its cause.
 

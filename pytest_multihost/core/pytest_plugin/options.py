@@ -251,6 +251,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--multihost-pdb-rank", type=parse_rank, metavar="RANK", help=text)
     for name, text in _TRUTHS.items():
         parser.addini(name, text, type="bool", default=False)
+    text = "Session fixtures that are set up once, before ranks are forked, and shared by all ranks"
+    parser.addini("multihost_shared_fixtures", text, type="args", default=[])
 
 
 _TRUTHS = {

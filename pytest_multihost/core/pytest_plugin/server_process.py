@@ -38,6 +38,7 @@ from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.errors import CollectedDifferentlyError
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
+from pytest_multihost.core.pytest_plugin.shared_fixtures import share_fixtures, shared_fixtures
 from pytest_multihost.core.pytest_private import redirect_terminal
 from pytest_multihost.core.rank import foreign_variables, prepare_recording, thread_variables
 from pytest_multihost.core.rank.agent import (
@@ -112,9 +113,11 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
 
 
 def prepare_server(
-    config: pytest.Config, items: Iterable[pytest.Item], backends: Iterable[Backend]
-) -> None:
+    config: pytest.Config, items: Sequence[pytest.Item], backends: Iterable[Backend]
+) -> Callable[[], None]:
     """Do once in the server what every forked rank would otherwise have to do.
+
+    Returns what the server must do when it ends.
 
     All ranks share a page of memory that is written here; a page written in a rank is copied, and
     such copies are most of a rank's cost. Libraries get one thread, because a process must have
@@ -142,6 +145,7 @@ def prepare_server(
         # OMP_NUM_THREADS and similar variables when it is loaded, which for a forked rank was
         # before its fork. The server therefore limits the loaded libraries, and ranks inherit that.
         threadpoolctl.threadpool_limits(1)
+    return share_fixtures(shared_fixtures(config), items)
 
 
 def main() -> NoReturn:

@@ -81,7 +81,9 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     is_required = bool(config.getini("multihost_require"))
     message = _missing(tally, is_required=is_required, asked=_asked(config, tally.settings))
     ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    has_own_error = session.exitstatus not in (*ended, pytest.ExitCode.TESTS_FAILED)
+    # pytester's sessions end without a status.
+    status = getattr(session, "exitstatus", pytest.ExitCode.OK)
+    has_own_error = status not in (*ended, pytest.ExitCode.TESTS_FAILED)
     if message is None or config.option.collectonly or session.shouldstop or has_own_error:
         return
     if is_required:
@@ -92,7 +94,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
             config.issue_config_time_warning(warning, stacklevel=2)
         except PytestMultihostWarning:  # -W error
             tally.fatal = message
-    if tally.fatal and session.exitstatus in ended:
+    if tally.fatal and status in ended:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

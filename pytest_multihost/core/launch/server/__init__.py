@@ -7,6 +7,7 @@ controller, `launcher` starts worlds, and `world` is the ranks of one server; `s
 starts worlds with several.
 """
 
+from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.launch.server.launcher import ServerLauncher
 from pytest_multihost.core.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.core.launch.server.split_launcher import SplitLauncher
@@ -27,6 +28,7 @@ __all__ = [
     "ServerWorld",
     "SplitLauncher",
     "exec_server",
+    "fork_problems",
     "fork_server",
     "prepare_and_serve",
     "serve_with_libraries",

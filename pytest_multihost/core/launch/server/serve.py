@@ -117,7 +117,12 @@ class _Server:
 
 
 def serve(
-    control: socket.socket, run_rank: RunRank, *, controller: int, scratch: str = ""
+    control: socket.socket,
+    run_rank: RunRank,
+    *,
+    controller: int,
+    scratch: str = "",
+    finish: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Serve requests until the controller ends, then end every rank and exit.
 
@@ -126,6 +131,7 @@ def serve(
         run_rank: A forked rank's main function.
         controller: Process id of the controller, the parent.
         scratch: A directory of the controller, removed if the controller is killed; empty: none.
+        finish: What else to do when all ranks have ended.
     """
     try:
         server = _prepare(control, run_rank, controller)
@@ -133,6 +139,8 @@ def serve(
         while _serve_once(server):
             pass
         _end(server, grace_s=0.0)
+        if finish is not None:
+            finish()
         if scratch and not server.has_quit and wait_until_dead([server.controller], _GONE_S):
             shutil.rmtree(scratch, ignore_errors=True)
     except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest

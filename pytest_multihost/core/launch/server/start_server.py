@@ -34,13 +34,16 @@ from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.launch.server.serve import serve
 from pytest_multihost.core.launch.server.world import ServerConnection
 from pytest_multihost.core.launch.wire import Channel
-from pytest_multihost.core.model.errors import UnsoundForkError
+from pytest_multihost.core.model.errors import SettingError, UnsoundForkError
 from pytest_multihost.core.model.fault import hash_seed_of
 from pytest_multihost.core.model.messages import Failed, Unsound
 from pytest_multihost.core.model.spec import RankSpec
 
+Prepare = Callable[[], Callable[[], None]]
+"""Prepares a server before its first fork; returns what the server must do when it ends."""
 
-def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
+
+def fork_server(run_rank: RunRank, prepare: Prepare) -> ServerConnection:
     """Fork this process into a server.
 
     This requires that `fork_problems` finds none: the server begins with one thread and no lock
@@ -67,20 +70,23 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
 
 
 def prepare_and_serve(
-    control: socket.socket, run_rank: RunRank, prepare: Callable[[], None], *, controller: int
+    control: socket.socket, run_rank: RunRank, prepare: Prepare, *, controller: int
 ) -> NoReturn:
     """Prepare, then serve; never returns. Errors are reported to the controller."""
     try:
-        prepare()
+        finish = prepare()
         problems = fork_problems()
         if problems:
             send_packet(control, Unsound("; ".join(problems)))
             os._exit(0)
+    except SettingError as error:
+        send_packet(control, Failed(f"{error.happened}\n{error.seen}", error.remedy))
+        os._exit(0)
     except BaseException as error:  # noqa: BLE001 - must not climb into pytest's stack
         happened = f"the server could not prepare itself: {type(error).__name__}: {error}"
         send_packet(control, Failed(happened, remedy_against(error)))
         os._exit(0)
-    serve(control, run_rank, controller=controller)
+    serve(control, run_rank, controller=controller, finish=finish)
 
 
 @dataclass(frozen=True, slots=True)
