@@ -57,7 +57,7 @@ $(READY): pyproject.toml
 	  echo "error: Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." \
 	    "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
 	@rm -f $@
-	@echo "== Making .venv (once; a few minutes, most of them for torch and jax)"
+	@echo "== Making .venv, once: downloads about 2.3 GB, most of it torch and jax, in two to four minutes"
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev

@@ -51,6 +51,32 @@ def test_a_command_line_of_torchrun_works_as_it_is(tmp_path: Path, sign: str) ->
     assert "multihost run: --master-port is ignored: each run has a free port" in printed
 
 
+@pytest.mark.claim("use it on a suite that starts its own ranks")
+def test_a_test_that_started_torchrun_prints_the_verdict(pytester: pytest.Pytester) -> None:
+    """One line changes: `multihost run` in place of torchrun's module."""
+    pytester.makepyfile(
+        train="""
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1))
+        """,
+        test_train=f"""
+        import subprocess
+
+        def test_it():
+            command = [*{COMMAND!r}, "--nproc-per-node", "2", "train.py"]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+        """,
+    )
+    result = pytester.runpytest_subprocess("-p", "multihost_hangs", timeout=100)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*HUNG  rank 1 *all_reduce #1*"])
+
+
 def test_restarts_are_left_to_the_shell(tmp_path: Path) -> None:
     """A hint says why and how; the run goes on."""
     (tmp_path / "train.py").write_text(SHOW)
