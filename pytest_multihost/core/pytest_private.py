@@ -324,6 +324,9 @@ def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExcep
     return ReprExceptionInfo(traceback, ReprFileLocation(file, line, message))
 
 
+_MAX_RULE = 160
+
+
 class ColouredRepr(ExceptionRepr):
     """A failure representation whose sections may be coloured.
 
@@ -349,7 +352,10 @@ class ColouredRepr(ExceptionRepr):
         finally:
             self._plain.sections = sections
         for title, text, separator in sections:
-            tw.sep(separator, title)
+            # Without a terminal the lines are as wide as they need; so is the rule above them.
+            widest = max((len(line) for line in text.splitlines()), default=0)
+            width = tw.fullwidth if is_terminal(tw) else max(tw.fullwidth, min(widest, _MAX_RULE))
+            tw.sep(separator, title, fullwidth=width)
             for line in self._painted.get(text) or [[(line, {})] for line in text.splitlines()]:
                 for part, markup in line:
                     tw.write(part, **markup)

@@ -191,10 +191,15 @@ def test_all_problems_of_all_tests_are_told_at_once(run_worlds) -> None:
 
         @pytest.mark.multihost(size=1)
         def test_two(world): pass
+
+        @pytest.mark.multihost(ranks=2)
+        @pytest.mark.multihost_expect("straggler", culprits=[0, 7])
+        def test_three(world): pass
         """
     )
     errors = worlds.run.stderr.str()
     assert all(word in errors for word in ("test_one", "ranks", "timeout", "test_two", "'size'"))
+    assert "culprits has rank 7, and the world has ranks 0 to 1" in errors
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_sleep_is_compared_with_the_timeout_and_a_lock_is_called_a_lock(run_wo
     """The sentence names both times and the origin of the timeout; no system call is shown."""
     worlds = run_worlds(SOURCE, "--multihost-timeout=100")
     lines = " ".join(worlds.stdout.split())
-    given = "the timeout is 100 s (--multihost-timeout): if that is right, set a longer timeout"
+    given = "the timeout is 100 s (--multihost-timeout); found"
     assert f"rank 1 sleeps for another 150 s, and {given}" in lines
     assert "ranks 0,1 sleep for another 80 s, and the timeout is 30 s (its marker)" in lines
     assert "ranks 0,1 sleep in the test, and no other rank waits for them" in lines

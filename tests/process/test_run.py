@@ -67,7 +67,8 @@ def test_a_timeout_that_comes_before_the_horizon_is_the_limit_that_is_named(tmp_
     code, printed = run_script(tmp_path, HANG, "--timeout", "20", "train.py")
     assert code == 3
     words = " ".join(printed.split())
-    assert "and the timeout is 20 s: if that is right, set a longer timeout" in words
+    assert "and the timeout is 20 s; found" in words
+    assert "set a longer timeout if it may sleep that long" in words
     assert "horizon" not in words
 
 

@@ -98,6 +98,11 @@ def failed_attempt(directory: Path, *, folders: str) -> Path:
             seen="\n".join(f"  multihost explain {shlex.quote(str(each))}" for each in found),
             remedy="Name one of them.",
         )
+    if directory.is_file():
+        raise MultihostError(
+            f"{directory} is a file, and multihost explain reads folders",
+            remedy=f"Name latest, the folder of a run, or a folder {folders}.",
+        )
     raise MultihostError(
         f"there is nothing to explain in {directory}",
         seen="It has no facts.json of a test that failed.",

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
-    " hosts=None, local_devices=1, env=None, clock=None, roles=None): run this test on several"
-    " ranks. `ranks` and `backend` take lists, which parametrize. `roles` maps names of roles to"
-    " numbers of ranks, or to Role(...)."
+    " hosts=None, local_devices=1, env=None, clock=None, roles=None, semantics=None): run this test"
+    " on several ranks. `ranks` and `backend` take lists, which parametrize. `roles` maps names of"
+    " roles to numbers of ranks, or to Role(...)."
 )
 NO_SIGNATURE = "no_multihost: never run this test on several ranks, not even in mode auto."
 EXPECT_SIGNATURE = (

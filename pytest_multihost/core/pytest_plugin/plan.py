@@ -201,7 +201,7 @@ def _plan_item(
             " can be sent to the ranks. Give the parameter a shorter id."
         )
     roles = place_roles(marked.roles, name)
-    expected, found = read_expectation(item, roles)
+    expected, found = read_expectation(item, size, roles)
     problems += [f"(multihost_expect) {each}" for each in found]
     try:
         backend = find(name, offered)
@@ -395,11 +395,12 @@ class Expectation:
 
 
 def read_expectation(
-    item: pytest.Item, roles: tuple[RoleSpec, ...] = ()
+    item: pytest.Item, size: int, roles: tuple[RoleSpec, ...] = ()
 ) -> tuple[Expectation | None, list[str]]:
     """Return the expectation of a test's marker, and every problem with the marker.
 
     Args:
+        size: Number of ranks.
         roles: The test's roles, which the marker may name in place of ranks.
     """
     mark = item.get_closest_marker("multihost_expect")
@@ -422,7 +423,12 @@ def read_expectation(
         }
     except ValueError as error:
         return None, [str(error)]
-    return Expectation(**{**given, **ranks}), []
+    problems += [
+        f"{name} has rank {max(named)}, and the world has ranks 0 to {size - 1}"
+        for name, named in ranks.items()
+        if max(named, default=0) >= size
+    ]
+    return (None if problems else Expectation(**{**given, **ranks})), problems
 
 
 def _are_ranks(value: object) -> bool:

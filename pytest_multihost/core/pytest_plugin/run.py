@@ -169,8 +169,14 @@ def _open_run(
     return run
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
 def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
-    """Open the run's folder of artifacts; on a full disk, one among pytest's temporary files.
+    """Open the run's folder of artifacts, or one among pytest's temporary files.
+
+    The latter if the disk is full, or if the folder is the default one and must not be written to.
 
     Raises:
         pytest.UsageError: The artifacts directory cannot be used, or has files of something else.
@@ -179,9 +185,11 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
     try:
         return RunFolder.open(base, run_id)
     except (SettingError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            tally.unwritten.append(f"{base}: {error}")
+        is_named = ARTIFACTS.name in tally.settings.sources
+        refused = _FULL if is_named else _FULL | _READ_ONLY
+        if isinstance(error, OSError) and error.errno in refused:
             instead = base_temp(config) / "artifacts"
+            tally.unwritten.append(f"{base}: {error}. They are in {instead}")
             tally.settings = tally.settings.having(ARTIFACTS, instead)
             return RunFolder.open(instead, run_id)
         why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"

@@ -20,6 +20,7 @@ _GROUNDS: dict[DetectedBy, str] = {
 
 
 _MAY_BE_SLOW = ("straggler", "livelock", "stuck", "unknown")
+_IF_RIGHT = "; set a longer timeout if it may sleep that long"
 _LONGER = " (set a longer timeout if that can be right)"
 
 _TWO_DIGITS = 10
@@ -41,12 +42,16 @@ def ground(judged: Judgement) -> str:
         dumped = f", dumped {seconds:.1f} s after the last operation began" if seconds else ""
         return f"{_GROUNDS[by]}{dumped}"
     if by == "proof":
-        return f"{_sleepers(judged, diagnosis) or _no_progress(result)}; {found}"
+        sleeps = _sleepers(judged, diagnosis)
+        advice = "" if _is_by_horizon(result) else _IF_RIGHT
+        return f"{sleeps}; {found}{advice}" if sleeps else f"{_no_progress(result)}; {found}"
     why = _GROUNDS.get(by) or result.reason or "its timeout is over"
     if by == "raise" and diagnosis.kind != "raised":  # as a barrier does that can never complete
         why = f"{why} because of it"
         if judged.finding.outcome != "hung":  # else the headline stands above
             why = f"{diagnosis.summary}; {why}"
+    if by == "deadline" and diagnosis.kind == "livelock":  # its own steps count as progress
+        return f"{why}{_LONGER}"
     may_be_slow = by == "deadline" and diagnosis.kind in _MAY_BE_SLOW
     return f"{why}{_LONGER if may_be_slow else ''}; {found}"
 
@@ -62,11 +67,13 @@ def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     who = rank_set(diagnosis.culprits)
     verb = "sleeps" if len(diagnosis.culprits) == 1 else "sleep"
     sleeps = f"{who} {verb} for another {_seconds(longest_s)}"
-    if spec.is_by_horizon(judged.result.detected_s, judged.result.go_s):
+    if _is_by_horizon(judged.result):
         return f"{sleeps}, which is longer than the {spec.horizon_s:g} s of --horizon"
-    return (
-        f"{sleeps}, and the timeout is {timeout_text(spec)}: if that is right, set a longer timeout"
-    )
+    return f"{sleeps}, and the timeout is {timeout_text(spec)}"
+
+
+def _is_by_horizon(result: WorldResult) -> bool:
+    return result.spec.is_by_horizon(result.detected_s, result.go_s)
 
 
 def _no_progress(result: WorldResult) -> str:

@@ -100,9 +100,10 @@ class LiveOutput:
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
             self._read[rank] += len(complete)
             text = complete.decode("utf-8", "backslashreplace").removesuffix("\n")
+            own = f"[rank{rank}]: "  # torch begins the lines of a traceback with it
             for line in text.split("\n") if complete else ():
                 # Only the last state of a progress bar that overwrites itself.
-                last = line.rstrip("\r").rpartition("\r")[2]
+                last = line.rstrip("\r").rpartition("\r")[2].removeprefix(own)
                 self.write(f"{self.prefix(rank)}{last}\n")
 
 

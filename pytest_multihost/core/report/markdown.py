@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from pytest_multihost.core.model.printable import visible
 
 _MAX_CELL = 300
-_PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
-"""Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #."""
+_PUNCTUATION = re.compile(r"[\\`*{}\[\]()#+.!|~<>&@:\"'=$-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #.
+
+An underscore within a word has none.
+"""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 """Control characters except tab and line feed, and surrogates, which UTF-8 cannot encode."""

@@ -255,7 +255,7 @@ def _as_launcher(names: Sequence[str], error: MultihostError) -> MultihostError 
     """Return the error with the command for a process that has started others; else None."""
     if len(names) > 1 or not names[0].isdecimal() or not children_of(int(names[0])):
         return None
-    seen = f"{error.seen}\nIt has started other processes of Python's."
+    seen = f"{error.seen}\nIt has started other Python processes."
     return MultihostError(
         error.happened, seen=seen.strip(), remedy=f"multihost attach --children-of {names[0]}"
     )
@@ -268,7 +268,7 @@ def _matching(text: str) -> Worlds:
     found = tuple(each for each in here.found if {*each.job.pids.values()} & {*pids})
     if not pids:
         raise MultihostError(
-            f"no process of Python's has {text!r} in its command line",
+            f"no Python process has {text!r} in its command line",
             remedy=f"pgrep -af {text!r} shows processes of any program.",
         )
     for pid in pids if not found else ():
@@ -291,7 +291,7 @@ def _below(pid: int) -> Worlds | Job:
     job = numbered(_outermost(pids), pid)
     if job is None:
         raise MultihostError(
-            f"process {pid} has started no process of Python's",
+            f"process {pid} has started no Python process",
             seen="Or they cannot be read." if found.unreadable else "",
             remedy=f"pstree -p {pid}",
         )

@@ -33,8 +33,8 @@ def add_attach(commands: Commands) -> None:
     parser.add_argument(
         "--join",
         action="store_true",
-        help="look together with the other processes that srun or mpirun has started, one for each"
-        " machine of the job; so it is also with PYTEST_MULTIHOST_RANK, _SIZE and _ADDRESS",
+        help="look at the job on all its machines: start this command once per machine with srun or"
+        " mpirun, or set PYTEST_MULTIHOST_RANK, _SIZE and _ADDRESS",
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="look once: the default")

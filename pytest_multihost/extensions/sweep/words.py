@@ -194,15 +194,21 @@ def survives_text(result: SweepResult) -> str:
     chance = len(by_chance(result))
     notes = [
         plural(found, "weakness")
-        + (f", {accepted} accepted" if accepted else "")
+        + (f", {_accepted(accepted, found)}" if accepted else "")
         + (f", {chance} not repeated" if chance else "")
     ]
     if hidden(result):
-        notes.append(f"{len(hidden(result))} more that end soon")
+        count = len(hidden(result))
+        notes.append(f"{count} more that {'ends' if count == 1 else 'end'} soon")
     if missed := result.count("not reached"):
         notes.append(f"{plural(missed, 'point')} not reached")
     what = plural(len(result.runs), "disturbance")
     return f"survives {survived(result)} of {what} ({'; '.join(notes)})"
+
+
+def _accepted(count: int, found: int) -> str:
+    """Return how many weaknesses are accepted: "accepted" if it is the only one."""
+    return "accepted" if count == found == 1 else f"{count} accepted"
 
 
 def by_chance(result: SweepResult) -> list[Weakness]:

@@ -170,7 +170,7 @@ def test_a_text_that_no_command_line_has_is_told() -> None:
     done = subprocess.run(
         [*ATTACH, "--match", "no-such-script.py"], capture_output=True, text=True, check=False
     )
-    assert "no process of Python's has 'no-such-script.py'" in done.stderr
+    assert "no Python process has 'no-such-script.py'" in done.stderr
     assert done.returncode == 1
 
 

@@ -176,4 +176,4 @@ def test_a_machine_without_ranks_is_named(machines: tuple[Entry, Entry], tmp_pat
     first, second = look(machines, tmp_path, "--match", "no-such-script.py")
     assert (first[0], second[0]) == (1, 1)
     assert "no machine has ranks of the job" in first[2]
-    assert "no ranks on beta: no process of Python's has 'no-such-script.py'" in first[2]
+    assert "no ranks on beta: no Python process has 'no-such-script.py'" in first[2]

@@ -225,9 +225,11 @@ function drawMarks() {
     const bad = { raised: colors.culprit, died: colors.culprit, killed: colors.fault }[sort];
     if (sort === "point") drawLine(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
     else if (bad) {
-      fillCircle(x, y, 7, colors.card);
-      drawLine(x - 4, y - 4, x + 4, y + 4, bad, 2.5);
-      drawLine(x - 4, y + 4, x + 4, y - 4, bad, 2.5);
+      // Below the middle, where the label of the bar is.
+      const low = y + height / 2 - 6;
+      fillCircle(x, low, 6, colors.card);
+      drawLine(x - 3.5, low - 3.5, x + 3.5, low + 3.5, bad, 2.5);
+      drawLine(x - 3.5, low + 3.5, x + 3.5, low - 3.5, bad, 2.5);
     } else drawLine(x, y - 6, x, y + 6, colors.quiet, 2);
   }
   for (const [rank, from, until] of data.faults) {
