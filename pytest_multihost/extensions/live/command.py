@@ -150,8 +150,8 @@ def _listed(worlds: Worlds) -> Iterator[str]:
         job, ranks = each.job, rank_numbers(each.job.pids)
         here = "" if len(job.pids) == job.size else f", of which {ranks} are here"
         age = f"started {each.age_s / 60:.0f} min ago"
-        count = f"{job.size} rank{'' if job.size == 1 else 's'}"
-        yield f"{number:3}  {count}, {job.launcher}{here}, {age}"
+        size = f"{job.size} rank{'' if job.size == 1 else 's'}"
+        yield f"{number:3}  {size}, {job.launcher}{here}, {age}"
         yield f"     {printable(each.command[:_MAX_COMMAND])}"
         pids = " ".join(map(str, job.pids.values()))
         is_alone = sum(each.parent == other.parent for other in worlds.found) == 1
