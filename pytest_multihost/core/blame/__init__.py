@@ -5,6 +5,7 @@
 * `rank_states`: the state of each rank. `masked_symptoms`: errors that hide a runtime's timeout.
 * `wait_graph`: which rank waits for which.
 * `causes`: the sinks of that graph. `size_complaint`: ranks that gloo ends because of a size.
+* `shared_failures`: failures of several ranks that have one cause.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
 

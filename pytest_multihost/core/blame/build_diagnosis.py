@@ -70,7 +70,9 @@ def build_diagnosis(
     )
     judged_s = result.detected_s or result.ended_s
     silent_s = round(max(0.0, judged_s - last_progress_s), DIGITS)
-    by_event: DetectedBy = "exit" if cause.kind == "died" else "raise"
+    by_event: DetectedBy = "raise"
+    if cause.kind == "died" or (cause.sides and finding.outcome == "crashed"):
+        by_event = "exit"
     # The phase is the first culprit's, unless it had left the test.
     has_left = cause.kind in ("finished", "died", "raised")
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)

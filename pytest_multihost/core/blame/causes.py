@@ -40,6 +40,9 @@ from pytest_multihost.core.model.operation import (
 )
 from pytest_multihost.core.model.verdict import Confidence, Kind
 
+Side = tuple[Operation, tuple[int, ...]]
+"""What some ranks entered at one place of a group, and which ranks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
@@ -55,6 +58,7 @@ class Cause:
         error: The exception by which the culprit left the operation, if known.
         cut: The partition that keeps the operation from ending, if any.
         passed: What ranks passed to the operation, and which ranks, if that does not match.
+        sides: What ranks entered at one place, culprits first, if a failure shows that it differs.
         is_silent: Whether nothing is known of the culprits.
         parts: The causes that this one puts together; empty for a cause of its own.
         child: The process of the culprit, a child of it, that does not do its part; None: itself.
@@ -72,6 +76,7 @@ class Cause:
     error: str = ""
     cut: Effect | None = None
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    sides: tuple[Side, ...] = ()
     is_silent: bool = False
     parts: tuple[Cause, ...] = ()
     child: Child | None = None
@@ -497,7 +502,7 @@ def _of_two_groups(
         if not (first.sequence and circle.issubset(first.group)):
             return None
         sorts.setdefault(first.place, []).append(rank)
-    odd = _fewer(sorts)
+    odd = odd_ones(sorts)
     groups = {wait.operation.group for wait in waits if wait.operation is not None}
     if not odd or len(groups) > 1:
         return None
@@ -525,10 +530,10 @@ def _minority(operation: Operation, states: States) -> tuple[int, ...]:
             if each.is_same_as(operation):
                 sorts.setdefault(collective_sort(each), []).append(rank)
                 break
-    return _fewer(sorts)
+    return odd_ones(sorts)
 
 
-def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
+def odd_ones(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
     """Return the ranks of all sorts except the most frequent one; none on a tie."""
     *fewer, most = sorted(sorts.values(), key=len)
     if not fewer or len(fewer[-1]) == len(most):
@@ -553,7 +558,7 @@ def as_other_program(cause: Cause) -> Cause:
         and (wait.operation.source == "native-frames" or wait.operation.is_program)
         and (wait.operation.frame is not None or wait.operation.is_program)
     ]
-    odd = _fewer(group_by_value(inside)) if inside else ()
+    odd = odd_ones(group_by_value(inside)) if inside else ()
     if not odd or {rank for _, rank in inside} != {*cause.waiting}:
         return cause
     waiting = tuple(rank for rank in cause.waiting if rank not in odd)
@@ -578,7 +583,7 @@ def as_mismatch_of_payloads(cause: Cause, operation: Operation, states: States) 
     sorts = group_by_value(zip(comparable(passed.values()), passed, strict=True))
     if len(sorts) < 2:  # noqa: PLR2004 - they agree
         return cause
-    odd = tuple(sorted(passed)) if len(passed) == 2 else _fewer(sorts)  # noqa: PLR2004 - a pair
+    odd = tuple(sorted(passed)) if len(passed) == 2 else odd_ones(sorts)  # noqa: PLR2004 - a pair
     waiting = {*cause.waiting, *passed} - {*odd}
     sides = sorted(
         ((payload_text(payload), tuple(sorted(ranks))) for payload, ranks in sorts.items()),

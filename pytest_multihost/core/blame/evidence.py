@@ -36,6 +36,10 @@ def _evidence_of_ranks(
             yield _entered(wait.rank, operation, result)
         elif operation is None and states[wait.rank].polls:
             yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
+    for each, ranks in cause.sides:
+        fact = f"entered {each.describe(result.spec.size)} {each.detail}".rstrip()
+        since_s = round(each.since_s - result.started_s, DIGITS)
+        yield Evidence(ranks[0], fact, each.source, at_s=since_s)
     subject = result.spec.subject
     told_by = "pytest" if subject == "test" else "harness"
     for rank in cause.culprits:
@@ -50,6 +54,7 @@ def _evidence_of_ranks(
             yield Evidence(rank, f"returned from the {subject}", told_by, at_s=at_s)
         # Frames alone show where a rank is, not which operations it entered before.
         is_counted = cause.operation is not None and result.ending != "seen"
+        is_counted = is_counted and not cause.sides
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)

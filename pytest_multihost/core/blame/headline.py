@@ -158,6 +158,8 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
+    if cause.sides:
+        return _unlike_entries(cause, result)
     if cause.passed:
         return _other_payload(cause, result)
     ranks_in: dict[Sentence, list[int]] = {}
@@ -184,6 +186,25 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         between = ", " if number else ""
         found = sentence(found, between, _ranks(ranks, cause), f" {be} in ", words)
     return found
+
+
+def _unlike_entries(cause: Cause, result: WorldResult) -> Sentence:
+    """Return what each side entered at one place of the group, the culprits' side first."""
+    (first, ranks), *others = cause.sides
+    group = (Span(f"({first.group_name(result.spec.size)})", "group"),)
+    found = sentence(_side(ranks, cause), f" entered {first.title}", _detail(first), " ", group)
+    texts = {(each.name, each.detail) for each, _ in cause.sides}
+    if len(texts) == 1:
+        than = rank_set(rank for _, ranks in others for rank in ranks)
+        return sentence(found, f" with another value than {than}")
+    for each, theirs in others:
+        name = f" {each.name}" if each.name != first.name else ""
+        found = sentence(found, ", ", _side(theirs, cause), name, _detail(each))
+    return found
+
+
+def _detail(operation: Operation) -> str:
+    return f" {operation.detail}" if operation.detail else ""
 
 
 def _wide_mismatch(sides: Sequence[Wait], cause: Cause, result: WorldResult) -> Sentence:

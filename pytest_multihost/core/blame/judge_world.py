@@ -28,6 +28,7 @@ from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
+from pytest_multihost.core.blame.shared_failures import with_shared_failures
 from pytest_multihost.core.blame.size_complaint import as_doubtful, with_unfit_payloads
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import GroupKey, Operation
@@ -150,7 +151,11 @@ def diagnose(
     if by_event:
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
-    if finding.outcome in ("failed", "error"):  # the exception explains it, unless others waited
+    causes = with_shared_failures(causes, states, finding)
+    is_shared = bool(causes) and bool(causes[0].sides)
+    if (
+        finding.outcome in ("failed", "error") and not is_shared
+    ):  # the exception explains it, unless others waited
         if not causes or not causes[0].waiting or causes[0].kind == "unknown":
             return None
         # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.

@@ -33,11 +33,17 @@ def culprit_place(
         return None
     rank = blamed[0]
     frame = _frame_of_child(cause, rank, result)
+    frame = frame or _frame_of_side(cause, rank)
     frame = frame or _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
     return _place(rank, frame, context) if frame is not None else None
+
+
+def _frame_of_side(cause: Cause, rank: int) -> Frame | None:
+    """Return the user's line from which a rank entered what the others did not."""
+    return next((each.frame for each, ranks in cause.sides if rank in ranks), None)
 
 
 def rank_places(
@@ -48,7 +54,8 @@ def rank_places(
     For a rank that waits in an operation, this is the line of the operation, because its main
     thread may be elsewhere.
     """
-    waited = {wait.rank: wait.operation.frame for wait in first_waits(cause) if wait.operation}
+    waited = {rank: each.frame for each, ranks in cause.sides for rank in ranks}
+    waited |= {wait.rank: wait.operation.frame for wait in first_waits(cause) if wait.operation}
     for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):
         frame = waited.get(rank) or _frame_of_child(cause, rank, result)
         frame = frame or _user_frame(rank, states[rank], result, finding)
@@ -82,7 +89,10 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
         return called[0]
     if dump is not None and len(dump.awaiting) == 1:
         return dump.awaiting[0]  # on the stack there is only the event loop
-    pending = (each.frame for each in state.pending if each.frame is not None)
+    inside = state.pending
+    if state.condition == "died":  # it is in what it had begun
+        inside = tuple(each for each in reversed(state.known) if each.is_open)
+    pending = (each.frame for each in inside if each.frame is not None)
     return innermost_user_frame(frames) or next(pending, None)
 
 

@@ -13,7 +13,7 @@ from pytest_multihost.core.blame.causes import Cause, as_mismatch_of_payloads
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
-from pytest_multihost.core.outcome import Finding
+from pytest_multihost.core.outcome import Finding, RankFinding
 
 _COMPLAINT = "op.preamble.length <= op.nbytes"
 """The condition that every version of gloo reports when more data arrives than it expects."""
@@ -66,6 +66,14 @@ def _as_unfit_payload(cause: Cause, states: States, finding: Finding) -> Cause:
 
 def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Iterator[str]:
     """Yield why gloo ended the first cause's culprit, and what the members had entered."""
+    if causes[0].sides:  # the headline has what they entered
+        for rank, each in enumerate(finding.ranks):
+            if complains_of_size(each):
+                yield (
+                    f"gloo ended {rank_name(rank)} because the data that it received has another"
+                    " size than its own"
+                )
+        return
     for rank in _complaining(causes[0], finding):
         inside = [
             (each, tuple(_entered(each, states)))
@@ -86,7 +94,12 @@ def _complaining(cause: Cause, finding: Finding) -> tuple[int, ...]:
     """Return the culprits that died with gloo's complaint about a size as their last words."""
     if cause.kind != "died":
         return ()
-    return tuple(rank for rank in cause.culprits if _COMPLAINT in finding.ranks[rank].last_words)
+    return tuple(rank for rank in cause.culprits if complains_of_size(finding.ranks[rank]))
+
+
+def complains_of_size(finding: RankFinding) -> bool:
+    """Return whether a rank's last words are gloo's complaint about the size of a tensor."""
+    return _COMPLAINT in finding.last_words
 
 
 def _entered(operation: Operation, states: States) -> Iterator[str]:

@@ -30,6 +30,13 @@ ENDED = (
 
 
 def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
+    """Return the diagnosis of a world whose last rank died, and is named for it; see `judged`."""
+    found = judged(*inside, words=words)
+    assert (found.kind, found.culprits) == ("died", (len(inside) - 1,))
+    return found
+
+
+def judged(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
     """Return the diagnosis of a world whose last rank aborted; each rank was in these operations.
 
     Args:
@@ -49,26 +56,40 @@ def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnos
     )
     diagnosis = judge_world(result, Symptoms(), SourceContext("/t", lambda *_: "")).diagnosis
     assert diagnosis is not None
-    assert (diagnosis.kind, diagnosis.culprits) == ("died", (died,))
     return diagnosis
 
 
 SHORT, LONG = (collective(2, detail="f32[4]"),), (collective(2, detail="f32[64]"),)
 
 
-def test_the_tensors_that_differ_are_told() -> None:
-    """The rank that died is only likely the cause: its own tensor is as most ranks'."""
-    found = diagnosed(LONG, SHORT, SHORT)
-    assert found.confidence == "likely"
-    tensors = "rank 0 entered all_reduce f32[64]; ranks 1,2 entered all_reduce f32[4]"
-    assert found.notes == (f"{ENDED} in all_reduce #2: {tensors}",)
+def test_the_rank_whose_tensor_differs_is_named_and_not_the_one_that_died() -> None:
+    """Gloo ends the rank with the smaller tensor, which is as most ranks' here."""
+    found = judged(LONG, SHORT, SHORT)
+    assert (found.kind, found.culprits, found.waiting) == ("mismatch", (0,), (1, 2))
+    assert (found.confidence, found.detected_by) == ("likely", "exit")
+    assert found.summary == "rank 0 entered all_reduce #2 f32[64] (world group), ranks 1,2 f32[4]"
+    assert found.notes == (
+        "gloo ended rank 2 because the data that it received has another size than its own",
+    )
+
+
+def test_a_rank_that_died_with_the_only_small_tensor_is_named() -> None:
+    """Then it is the odd one itself."""
+    found = judged(LONG, LONG, SHORT)
+    assert (found.kind, found.culprits) == ("mismatch", (2,))
+
+
+def test_of_two_ranks_with_other_tensors_none_is_named() -> None:
+    """Either may be right, whichever of them gloo ended."""
+    found = judged(LONG, SHORT)
+    assert (found.kind, found.culprits, found.waiting) == ("mismatch", (), (0, 1))
 
 
 def test_of_several_open_operations_the_one_with_different_tensors_is_told() -> None:
     """Gloo does not say which it was in."""
     later = collective(3, detail="f32[9]")
-    found = diagnosed((*LONG, later), (*SHORT, later), (*SHORT, later))
-    assert found.notes[0].startswith(f"{ENDED} in all_reduce #2: rank 0 entered")
+    found = judged((*LONG, later), (*SHORT, later), (*SHORT, later))
+    assert found.summary.startswith("rank 0 entered all_reduce #2 f32[64]")
 
 
 def test_nothing_is_told_of_tensors_that_were_not_recorded() -> None:

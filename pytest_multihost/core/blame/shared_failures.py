@@ -1,0 +1,153 @@
+"""Failures of several ranks that have one cause.
+
+Functions of jax compare a value of all ranks, and raise on each rank that sees a difference: mostly
+on those whose own value is as most ranks'. gloo ends the rank to which more is sent than fits, so
+that with the smaller tensor. In both cases what the ranks have entered at that place of the group
+shows which of them differs. And several ranks that raise the same at one line are one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_multihost.core.blame.causes import Cause, Side, odd_ones
+from pytest_multihost.core.blame.size_complaint import complains_of_size
+from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation
+from pytest_multihost.core.outcome import Finding
+
+_COMPARE = frozenset({"sync_global_devices", "assert_equal"})
+"""Collectives that raise if a name or another value differs between the ranks."""
+
+_DIFFERENCE = "AssertionError"
+
+
+def with_shared_failures(
+    causes: Sequence[Cause], states: States, finding: Finding
+) -> tuple[Cause, ...]:
+    """Return the causes; the failures of several ranks that have one cause are one cause."""
+    causes = _raised_alike(causes, finding)
+    found = _of_comparison(causes, states, finding) or _of_size(causes, states, finding)
+    if found is None:
+        return tuple(causes)
+    explained = {*found.culprits, *found.waiting}
+    return (found, *(each for each in causes if not explained.issuperset(each.culprits)))
+
+
+def _raised_alike(causes: Sequence[Cause], finding: Finding) -> list[Cause]:
+    """Return the causes, with those of ranks that raised the same exception at one line as one."""
+    merged: dict[Hashable, Cause] = {}
+    for number, cause in enumerate(causes):
+        raised = cause.kind == "raised" and bool(cause.culprits) and not cause.parts
+        key = finding.ranks[cause.culprits[0]].identity if raised else number
+        first = merged.get(key)
+        if first is None:
+            merged[key] = cause
+            continue
+        culprits = {*first.culprits, *cause.culprits}
+        merged[key] = replace(
+            first,
+            culprits=tuple(sorted(culprits)),
+            waiting=tuple(sorted({*first.waiting, *cause.waiting} - culprits)),
+        )
+    return list(merged.values())
+
+
+def _of_comparison(causes: Sequence[Cause], states: States, finding: Finding) -> Cause | None:
+    """Return the cause if the world's first exception says that a value differs between ranks."""
+    failed = sorted(
+        (each.at_s, rank)
+        for rank, each in enumerate(finding.ranks)
+        if each.at_s is not None and rank in states
+    )
+    if not failed or finding.outcome != "failed":
+        return None
+    at_s, rank = failed[0]
+    compared = [
+        each
+        for each in states[rank].known
+        if each.failed and each.name in _COMPARE and each.error.startswith(_DIFFERENCE)
+        if finding.ranks[rank].is_from(each.error)
+    ]
+    if not compared:
+        return None
+    there = _entered_at(compared[-1], states)
+    sorts = _sorts(there)
+    is_value = len(sorts) == 1
+    if is_value:
+        if not all(each.failed for each in there.values()):
+            return None  # what those passed that have not raised is unknown
+        # The text of the exception has the rank's own value at its end.
+        sorts = {}
+        for other, each in there.items():
+            sorts.setdefault(each.error, []).append(other)
+        if not odd_ones(sorts):
+            return None
+    return _cause(sorts, there, causes, at_s, is_certain=not is_value)
+
+
+def _of_size(causes: Sequence[Cause], states: States, finding: Finding) -> Cause | None:
+    """Return the cause if gloo ended the first culprit for a size, and ranks passed other ones."""
+    if not causes or causes[0].kind != "died":
+        return None
+    for rank in causes[0].culprits:
+        if not complains_of_size(finding.ranks[rank]):
+            continue
+        inside = [
+            each
+            for each in states[rank].known
+            if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.sequence
+            if each.is_open
+        ]
+        for operation in inside:  # gloo names none; the first that differs is where they parted
+            there = _entered_at(operation, states)
+            sorts = _sorts(there)
+            if len(sorts) > 1:
+                return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
+    return None
+
+
+def _entered_at(operation: Operation, states: States) -> dict[int, Operation]:
+    """Return what each rank has entered at the place of an operation, as far as it is known."""
+
+    def known() -> Iterator[tuple[int, Operation]]:
+        for rank in sorted(states):
+            for each in states[rank].known:
+                if each.is_same_as(operation):
+                    yield rank, each
+                    break
+
+    return dict(known())
+
+
+def _sorts(there: Mapping[int, Operation]) -> dict[Hashable, list[int]]:
+    """Return the ranks by what they entered."""
+    sorts: dict[Hashable, list[int]] = {}
+    for rank, each in there.items():
+        sorts.setdefault((each.name, each.detail), []).append(rank)
+    return sorts
+
+
+def _cause(
+    sorts: Mapping[Hashable, Sequence[int]],
+    there: Mapping[int, Operation],
+    causes: Sequence[Cause],
+    at_s: float | None,
+    *,
+    is_certain: bool,
+) -> Cause:
+    odd = odd_ones(sorts)
+    ordered = sorted(sorts.values(), key=lambda ranks: (not {*ranks} & {*odd}, ranks))
+    sides: tuple[Side, ...] = tuple((there[ranks[0]], tuple(ranks)) for ranks in ordered)
+    most = max(sides, key=lambda each: len(each[1]))
+    return Cause(
+        kind="mismatch",
+        confidence="certain" if is_certain else "likely",
+        culprits=odd,
+        waiting=tuple(sorted(there.keys() - {*odd})),
+        operation=most[0],
+        waits=causes[0].waits if causes else (),
+        at_s=at_s,
+        sides=sides,
+    )
