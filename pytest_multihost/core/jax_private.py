@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from types import ModuleType
 from typing import Any, Final
@@ -58,6 +59,11 @@ CALLBACKS: Final = "jax._src.callback"
 EMIT_CALLBACK: Final = "emit_python_callback"
 """The module with functions that programs call on the host, and the one that makes such a call."""
 
+CLUSTERS: Final = "jax._src.clusters"
+CLUSTER: Final = "ClusterEnv"
+"""The module and the base class of environments in which `jax.distributed.initialize()` finds its
+arguments; the first one that is present is used."""
+
 TAKE_ARRAYS: Final = "_array_shard_arg"
 TAKE_OTHERS: Final = "_shard_np_array"
 """The functions that copy values to the devices of a program: of `ARRAYS` for arrays of jax, and of
@@ -74,6 +80,9 @@ GATHER_ARRAY: Final = "_handle_array_process_allgather"
 BRIDGE: Final = "jax._src.xla_bridge"
 MAKE_BACKEND: Final = "make_cpu_client"
 """The module with jax's backends, and the function that makes the one for CPUs."""
+
+
+_RANK_VARIABLES = {"PYTEST_MULTIHOST_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
 
 
 def state() -> JaxObject:
@@ -126,6 +135,34 @@ def text_of(program: JaxObject) -> tuple[str, str]:
 def started_by(executable: JaxObject) -> JaxObject:
     """Return what starts a compiled program, an object of `START_PROGRAM`'s class."""
     return executable.unsafe_call
+
+
+def add_cluster(module: ModuleType) -> None:
+    """Have `jax.distributed.initialize()` find its arguments in the variables of a rank.
+
+    They are torchrun's. jax itself knows launchers such as Slurm, whose variables a rank may have
+    inherited, so this environment comes first.
+    """
+    base = getattr(module, CLUSTER)
+
+    def of_variable(name: str) -> classmethod[Any, Any, int]:
+        return classmethod(lambda _: int(os.environ[name]))
+
+    def address(_: object, /, *__: object, **___: object) -> str:
+        return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+
+    methods = {
+        "name": "pytest-multihost",
+        "is_env_present": classmethod(lambda _: _RANK_VARIABLES.issubset(os.environ)),
+        "get_coordinator_address": classmethod(address),
+        "get_process_count": of_variable("WORLD_SIZE"),
+        "get_process_id": of_variable("RANK"),
+        "get_local_process_id": classmethod(lambda _: None),  # each rank has all its devices
+    }
+    known = base._cluster_types
+    if not any(each.name == methods["name"] for each in known):
+        type("RankCluster", (base,), methods)
+        known.insert(0, known.pop())
 
 
 def may_have_backend() -> bool:

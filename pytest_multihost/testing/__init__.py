@@ -140,6 +140,7 @@ from pytest_multihost.core.model.spec import ServicePart as ServicePart
 from pytest_multihost.core.model.spec import Subject as Subject
 from pytest_multihost.core.model.spec import WorldSpec as WorldSpec
 from pytest_multihost.core.model.stack import Dump as Dump
+from pytest_multihost.core.model.stack import FailedThread as FailedThread
 from pytest_multihost.core.model.stack import Frame as Frame
 from pytest_multihost.core.model.stack import LockHolder as LockHolder
 from pytest_multihost.core.model.stack import LockWait as LockWait

@@ -27,6 +27,8 @@ class Backend:
             with a single thread: a fork copies only the thread that calls it, and locks that other
             threads hold stay locked in the child.
         devices: Returns the rank's own devices.
+        devices_of_env: Returns how many devices variables of the test's `env` give each rank; None:
+            they do not say.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.
         services: The parts of the services that its worlds need, by name: see `WorldSpec.services`.
         symptoms: Regular expressions, searched in an exception's text, which show that a rank has
@@ -60,6 +62,7 @@ class Backend:
     extra: str | None = None
     preload: Callable[[], None] = lambda: None
     devices: Callable[[], Sequence[object]] = tuple
+    devices_of_env: Callable[[Mapping[str, str]], int | None] = lambda _: None
     lacking: Callable[[int], str | None] = lambda _size: None
     services: Mapping[str, ServicePart] = field(default_factory=dict, hash=False)
     symptoms: tuple[str, ...] = ()

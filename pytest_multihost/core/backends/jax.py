@@ -13,6 +13,7 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Mapping
 
 from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.jax_private import IMPORTED_LATE, advertise_to_gloo
@@ -20,7 +21,7 @@ from pytest_multihost.core.model.spec import RankSpec, WorldSpec
 
 _MARGIN_S = 60.0
 _POLL_S = 0.002
-_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\S*)")
 _TIMEOUT_FLAGS = (
     "--xla_cpu_collective_timeout_seconds",
     "--xla_cpu_collective_call_terminate_timeout_seconds",
@@ -44,13 +45,19 @@ def xla_flags(inherited: str, timeout_s: int | None) -> str:
 
     Args:
         inherited: What the user has set. Their timeouts stay; their device count is removed,
-            because the marker's `local_devices` decides it and XLA refuses a second one.
+            because jax is told the number of devices, and XLA refuses a second one.
         timeout_s: XLA's timeout for a collective, in seconds; None: its own.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
     flags = _TIMEOUT_FLAGS if timeout_s is not None else ()
     added = [f"{flag}={timeout_s}" for flag in flags if flag not in inherited]
     return " ".join(kept + added)
+
+
+def devices_of_env(env: Mapping[str, str]) -> int | None:
+    """Return how many devices XLA_FLAGS in a test's own environment gives each rank, if it says."""
+    found = _DEVICE_COUNT.findall(env.get("XLA_FLAGS", ""))
+    return int(found[-1]) if found and found[-1].isdecimal() else None
 
 
 def _start(spec: RankSpec) -> None:
@@ -102,6 +109,7 @@ JAX = Backend(
     start=_start,
     preload=_preload,
     devices=lambda: tuple(sys.modules["jax"].local_devices()),  # imported at the start
+    devices_of_env=devices_of_env,
     primary_leaves_last=True,
     connects_by_proxies=True,
     noise=(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.",),

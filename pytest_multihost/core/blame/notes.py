@@ -35,6 +35,7 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
         yield f"also {cause.kind}: {words}"
     for dump in result.dumps:
         yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
+        yield from (f"{rank_name(dump.rank)}: {each.text}" for each in dump.failed_threads)
     yield from _restarts(result)
     yield from unfired_faults(result)
     yield from fault_notes(result)

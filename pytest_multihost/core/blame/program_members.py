@@ -8,12 +8,13 @@ rank is in, and so which ranks take part.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.blame.inferred import OF_PROGRAMS
 from pytest_multihost.core.jax_private import START_PROGRAM_FRAME
-from pytest_multihost.core.model.operation import program_scope
+from pytest_multihost.core.model.operation import Operation, program_scope
 from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import Dump, Frame, innermost_user_frame
 
@@ -28,17 +29,52 @@ def with_stacks(
     """
     by_rank = {each.rank: each for each in dumps}
 
-    def complete(seen: RankSnapshot) -> RankSnapshot:
+    def complete(seen: RankSnapshot, snapshot: WorldSnapshot) -> RankSnapshot:
         dump = by_rank.get(seen.rank)
         frames = dump.main.frames if dump is not None and dump.main is not None else ()
         # A main thread that computes in Python holds the GIL as well. It has been in native code
         # for long only if it ran no signal handler when its stack was requested.
         is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
-        return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
+        seen = with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
+        return with_unread_wait(seen, frames, size=len(snapshot.ranks), at_s=snapshot.at_s)
 
     return tuple(
-        replace(snapshot, ranks=tuple(map(complete, snapshot.ranks))) for snapshot in snapshots
+        replace(each, ranks=tuple(complete(seen, each) for seen in each.ranks))
+        for each in snapshots
     )
+
+
+_IN_RUNTIME = re.compile(r"-packages/(jax|jaxlib|torch)/(?!utils/data/|multiprocessing/)")
+"""Files of a runtime from which native code is called that may wait for other ranks."""
+
+
+def with_unread_wait(
+    seen: RankSnapshot, frames: Sequence[Frame], *, size: int, at_s: float
+) -> RankSnapshot:
+    """Return a rank's snapshot with the wait of a main thread that is inside of a runtime.
+
+    Its native stack was not read, mostly because the extra `stacks` is not installed. So it is
+    unknown which operation it is in, but it is not a rank that comes to none.
+
+    Args:
+        frames: Stack of its main thread, innermost first; empty if unknown.
+    """
+    match = _IN_RUNTIME.search(frames[0].file) if frames else None
+    waits = [each for each in seen.operations if each.waited_s is not None and not each.is_of_one]
+    if match is None or waits or seen.native or seen.label != "BLOCKED" or seen.holds_gil:
+        return seen
+    operation = Operation(
+        name=f"an operation of {match[1]}",
+        kind="collective",
+        group=tuple(range(size)),
+        has_members=False,
+        sequence=0,
+        since_s=at_s,
+        waited_s=at_s,
+        frame=innermost_user_frame(frames),
+        source="python-frames",
+    )
+    return replace(seen, operations=(*seen.operations, operation))
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:

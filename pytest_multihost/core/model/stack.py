@@ -142,6 +142,28 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedThread:
+    """A thread that an exception has ended.
+
+    Attributes:
+        error: The exception, in one line.
+        frame: The user's innermost line in its traceback.
+    """
+
+    name: str
+    error: str
+    frame: Frame | None = None
+
+    @property
+    def text(self) -> str:
+        """Its text for the reader."""
+        at = ""
+        if self.frame is not None:
+            at = f" at {PurePath(self.frame.file).name}:{self.frame.line}"
+        return f"thread {self.name} has ended with {self.error}{at}"
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All stacks of one rank at one instant.
 
@@ -153,6 +175,7 @@ class Dump:
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
         awaiting: The user's lines at which tasks wait, except for requests or other tasks.
         failed_tasks: Tasks that have ended with an exception that nobody has fetched, as texts.
+        failed_threads: Threads that an exception has ended.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
         locks: The waits of its threads for locks and for each other, as far as it reported them.
         children: Its child processes, as far as they were forked from it and answered.
@@ -166,6 +189,7 @@ class Dump:
     tasks: tuple[str, ...] = ()
     awaiting: tuple[Frame, ...] = ()
     failed_tasks: tuple[str, ...] = ()
+    failed_threads: tuple[FailedThread, ...] = ()
     is_deaf: bool = False
     locks: tuple[LockWait, ...] = ()
     children: tuple[ChildStack, ...] = ()

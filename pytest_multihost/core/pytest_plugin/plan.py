@@ -237,13 +237,15 @@ def _plan_item(
     facts = {each.kind: fault_options.kinds[each.kind].facts for each in faults}
     problems += [*found, *launch_problems(marked.env, faults, facts, launch)]
     problems += [why for each in preloads for why in each.problems(launch)]
+    devices, found = _local_devices(marked, backend)
+    problems += found
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
         size=size,
         backend=backend.name,
         backend_facts=common_facts([each.facts for each in of_roles or (backend,)]),
-        local_devices=marked.get(LOCAL_DEVICES),
+        local_devices=devices,
         timeout_s=marked.get(TIMEOUT),
         timeout_from="its marker"
         if marked.has_own_timeout
@@ -269,6 +271,17 @@ def _plan_item(
         role_backends=of_roles,
         is_sealed=is_sealed,
     ), problems
+
+
+def _local_devices(marked: MarkerSettings, backend: Backend) -> tuple[int, list[str]]:
+    """Return the devices of each rank, as the marker or its `env` says, and why they disagree."""
+    given, of_env = marked.get(LOCAL_DEVICES), backend.devices_of_env(marked.env)
+    if of_env is None or given == of_env:
+        return given, []
+    if given == LOCAL_DEVICES.default:
+        return of_env, []
+    why = f"cannot run: local_devices={given}, but env asks for {of_env} devices: give one of them"
+    return given, [f"{why}."]
 
 
 def _selected_by(config: pytest.Config, nodeid: str) -> tuple[str, ...]:

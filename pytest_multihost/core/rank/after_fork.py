@@ -17,6 +17,8 @@ import os
 import random
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -32,7 +34,13 @@ from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.model.spec import RankSpec
-from pytest_multihost.core.model.stack import Frame, TaskState, is_library, short_path
+from pytest_multihost.core.model.stack import (
+    FailedThread,
+    Frame,
+    TaskState,
+    is_library,
+    short_path,
+)
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.core.slots.stacks import dump_signal
 
@@ -75,6 +83,7 @@ def reset_after_fork(spec: RankSpec, *, keeps_input: bool = False) -> None:
     if numpy_random is not None:
         numpy_random.seed(random.Random(seed).getrandbits(32))
     _arm_faulthandler(files)
+    note_failed_threads(f"{files}.threads")
 
 
 def _keep_sockets(directory: str) -> None:
@@ -132,6 +141,35 @@ def _arm_faulthandler(files: str) -> None:
     dump_locks_on_signal(dump_signal("locks"), f"{files}.locks")
 
 
+def note_failed_threads(file: str) -> None:
+    """Write a line of JSON to `file` for each thread that an exception ends, as soon as it does.
+
+    pytest shows such an exception after the test, but a rank that then waits for the thread for
+    ever is ended before.
+    """
+    handle = threading.excepthook
+
+    def noted(args: threading.ExceptHookArgs, /) -> None:
+        with contextlib.suppress(Exception):  # its __str__ may raise anything
+            if args.exc_type is not SystemExit:  # which Python ignores in threads
+                _append(file, f"{json.dumps(to_json(_failed_thread(args)))}\n")
+        handle(args)
+
+    threading.excepthook = noted
+
+
+def _failed_thread(args: threading.ExceptHookArgs) -> FailedThread:
+    error = f"{args.exc_type.__name__}: {args.exc_value}".partition("\n")[0]
+    trace = traceback.extract_tb(args.exc_traceback)[::-1]
+    frames = [Frame(each.filename, each.lineno or 0, each.name) for each in trace]
+    return FailedThread(
+        name=args.thread.name if args.thread is not None else "",
+        error=error[:_MAX_ERROR],
+        frame=next((each for each in frames if not is_library(each.file)), None),
+    )
+
+
+_MAX_ERROR = 500
 _MAX_TASKS = 50
 _MAX_DEPTH = 30
 _AWAITABLES = (
@@ -190,11 +228,15 @@ def _write_on_signal(
     def dump(_: int, interrupted: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
             text = "".join(f"{line}\n" for line in lines(interrupted) or [none])
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.write(descriptor, text.encode("utf-8", "backslashreplace"))
-            os.close(descriptor)
+            _append(file, text)
 
     signal.signal(number, dump)
+
+
+def _append(file: str, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(descriptor, text.encode("utf-8", "backslashreplace"))
+    os.close(descriptor)
 
 
 def _task_state(task: Any) -> TaskState:  # noqa: ANN401 - of any event loop

@@ -234,13 +234,21 @@ def test_a_rank_that_waits_for_its_devices_is_seen(
         assert wait_for_devices.detail == "float32[]"
         assert wait_for_devices.frame is not None
         assert wait_for_devices.frame.file == __file__
-        (program,) = (each for each in records.of(1) if each.is_open and each.kind == "collective")
+        program = _await_program(records, 1)
         assert (program.name, program.group) == ("jit__lambda", (0, 1))
-        assert program.waited_s is not None
         wait(_sum(mesh))
     else:
         wait(_sum(mesh))
         assert not any(each.is_open for each in records.ours[before:])
+
+
+def _await_program(records: Records, rank: int) -> Operation:
+    """Wait until `rank` waits for a program, and return it."""
+    while True:
+        for each in records.of(rank):
+            if each.is_program and each.is_open and each.waited_s is not None:
+                return each
+        time.sleep(0.005)
 
 
 def _await_device_wait(records: Records, rank: int) -> Operation:
@@ -466,6 +474,28 @@ def test_starting_and_shutting_down_are_seen(records: Records) -> None:
     records.world.barrier()
     seen = _call_late(records, jax.distributed.shutdown, 1, 0)
     assert seen is None or (seen.name, seen.group) == ("jax.distributed.shutdown", (0, 1))
+
+
+@pytest.mark.multihost(backend="none")
+def test_initialize_finds_its_arguments_in_the_variables_of_a_rank(records: Records) -> None:
+    """Without any argument, as under a launcher that jax knows."""
+    jax.distributed.initialize()
+    assert (jax.process_index(), jax.process_count()) == (records.world.rank, records.world.size)
+    sync_global_devices("all are there")
+    jax.distributed.shutdown()
+
+
+@pytest.mark.multihost(backend="none")
+def test_a_start_with_more_processes_than_ranks_says_both_numbers(records: Records) -> None:
+    """Nobody else will come."""
+    if records.world.is_primary:
+        address = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+        start = threading.Thread(
+            target=jax.distributed.initialize, args=(address, 5, 0), daemon=True
+        )
+        start.start()
+        seen = records.await_open(0)
+        assert seen.detail == "of 5 processes, but there are 2 ranks"
 
 
 @pytest.mark.multihost(backend="none")

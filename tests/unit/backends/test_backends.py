@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
-from pytest_multihost.core.backends.jax import runtime_timeout_s, xla_flags
+from pytest_multihost.core.backends.jax import devices_of_env, runtime_timeout_s, xla_flags
 from pytest_multihost.core.backends.torch_groups import group_timeout_s
 from pytest_multihost.testing import (
     BackendFacts,
@@ -60,6 +60,24 @@ def test_jax_gets_limits_and_keeps_what_the_user_has_set() -> None:
         "--xla_cpu_collective_timeout_seconds=90",
         "--xla_cpu_collective_call_terminate_timeout_seconds=90",
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "devices"),
+    [
+        ("--xla_force_host_platform_device_count=4", 4),
+        ("--a --xla_force_host_platform_device_count=4 --b", 4),
+        ("--xla_dump_to=/d", None),
+        ("--xla_force_host_platform_device_count=many", None),
+        ("", None),
+    ],
+)
+def test_the_number_of_devices_in_the_tests_own_flags_is_honoured(
+    flags: str, devices: int | None
+) -> None:
+    """What is no number is left to XLA."""
+    assert devices_of_env({"XLA_FLAGS": flags}) == devices
+    assert devices_of_env({}) is None
 
 
 def test_jax_keeps_a_limit_of_the_users() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause, as_other_program
-from pytest_multihost.core.blame.program_members import with_members
+from pytest_multihost.core.blame.program_members import with_members, with_unread_wait
 from pytest_multihost.core.blame.wait_graph import Wait
-from pytest_multihost.testing import Frame, Operation, RankSnapshot, program_scope
+from pytest_multihost.testing import Frame, NativeThread, Operation, RankSnapshot, program_scope
 
 ALL = (0, 1, 2)
 TEST = "/home/me/test_it.py"
@@ -126,3 +126,37 @@ def test_what_is_no_program_is_left_as_it_is() -> None:
     """A barrier of the coordination service that another client of C++ waits in."""
     barrier = replace(UNTOLD, name="wait_at_barrier")
     assert members(((0, 1), 7, 1), operation=barrier) == (ALL, False)
+
+
+IN_JAX = Frame("/x/site-packages/jax/_src/array.py", 631, "_value")
+IN_LOADER = Frame("/x/site-packages/torch/utils/data/dataloader.py", 9, "get")
+IN_QUEUE = Frame("/usr/lib/python3.11/queue.py", 171, "get")
+BLOCKED = RankSnapshot(rank=0, label="BLOCKED")
+
+
+def test_a_rank_inside_of_a_runtime_waits_although_its_native_stack_was_not_read() -> None:
+    """Without the extra `stacks` it is no rank that comes to no operation."""
+    (found,) = with_unread_wait(BLOCKED, (IN_JAX, AT_7), size=3, at_s=2.0).operations
+    assert (found.name, found.group, found.has_members) == ("an operation of jax", ALL, False)
+    assert (found.frame, found.waited_s) == (AT_7, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "frames"),
+    [
+        (BLOCKED, (AT_7, IN_JAX)),
+        (BLOCKED, (IN_QUEUE, IN_JAX, AT_7)),
+        (BLOCKED, (IN_LOADER, AT_7)),
+        (BLOCKED, ()),
+        (replace(BLOCKED, label="RUNNING"), (IN_JAX, AT_7)),
+        (replace(BLOCKED, holds_gil=True), (IN_JAX, AT_7)),
+        (replace(BLOCKED, native=(NativeThread(7, ()),)), (IN_JAX, AT_7)),
+        (replace(BLOCKED, operations=(builders.collective(1, group=ALL),)), (IN_JAX, AT_7)),
+    ],
+    ids=["own line", "queue", "loader", "unknown", "computes", "gil", "read", "recorded"],
+)
+def test_what_is_known_otherwise_or_waits_for_itself_gets_no_operation(
+    seen: RankSnapshot, frames: tuple[Frame, ...]
+) -> None:
+    """A rank's own queue or lock is its own wait."""
+    assert with_unread_wait(seen, frames, size=3, at_s=2.0) == seen

@@ -34,6 +34,7 @@ from pytest_multihost.core.jax_private import (
     BINDINGS,
     CALLBACKS,
     CLIENT,
+    CLUSTERS,
     COMPILED_FAST_PATH,
     EMIT_CALLBACK,
     FAST_PATH,
@@ -44,6 +45,7 @@ from pytest_multihost.core.jax_private import (
     STATES,
     UTILS,
     JaxObject,
+    add_cluster,
     may_span_processes,
     processes_of,
     started_by,
@@ -101,6 +103,7 @@ def install(recorder: Recorder) -> None:
     after_import(PROGRAMS, wrappers.wrap_programs)
     after_import(PIPELINE, partial(wrappers.keep_from_fast_path, FAST_PATH))
     after_import(CALLBACKS, wrappers.wrap_callbacks)
+    after_import(CLUSTERS, add_cluster)
     after_import(UTILS, wrappers.wrap_multihost_utils)
 
 
@@ -362,11 +365,24 @@ class _JaxRecorder:
         )
 
     def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
-        name, begin = "jax.distributed.initialize", self.recorder.begin
+        name, begin, ranks = "jax.distributed.initialize", self.recorder.begin, self._own_ranks
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
-        if count not in {None, len(self.recorder.role_ranks)}:
+        number = args[2] if len(args) > 2 else kwargs.get("process_id")  # noqa: PLR2004
+        detail = ""
+        if isinstance(count, int) and count > len(ranks) and number == self._own_number:
+            detail = f"of {count} processes, but there are {len(ranks)} ranks"
+        elif count not in {None, len(ranks)}:
             return None
-        return partial(begin, name, "collective", self.recorder.role_ranks, scope=_JAX_SCOPE)
+        return partial(begin, name, "collective", ranks, scope=_JAX_SCOPE, detail=detail)
+
+    @property
+    def _own_ranks(self) -> Ranks:
+        return self.recorder.role_ranks
+
+    @property
+    def _own_number(self) -> int:
+        """The number of this process in jax, if its processes are the ranks of the role."""
+        return self._own_ranks.index(self.recorder.rank)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
@@ -411,9 +427,8 @@ class _JaxRecorder:
         They have the same numbers there. A test may start other jax worlds, of some of the ranks or
         with separate clients.
         """
-        here, ranks = state(), self.recorder.role_ranks
+        here, own = state(), (self._own_number, len(self._own_ranks))
         process = (here.process_id, here.num_processes)
-        own = (ranks.index(self.recorder.rank), len(ranks))
         return client is not None and client is here.client and process == own
 
     def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:

@@ -110,7 +110,7 @@ class JaxPrograms:
             A function that takes the results of the start.
         """
         thread, outputs = threading.get_ident(), list[JaxObject]()
-        self._awaited[thread] = record
+        self._await(thread, record)
         try:
             yield outputs.extend
         except BaseException as error:
@@ -142,8 +142,8 @@ class JaxPrograms:
         if oldest is None or thread in self._awaited:
             yield
             return
-        self._awaited[thread] = oldest.record
         self.recorder.wait(oldest.record)
+        self._await(thread, oldest.record)
         try:
             yield
             if makers:
@@ -158,6 +158,13 @@ class JaxPrograms:
             if oldest in self._launched:
                 self.recorder.page.leave(oldest.record)
             self.settle()
+
+    def _await(self, thread: int, record: int) -> None:
+        """Note that a thread waits for a program, unless a program calls the host meanwhile."""
+        with self._lock:
+            self._awaited[thread] = record
+            if self._running:
+                self.recorder.page.leave(record)
 
     def settle(self) -> None:
         """Record the end of all programs that have ended."""

@@ -18,6 +18,7 @@ from pytest_multihost.core.model.result import RankSnapshot
 from pytest_multihost.core.model.stack import (
     ChildStack,
     Dump,
+    FailedThread,
     LockWait,
     TaskState,
     ThreadStack,
@@ -45,6 +46,9 @@ _BUDGETS_S = {
     "locks": TASKS_S,
     "child tasks": TASKS_S,
 }
+_MAX_FAILED = 10
+"""How many threads of a rank are shown that exceptions have ended."""
+
 _POLL_S = 0.003
 _STABLE = 3
 """How many successive sizes must be equal for an answer to count as complete: faulthandler writes
@@ -121,7 +125,17 @@ def dump_stacks(
     for rank, file in files.items():
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
-    return tuple(dumps[rank] for rank in ranks)
+    return tuple(
+        replace(dumps[rank], failed_threads=_failed_threads(directory, rank)) for rank in ranks
+    )
+
+
+def _failed_threads(directory: Path, rank: int) -> tuple[FailedThread, ...]:
+    """Return the threads of a rank that exceptions have ended, as it has written them."""
+    file = directory / f"rank-{rank}.threads"
+    found = _read_lines(FailedThread, _read(file))
+    file.unlink(missing_ok=True)
+    return found[:_MAX_FAILED]
 
 
 def _aside(dump: Dump) -> Dump:
