@@ -101,6 +101,7 @@ from pytest_multihost.core.model.operation import CALLEE_SCOPE as CALLEE_SCOPE
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE as FLIGHT_SCOPE
 from pytest_multihost.core.model.operation import HARNESS_SCOPE as HARNESS_SCOPE
 from pytest_multihost.core.model.operation import PROGRAM_START as PROGRAM_START
+from pytest_multihost.core.model.operation import REQUEST_SCOPE as REQUEST_SCOPE
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE as RUNTIME_SCOPE
 from pytest_multihost.core.model.operation import SOCKET_SCOPE as SOCKET_SCOPE
 from pytest_multihost.core.model.operation import GroupKey as GroupKey

@@ -191,3 +191,45 @@ def last_connects() -> object:
         if int(keys.argmax()) == 3:
             return group
         assert len({int(key) >> 16 for key in keys}) == 1, "addresses are not in order"
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[3], waiting=[2], where="new_subgroups")
+def test_subgroups_of_another_size(world) -> None:
+    """One rank makes one group of four, the others pairs; the first pair is complete and leaves.
+
+    Source: field report class: the size of a node is read from an environment that differs
+    """
+    dist.new_subgroups(group_size=4 if world.rank == 3 else 2)
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1, 3], where="new_group")
+def test_third_group_has_other_members(world) -> None:
+    """Two groups are asked for alike; in the third, one rank names all ranks.
+
+    Source: field report class: a list of ranks that one rank computes from a wrong size
+    """
+    dist.new_group([0, 1])
+    dist.new_group([2, 3])
+    dist.new_group([0, 1, 2, 3] if world.rank == 2 else [1, 2])
+    dist.barrier()
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[1], waiting=[0], where="enumeration")
+def test_pairs_are_enumerated_in_another_way(world) -> None:
+    """One rank pairs the ranks crosswise, and the others side by side.
+
+    Source: field report class: the order of a mesh's axes differs on one rank
+    """
+    pairs = [[0, 2], [1, 3]] if world.rank == 1 else [[0, 1], [2, 3]]
+    dist.new_subgroups_by_enumeration(pairs)
+
+
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_group_that_one_rank_does_not_make(world) -> None:
+    """A rank leaves without the last group, which it is a member of.
+
+    Source: field report class: a group of the ranks with work, made only by some
+    """
+    dist.new_group([0, 1])
+    if world.rank != 2:
+        dist.new_group([0, 1, 2])

@@ -151,3 +151,43 @@ def test_batch_of_transfers_lacks_one(world) -> None:
     ]
     for work in dist.batch_isend_irecv(batch):
         work.wait()
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[2], waiting=[3], where="work.wait()")
+def test_ring_with_a_wrong_neighbour(world) -> None:
+    """One rank of a ring sends to a wrong rank, which has got what it wants and leaves.
+
+    Source: field report class: a ring whose order one rank computes differently
+    """
+    to = 0 if world.rank == 2 else (world.rank + 1) % 4
+    send = dist.P2POp(dist.isend, torch.ones(4), to)
+    receive = dist.P2POp(dist.irecv, torch.zeros(4), (world.rank - 1) % 4)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+
+
+@hang("mismatch", ranks=4, backend="gloo", culprits=[1], waiting=[0], where="src=3")
+def test_receives_from_a_wrong_rank(world) -> None:
+    """A rank receives from one that has nothing to send and has left; another one sends to it.
+
+    Source: field report class: a number in the group is taken for a number in the world
+    """
+    if world.rank == 0:
+        dist.send(torch.ones(4), dst=1)
+    if world.rank == 1:
+        dist.recv(torch.zeros(4), src=3)
+
+
+@hang("mismatch", ranks=3, backend="gloo", culprits=[2], waiting=[1], where="src=0")
+def test_last_stage_receives_from_the_first(world) -> None:
+    """The last stage of a pipeline receives from the first one, which has sent all and left.
+
+    Source: field report class: the previous stage is computed from a wrong offset
+    """
+    if world.rank == 0:
+        dist.send(torch.ones(4), dst=1)
+    if world.rank == 1:
+        dist.recv(torch.zeros(4), src=0)
+        dist.send(torch.ones(4), dst=2)
+    if world.rank == 2:
+        dist.recv(torch.zeros(4), src=0)

@@ -431,3 +431,44 @@ def test_message_of_one_that_has_left_is_received_late(world) -> None:
     if world.is_primary:
         time.sleep(4)
         dist.recv(torch.zeros(4), src=2)
+
+
+@innocent(ranks=4, backend="gloo")
+def test_different_groups_are_made_by_those_who_need_them(world) -> None:
+    """Pairs make their groups without the others, and meet late.
+
+    Source: field report class: groups with local synchronization
+    """
+    pair = [0, 1] if world.rank < 2 else [2, 3]
+    meet(dist.new_group(pair, use_local_synchronization=True))
+    if world.is_primary:
+        time.sleep(2)
+    dist.barrier()
+
+
+@innocent(ranks=4, backend="gloo")
+def test_last_groups_are_made_late(world) -> None:
+    """One rank sleeps between two sets of groups, which the others have asked for meanwhile.
+
+    Source: field report class: a slow rank while meshes are made
+    """
+    dist.new_subgroups(group_size=2)
+    if world.rank == 3:
+        time.sleep(2)
+    dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
+
+
+@innocent(ranks=4, backend="gloo")
+def test_message_to_a_late_rank_comes_before_that_to_another(world) -> None:
+    """A send waits for a slow rank, and its rank's next message is awaited meanwhile.
+
+    Source: field report class: a primary hands out work in turn
+    """
+    if world.is_primary:
+        dist.send(torch.ones(4), dst=2)
+        dist.send(torch.ones(4), dst=1)
+    if world.rank == 1:
+        dist.recv(torch.zeros(4), src=0)
+    if world.rank == 2:
+        time.sleep(2)
+        dist.recv(torch.zeros(4), src=0)

@@ -59,6 +59,8 @@ class Cause:
         cut: The partition that keeps the operation from ending, if any.
         passed: What ranks passed to the operation, and which ranks, if that does not match.
         sides: What ranks entered at one place, culprits first, if a failure shows that it differs.
+        unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
+            rank that lacks it, each with its rank.
         is_silent: Whether nothing is known of the culprits.
         parts: The causes that this one puts together; empty for a cause of its own.
         child: The process of the culprit, a child of it, that does not do its part; None: itself.
@@ -77,6 +79,7 @@ class Cause:
     cut: Effect | None = None
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     sides: tuple[Side, ...] = ()
+    unmatched: tuple[tuple[int, Operation], ...] = ()
     is_silent: bool = False
     parts: tuple[Cause, ...] = ()
     child: Child | None = None

@@ -10,7 +10,13 @@ from pytest_multihost.core.blame.partings import differing_lines
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.history import Parting, Side
-from pytest_multihost.core.model.operation import Operation, group_by_value, group_name, nth
+from pytest_multihost.core.model.operation import (
+    REQUEST_SCOPE,
+    Operation,
+    group_by_value,
+    group_name,
+    nth,
+)
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import WorldSpec
@@ -48,6 +54,8 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
         return False
     if parting.evidence == "operations":
         return True
+    if parting.group[2] == REQUEST_SCOPE:  # such ranks may go on for long
+        return _is_by_payload(cause, parting)
     if parting.evidence == "details":
         return cause.cut is None and (cause.kind == "transport" or _is_by_payload(cause, parting))
     if cause.kind not in ("finished", "deadlock"):

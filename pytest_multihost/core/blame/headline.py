@@ -10,7 +10,12 @@ from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
-from pytest_multihost.core.model.operation import READY_SCOPE, Operation, group_by_value
+from pytest_multihost.core.model.operation import (
+    READY_SCOPE,
+    REQUEST_SCOPE,
+    Operation,
+    group_by_value,
+)
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import phase_name
@@ -160,6 +165,8 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     """Return what each side waits in: the culprits' side first or, on a tie, the smallest."""
     if cause.sides:
         return _unlike_entries(cause, result)
+    if cause.unmatched:
+        return _unmatched(cause)
     if cause.passed:
         return _other_payload(cause, result)
     ranks_in: dict[Sentence, list[int]] = {}
@@ -226,6 +233,8 @@ def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
     """Return what each side passed to the operation, the culprits' side first."""
     if cause.operation is not None and cause.operation.kind == "transfer":
         return _other_transfer(cause, cause.operation)
+    if cause.operation is not None and cause.operation.scope == REQUEST_SCOPE:
+        return _other_members(cause, cause.operation)
     found: Sentence = ()
     for payload, ranks in cause.passed:
         who = _side(ranks, cause)
@@ -235,6 +244,32 @@ def _other_payload(cause: Cause, result: WorldResult) -> Sentence:
             to = f" {'runs' if len(ranks) == 1 else 'run'} {payload} in "
         words = sentence(to, _words(cause.operation, result.spec.size))
         found = sentence(found, ", ", who, f" {payload}") if found else sentence(who, words)
+    return found
+
+
+def _other_members(cause: Cause, request: Operation) -> Sentence:
+    """Return which members each side names for a group, the culprits' side first."""
+    found: Sentence = ()
+    for members, ranks in cause.passed:
+        name = "names" if len(ranks) == 1 else "name"
+        named = f"the members {members} in new_group #{request.sequence}" if not found else members
+        words = sentence(_side(ranks, cause), f" {name} {named}")
+        found = sentence(found, ", ", words) if found else words
+    return found
+
+
+def _unmatched(cause: Cause) -> Sentence:
+    """Return which transfer has no counterpart, and which other one lacks it."""
+    found: Sentence = ()
+    for rank, transfer in cause.unmatched:
+        is_send = "send" in transfer.name
+        words = "sends to" if is_send else "receives from"
+        peer = rank_name(transfer.peer) if transfer.peer is not None else "any rank"
+        lacks = f", which {'receives nothing from' if is_send else 'sends nothing to'} it"
+        more = lacks if not found else ""
+        found = sentence(
+            found, ", while " if found else "", _side((rank,), cause), f" {words} {peer}{more}"
+        )
     return found
 
 

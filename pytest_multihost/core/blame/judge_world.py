@@ -7,7 +7,7 @@ first cause becomes the diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -25,11 +25,13 @@ from pytest_multihost.core.blame.divergence import described, first_divergence, 
 from pytest_multihost.core.blame.headline import planned_freeze
 from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
+from pytest_multihost.core.blame.other_members import as_other_members
 from pytest_multihost.core.blame.partition_blame import as_cut
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.shared_failures import with_shared_failures
 from pytest_multihost.core.blame.size_complaint import as_doubtful, with_unfit_payloads
+from pytest_multihost.core.blame.unmatched_transfers import as_wrong_partner
 from pytest_multihost.core.blame.wait_graph import with_clashes
 from pytest_multihost.core.model.operation import GroupKey, Operation
 from pytest_multihost.core.model.rank_names import ranks_named
@@ -163,6 +165,8 @@ def diagnose(
             return None
     if finding.outcome == "hung":
         causes = tuple(as_other_payload(as_other_program(each), states) for each in causes)
+        causes = tuple(as_other_members(each, result.partings, states) for each in causes)
+        causes = _unique(as_wrong_partner(each, states) for each in causes)
     causes = with_unfit_payloads(causes, states, finding)
     if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
         causes = (UNKNOWN, *causes[1:])
@@ -176,6 +180,17 @@ def diagnose(
     if first.kind != causes[0].kind:  # the operations at the end do not show it
         diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
     return replace(diagnosis, divergence=divergence)
+
+
+def _unique(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+    """Return the causes; mismatches with the same culprits and operation are one."""
+    found: dict[object, Cause] = {}
+    for index, each in enumerate(causes):
+        is_one = each.kind == "mismatch" and bool(each.passed or each.unmatched)
+        key = (each.culprits, each.operation) if is_one else index
+        other = found.setdefault(key, each)
+        found[key] = replace(other, waiting=tuple(sorted({*other.waiting, *each.waiting})))
+    return tuple(found.values())
 
 
 def _of_one_instant(causes: tuple[Cause, ...], result: WorldResult) -> tuple[Cause, ...]:

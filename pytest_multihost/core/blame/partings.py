@@ -24,7 +24,13 @@ from itertools import permutations
 
 from pytest_multihost.core.model.collectives import family
 from pytest_multihost.core.model.history import CallSite, Evidence, History, Parting, Side
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, PROGRAM_PREFIX, group_by_value
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    HARNESS_SCOPE,
+    PROGRAM_PREFIX,
+    REQUEST_SCOPE,
+    group_by_value,
+)
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame
 
 _MAX_AHEAD = 64
@@ -97,6 +103,11 @@ class _Group:
     first: int
     last: int
 
+    @property
+    def is_of_requests(self) -> bool:
+        """Whether its collectives are requests of all ranks for groups of some of them."""
+        return any(each.group[2] == REQUEST_SCOPE for each in self.of.values())
+
     def call(self, rank: int, place: int) -> int:
         """Return which call a rank made at a place."""
         return self.calls[rank][place - self.of[rank].first]
@@ -131,7 +142,7 @@ def _partings(group: _Group) -> Iterator[Parting]:
     if found is None or (found[1] <= group.first > 1):  # they parted before the known history
         return
     evidence, place, parts = found
-    earlier = _earlier_lines(group, place, parts)
+    earlier = None if group.is_of_requests else _earlier_lines(group, place, parts)
     if earlier is not None:
         place, parts = earlier
         evidence = "operations" if evidence == "operations" else "lines"
@@ -159,7 +170,7 @@ def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
         if len(calls) > 1:
             parts = _parts(group.entered(place), _matched_by(group))
             if len(parts) > 1:
-                return "operations", place, parts
+                return ("details" if group.is_of_requests else "operations"), place, parts
     ranks = frozenset(group.of)
     shortest = min(each.last for each in group.of.values())
     if shortest < group.last:
@@ -170,13 +181,17 @@ def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
 
 
 def _matched_by(group: _Group) -> Callable[[CallSite], object]:
-    """Return the key that matching collectives share; the harness's own also share details."""
-    is_ours = any(each.group[2].kind == "harness" for each in group.of.values())
+    """Return the key that matching collectives share.
+
+    The harness's own also share details, and requests for groups the members of these.
+    """
+    is_ours = any(each.group[2] == HARNESS_SCOPE for each in group.of.values())
+    has_details = is_ours or group.is_of_requests
 
     def key(site: CallSite) -> object:
         if site.name.startswith(PROGRAM_PREFIX):  # its collectives are what matches
             return PROGRAM_PREFIX, site.detail
-        return family(site.name), site.root, site.detail if is_ours else ""
+        return family(site.name), site.root, site.detail if has_details else ""
 
     return key
 

@@ -38,6 +38,9 @@ def culprit_place(
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
+    # A rank that has left the test made its mistake before.
+    if frame is None and cause.kind == "mismatch" and cause.operation in states[rank].known:
+        frame = cause.operation.frame if cause.operation is not None else None
     return _place(rank, frame, context) if frame is not None else None
 
 

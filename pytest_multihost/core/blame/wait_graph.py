@@ -434,6 +434,11 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
     return Wait(rank, operation, frozenset({operation.peer} if is_needed else ()), is_sure=is_told)
 
 
+def remembers_all(state: RankState) -> bool:
+    """Return whether all operations of a rank are known, and none is forgotten."""
+    return len(state.known) <= _ALL_KNOWN
+
+
 def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     """Return whether receives from any rank have taken what the peer of a receive has sent.
 
@@ -442,8 +447,8 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     another rank still waits to send was not taken.
     """
     own = states[rank].known
-    if "recv" not in receive.name or any(len(each.known) > _ALL_KNOWN for each in states.values()):
-        return False  # not all of them are remembered
+    if "recv" not in receive.name or not all(map(remembers_all, states.values())):
+        return False
 
     def count(operations: Iterable[Operation], name: str, peer: int | None) -> int:
         return sum(

@@ -65,6 +65,10 @@ FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""
 
+REQUEST_SCOPE = Scope("group-request")
+"""The scope in which a rank counts the groups that it asks for together with all other ranks. A
+group's members are in the detail; the rank may be none of them."""
+
 Payload = tuple[tuple[str, int], ...]
 """Types of tensors, each with its number of elements, or 0."""
 

@@ -46,6 +46,7 @@ from pytest_multihost.core.files import naming
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
+    REQUEST_SCOPE,
     RUNTIME_SCOPE,
     GroupKey,
     Operation,
@@ -63,7 +64,7 @@ RECORDS = 1024
 GROUPS = 1024
 """How many groups of a rank have a count."""
 
-HAVE_HISTORY = frozenset({"", "operation", "harness"})
+HAVE_HISTORY = frozenset({"", "operation", "harness", REQUEST_SCOPE.kind})
 """Kinds of scopes whose groups have a history: collectives that are counted in their group."""
 
 HEADER = struct.Struct("<QQ")
@@ -411,6 +412,12 @@ class SlotPage:
             call.data, thread, *source, number + 1,
         )  # fmt: skip
         return at
+
+    def note(self, call: Call, now_ns: int, source: SourceRef, detail: int) -> None:
+        """Record a group's next collective in the history alone: nobody ever waits in it."""
+        self._halves[call.count_at] = sequence = next(call.sequence)
+        at = call.ring_at + sequence % ENTRIES * ENTRY.size
+        _pack_entry(self._history, at, now_ns, sequence, detail, *source, call.data)
 
     def wait(self, at: int, now_ns: int, thread: int, source: SourceRef) -> None:
         """Record that a thread waits from now on for the operation at `at`."""

@@ -21,10 +21,13 @@ from types import ModuleType
 from urllib.parse import urlsplit
 
 from pytest_multihost.core.model.collectives import COLLECTIVES
+from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.memberships import creation_scope
-from pytest_multihost.core.model.operation import Scope
+from pytest_multihost.core.model.operation import REQUEST_SCOPE, Scope
+from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import (
+    Begin,
     Calls,
     Described,
     replace_code,
@@ -338,8 +341,11 @@ class GroupCreationRecorder:
         made = partial(
             self.groups.register, ordinal=ordinal, is_for_cpu=str(backend).lower() == "gloo"
         )
+        request = None
+        if not use_local_synchronization and not default.torch_world:
+            request = partial(self._note_request, default.members, members)
         if not is_member:
-            return lambda: NO_RECORD, made
+            return partial(self._requested, request, lambda: NO_RECORD), made
         begin = partial(
             self.recorder.begin,
             "new_group",
@@ -349,7 +355,21 @@ class GroupCreationRecorder:
             detail=str(list(members))[:_MAX_KEYS],
             timeout_s=seconds(timeout),
         )
-        return begin, made
+        return partial(self._requested, request, begin), made
+
+    def _requested(self, request: Callable[[], None] | None, begin: Begin) -> int:
+        """Begin to make a group, and record that all ranks are to ask for it."""
+        record = begin()
+        if request is not None:
+            with contextlib.suppress(Exception):  # an error in recording is no error of the test
+                request()
+        return record
+
+    def _note_request(self, ranks: tuple[int, ...], members: tuple[int, ...]) -> None:
+        page = self.recorder.page
+        call = page.call("new_group", "collective", page.group(ranks, 0, REQUEST_SCOPE))
+        source = self.recorder.user_source(2)
+        page.note(call, now_ns(), source, page.detail(rank_numbers(members)))
 
     def _split(self, parent_pg: ProcessGroup = None, **_: object) -> Described:
         """Describe `split_group` as the next collective of the existing group."""
