@@ -6,6 +6,8 @@
 * `wait_graph`: which rank waits for which.
 * `causes`: the sinks of that graph. `size_complaint`: ranks that gloo ends because of a size.
 * `shared_failures`: failures of several ranks that have one cause.
+* `other_members`: groups of other members than the others ask for. `unmatched_transfers`: transfers
+  with a wrong rank.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
 * `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
 
