@@ -179,6 +179,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         progress_s=world_run.observed.progress_s,
         detected_s=world_run.detected_s,
         is_quiescent=world_run.observed.is_quiescent,
+        native=world_run.observed.native,
         records={name: record for name, record in found.items() if record is not None},
     )
 

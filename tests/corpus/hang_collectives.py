@@ -348,3 +348,60 @@ def test_checkpoint_on_the_primary_only(world, shared_tmp_path) -> None:
     """
     if world.is_primary:
         checkpoint.save({"weight": torch.ones(3)}, checkpoint_id=str(shared_tmp_path / "step-1"))
+
+
+def train(steps: int) -> DistributedDataParallel:
+    """Return a model after some steps; only C++ code enters collectives."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(8, 4))
+    for _ in range(steps):
+        model(torch.ones(1, 8)).sum().backward()
+    return model
+
+
+@hang(
+    "finished",
+    ranks=4,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0, 2, 3],
+    waits_at="backward()",
+    sides={(1,): "", (0, 2, 3): "backward()"},
+)
+def test_one_batch_less_with_nothing_but_ddp(world) -> None:
+    """A rank returns a step earlier; no collective is called from Python.
+
+    Source: https://github.com/pytorch/pytorch/issues/38174 (uneven inputs)
+    """
+    train(3 if world.rank == 1 else 5)
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[1], waiting=[0, 2, 3], where="time.sleep")
+def test_sleeps_between_steps_of_ddp(world) -> None:
+    """A rank sleeps before a step of which C++ code alone reduces the gradients.
+
+    Source: field report class: one slow data loader under DDP
+    """
+    model = train(3)
+    if world.rank == 1:
+        time.sleep(FOREVER_S)
+    model(torch.ones(1, 8)).sum().backward()
+
+
+@hang(
+    "mismatch",
+    ranks=4,
+    backend="gloo",
+    culprits=[2],
+    waiting=[0, 1, 3],
+    by=("exit", "raise"),
+    outcome=("crashed",),
+    where="all_reduce",
+)
+def test_metric_meets_gradients_of_ddp(world) -> None:
+    """A rank has a batch less and reduces a number, where the others' gradients are reduced.
+
+    Source: field report class: uneven batches, with a metric after the epoch
+    """
+    train(3 if world.rank == 2 else 4)
+    dist.all_reduce(torch.ones(1))

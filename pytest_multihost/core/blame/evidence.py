@@ -10,7 +10,7 @@ from pytest_multihost.core.blame.partition_blame import effect_evidence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
 from pytest_multihost.core.blame.wait_graph import States
-from pytest_multihost.core.model.operation import Operation
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, Operation
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.verdict import Evidence
 from pytest_multihost.core.outcome import Finding, describe_exit
@@ -106,7 +106,9 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         if each.kind == "collective" and each.group_key == operation.group_key
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
-    if last is None and not state.has_recorded(operation.group_key):
+    # A rank whose native code holds the GIL, or that died, does not tell what C++ code has called.
+    is_untold = operation.scope == FLIGHT_SCOPE and operation.group_key not in state.entered
+    if last is None and (is_untold or not state.has_recorded(operation.group_key)):
         return Evidence(state.rank, "left no record of this group", "recorder")
     if last is None:
         return Evidence(state.rank, "entered no operation of this group", "recorder")

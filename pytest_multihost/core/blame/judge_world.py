@@ -153,7 +153,7 @@ def diagnose(
     if by_event:
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
-    causes = with_shared_failures(causes, states, finding)
+    causes = with_shared_failures(causes, states, result, finding)
     is_shared = bool(causes) and bool(causes[0].sides)
     if (
         finding.outcome in ("failed", "error") and not is_shared

@@ -55,6 +55,11 @@ def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tup
         unused = ranks.intersection(members).difference(each.rank for each in histories)
         empty = [History(rank, (members, ordinal, scope)) for rank in sorted(unused)]
         found += _partings(_compared(_of_one_source([*histories, *empty], counted)))
+    # Only C++ code has entered collectives of the other groups.
+    of_python = {(members, ordinal) for members, ordinal, scope in groups if not scope.kind}
+    for (members, ordinal), histories in seen.items():
+        if (members, ordinal) not in of_python and any(each.last for each in histories):
+            found += _partings(_compared(histories))
     return tuple(found)
 
 

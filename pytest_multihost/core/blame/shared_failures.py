@@ -14,7 +14,8 @@ from dataclasses import replace
 from pytest_multihost.core.blame.causes import Cause, Side, odd_ones
 from pytest_multihost.core.blame.size_complaint import complains_of_size
 from pytest_multihost.core.blame.wait_graph import States
-from pytest_multihost.core.model.operation import RUNTIME_SCOPE, Operation
+from pytest_multihost.core.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.outcome import Finding
 
 _COMPARE = frozenset({"sync_global_devices", "assert_equal"})
@@ -24,11 +25,11 @@ _DIFFERENCE = "AssertionError"
 
 
 def with_shared_failures(
-    causes: Sequence[Cause], states: States, finding: Finding
+    causes: Sequence[Cause], states: States, result: WorldResult, finding: Finding
 ) -> tuple[Cause, ...]:
     """Return the causes; the failures of several ranks that have one cause are one cause."""
     causes = _raised_alike(causes, finding)
-    found = _of_comparison(causes, states, finding) or _of_size(causes, states, finding)
+    found = _of_comparison(causes, states, finding) or _of_size(causes, states, result, finding)
     if found is None:
         return tuple(causes)
     explained = {*found.culprits, *found.waiting}
@@ -87,7 +88,9 @@ def _of_comparison(causes: Sequence[Cause], states: States, finding: Finding) ->
     return _cause(sorts, there, causes, at_s, is_certain=not is_value)
 
 
-def _of_size(causes: Sequence[Cause], states: States, finding: Finding) -> Cause | None:
+def _of_size(
+    causes: Sequence[Cause], states: States, result: WorldResult, finding: Finding
+) -> Cause | None:
     """Return the cause if gloo ended the first culprit for a size, and ranks passed other ones."""
     if not causes or causes[0].kind != "died":
         return None
@@ -105,7 +108,35 @@ def _of_size(causes: Sequence[Cause], states: States, finding: Finding) -> Cause
             sorts = _sorts(there)
             if len(sorts) > 1:
                 return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
+        there = _last_counted(rank, inside, states, result)
+        if len(sorts := _sorts(there)) > 1:
+            return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
     return None
+
+
+def _last_counted(
+    dead: int, inside: Sequence[Operation], states: States, result: WorldResult
+) -> dict[int, Operation]:
+    """Return what members have entered last, as torch's flight recorders count.
+
+    C++ code may have called it, on some of the ranks. Nobody gets further without the rank that has
+    died. Its own flight recorder is lost: what it was in is known only if Python code called that.
+    """
+    groups = {each.group_key[:2] for each in inside}
+    counted = [
+        (rank, each)
+        for rank, state in states.items()
+        for each in (*state.known, *result.native_of(rank))
+        if each.kind == "collective" and each.scope == FLIGHT_SCOPE and dead in each.group
+        if rank != dead and (not groups or each.group_key[:2] in groups)
+    ]
+    if not counted:
+        return {}
+    _, last = max(counted, key=lambda each: (each[1].sequence, each[1].since_s))
+    there = {rank: each for rank, each in counted if each.place == last.place}
+    if len(inside) == 1:
+        there[dead] = replace(inside[0], scope=last.scope, sequence=last.sequence)
+    return there
 
 
 def _entered_at(operation: Operation, states: States) -> dict[int, Operation]:

@@ -85,8 +85,8 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""
         yield (
-            f"gloo ended {rank_name(rank)} because the data that it received has another size:"
-            f" another rank's tensor differs{where}{': ' if entered else ''}{'; '.join(entered)}"
+            f"gloo ended {rank_name(rank)} because the data that it received has another size than"
+            f" its own{where}{': ' if entered else ''}{'; '.join(entered)}"
         )
 
 

@@ -227,7 +227,8 @@ class Operation:
             return f"{self.name} {self.detail!r}" if self.detail else self.name
         if self.scope == READY_SCOPE:
             return self.name
-        is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
+        is_of_runtime = self.scope in (RUNTIME_SCOPE, FLIGHT_SCOPE)
+        is_numbered = self.kind == "transfer" or self.is_own or is_of_runtime
         if self.kind == "wait" or not is_numbered:
             return f"{self.name} {self.detail}".rstrip()
         tag = f" (tag {self.tag})" if self.kind == "transfer" and self.tag > 0 else ""
@@ -235,8 +236,8 @@ class Operation:
 
     def group_name(self, world_size: int) -> str:
         """Return the reader's name of its group; empty for an operation without one."""
-        has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
-        if has_none:
+        is_of_runtime = self.scope in (RUNTIME_SCOPE, FLIGHT_SCOPE)
+        if not is_of_runtime or self.kind in ("transfer", "wait"):
             return ""
         if self.group_size is not None:
             return f"group of {self.group_size}"

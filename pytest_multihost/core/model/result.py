@@ -236,6 +236,8 @@ class WorldResult:
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
         records: What its services have done, by their names.
+        native: The last collectives of each rank that C++ code has called, from torch's flight
+            recorders, where these have answered.
     """
 
     spec: WorldSpec
@@ -256,6 +258,7 @@ class WorldResult:
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
     records: Mapping[str, ServiceRecord] = field(default_factory=dict)
+    native: tuple[Operations, ...] = ()
 
     def with_events(self, events: Iterable[Event]) -> WorldResult:
         """Return the result with more events, sorted by time among the events of their rank."""
@@ -303,7 +306,13 @@ class WorldResult:
         recorded = [each for page in self.operations if page.rank == rank for each in page.recent]
         seen = self.last_seen[rank].operations if rank in self.last_seen else ()
         known = {(each.name, each.since_s, each.group_key) for each in recorded}
-        return recorded + [e for e in seen if (e.name, e.since_s, e.group_key) not in known]
+        found = recorded + [e for e in seen if (e.name, e.since_s, e.group_key) not in known]
+        places = {each.place for each in seen}
+        return found + [each for each in self.native_of(rank) if each.place not in places]
+
+    def native_of(self, rank: int) -> tuple[Operation, ...]:
+        """Return the last collectives of a rank that C++ code has called, where they are known."""
+        return next((each.recent for each in self.native if each.rank == rank), ())
 
 
 def utc_text(at: datetime | None = None) -> str:

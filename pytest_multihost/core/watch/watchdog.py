@@ -117,6 +117,7 @@ class Observations:
         progress_s: When a rank last made progress; None if unknown.
         is_quiescent: Whether, after a failure, snapshots showed that no rank could go on. False if
             only a time without progress suggests it.
+        native: The collectives that C++ code has called.
     """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
@@ -124,6 +125,7 @@ class Observations:
     partings: tuple[Parting, ...] = ()
     progress_s: float | None = None
     is_quiescent: bool = False
+    native: tuple[Operations, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Watchdog:
     _search: ProofSearch = field(default_factory=ProofSearch)
     _last: Snapshot | None = None
     _at_failure: tuple[Snapshot, WorldSnapshot] | None = None
+    _asked: FlightRequests | None = None
     _snapshots: deque[WorldSnapshot] = field(default_factory=lambda: deque(maxlen=_KEPT_SNAPSHOTS))
     _runs: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_KEPT_RUNS))
     _ran: frozenset[int] = frozenset()
@@ -283,6 +286,8 @@ class Watchdog:
             self._search = ProofSearch()  # earlier snapshots may not be true any more
             snapshot = self._take(now, facts, "trouble")
             self._at_failure = snapshot, self._snapshots.pop()
+        if self._asked is None and any(each.has_died for each in facts):
+            self._asked = self._ask(self._can_answer(facts))  # the others may soon be gone, too
 
     def has_operations(self, ranks: Collection[int]) -> bool:
         """Return whether any of `ranks` had an open operation in the last snapshot."""
@@ -387,8 +392,7 @@ class Watchdog:
         kernel = None if is_proven else self._deep(facts)
         last = self._take(now, facts, "end")
         asked = [] if is_proven else self._can_answer(facts)
-        memberships = self.observer.memberships()
-        flight = FlightRequests.send(self.observer.scratch, asked, memberships)
+        flight = self._ask(asked) if asked or self._asked is None else self._asked
         operations = self.observer.recorded_operations()  # before a probe disturbs a rank
         if kernel is not None:
             self._add_deep(kernel)
@@ -406,14 +410,19 @@ class Watchdog:
             then, at_failure = self._at_failure
             unmoved = unmoved_ranks(then.kernel, last.kernel)
             snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
-        partings = probe_partings(self.observer.scratch, self.observer.size, flight)
+        partings, native = probe_partings(self.observer.scratch, self.observer.size, flight)
         return Observations(
             snapshots,
             operations,
             partings,
             self._progress_s or None,
             is_quiescent=self._is_quiescent_now,
+            native=native,
         )
+
+    def _ask(self, ranks: Sequence[int]) -> FlightRequests:
+        """Ask ranks for the content of their flight recorders."""
+        return FlightRequests.send(self.observer.scratch, ranks, self.observer.memberships())
 
     def release(self) -> None:
         """End the reader of native frames if it was only prepared."""
@@ -501,7 +510,8 @@ class Watchdog:
 
     def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
         """Return the ranks in which the plugin's own threads can run, unless one holds the GIL."""
-        stopped = {each.rank for each in self._snapshots[-1].ranks if each.label == "STOPPED"}
+        last = self._snapshots[-1].ranks if self._snapshots else ()
+        stopped = {each.rank for each in last if each.label == "STOPPED"}
         return [each.rank for each in facts if not each.is_gone and each.rank not in stopped]
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:

@@ -62,6 +62,7 @@ class SimulatedWork(Work):  # type: ignore[misc]
         self._completion: Completion | None = None
         self.is_sent = False
         self._error = ""
+        self._ended: Any = None
         self._future: Any = None
 
     def send(self) -> None:
@@ -151,7 +152,10 @@ class SimulatedWork(Work):  # type: ignore[misc]
         """
         if self._future is None:
             self._look(_FUTURE_S)
-            self._future = torch.futures.Future()
+            self._ended = torch.futures.Future()
+            # An error that is set in Python is no error for C++ code, such as DDP's: it would
+            # take the exception for the tensors. What a callback raises is one for both.
+            self._future = self._ended.then(self._result_of_future)
             if self._completion is not None:
                 self._settle()
             else:
@@ -171,10 +175,12 @@ class SimulatedWork(Work):  # type: ignore[misc]
         self._settle()
 
     def _settle(self) -> None:
+        self._ended.set_result(None)
+
+    def _result_of_future(self, _: object) -> list[Tensor]:
         if self._error:
-            self._future.set_exception(RuntimeError(self._error))
-        else:
-            self._future.set_result(self._outputs)
+            raise RuntimeError(self._error)
+        return self._outputs
 
 
 def send_together(link: Link, works: Sequence[SimulatedWork]) -> None:

@@ -471,4 +471,18 @@ def test_the_flight_recorder_counts_no_collectives_of_the_harness() -> None:
         for rank in range(2)
     ]
     flight = [_flight(0, "step*10 save"), _flight(1, "step*10 gather")]
-    assert find_partings(recorded, flight) == ()
+    (parting,) = find_partings(recorded, flight)
+    assert (parting.group[2], parting.common, parting.evidence) == (FLIGHT_SCOPE, 10, "operations")
+
+
+def test_ranks_part_in_a_group_whose_collectives_only_c_code_enters() -> None:
+    """As with DDP alone: one rank has made a step less."""
+    (parting,) = find_partings([], [_flight(0, "step*3"), _flight(1, "step*5")])
+    assert (parting.group[2], parting.common, parting.evidence) == (FLIGHT_SCOPE, 3, "counts")
+    assert [(each.ranks, each.count) for each in parting.sides] == [((0,), 3), ((1,), 4)]
+
+
+def test_alike_calls_of_c_code_part_no_ranks() -> None:
+    """Nor does a rank whose flight recorder has not answered."""
+    assert find_partings([], [_flight(0, "step*3"), _flight(1, "step*3")]) == ()
+    assert find_partings([], [_flight(1, "step*5")]) == ()

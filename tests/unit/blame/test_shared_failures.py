@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from builders import collective, ended, in_tests, page, world
@@ -9,11 +10,14 @@ from builders import collective, ended, in_tests, page, world
 from pytest_multihost.core.blame import judge_world
 from pytest_multihost.core.outcome import Symptoms
 from pytest_multihost.testing import (
+    FLIGHT_SCOPE,
     Diagnosis,
     Operation,
+    Operations,
     RankSnapshot,
     SourceContext,
     WorldSnapshot,
+    exited,
     make_event,
     raised,
     report,
@@ -137,3 +141,55 @@ def test_of_ranks_that_raise_something_else_the_first_is_named() -> None:
     found = judged({2: "KeyError: 3", 1: "ValueError: 4"}, (START, waits), (START,), (START,))
     assert found is not None
     assert (found.kind, found.culprits) == ("raised", (2,))
+
+
+def counted(sequence: int, detail: str) -> Operation:
+    """Return a collective that C++ code has called."""
+    made = collective(sequence, detail=detail, scope=FLIGHT_SCOPE, source="flight-recorder")
+    return replace(made, ended_s=float(sequence), waited_s=None)
+
+
+def of_native_code(
+    dead: int, own: tuple[Operation, ...], native: dict[int, tuple[Operation, ...]]
+) -> Diagnosis:
+    """Return the diagnosis of three ranks, one of which gloo has ended for a size."""
+    died = make_event(5.0, dead, "exited", exited(signal=int(signal.SIGABRT)))
+    others = [rank for rank in range(3) if rank != dead]
+    result = world(
+        3,
+        [*in_tests(3), died, *ended(others, 9.0)],
+        ended_s=9.0,
+        ending="settled",
+        last_words={dead: COMPLAINT},
+        operations=tuple(page(rank, *(own if rank == dead else ())) for rank in range(3)),
+        native=tuple(Operations(rank, theirs) for rank, theirs in native.items()),
+    )
+    found = judge_world(result, Symptoms(), SourceContext("/t", lambda *_: "")).diagnosis
+    assert found is not None
+    return found
+
+
+COMPLAINT = "  what():  op.preamble.length <= op.nbytes. 44 vs 4.\n"
+STEPS = (counted(8, "f32[33]"), counted(9, "f32[33]"))
+
+
+def test_a_size_is_compared_with_what_native_code_has_entered() -> None:
+    """Rank 1 is at the end of its epoch, and the others' DDP reduces gradients."""
+    own = (collective(1, detail="f32[1]"),)
+    found = of_native_code(1, own, {0: STEPS, 2: STEPS})
+    assert (found.kind, found.culprits, found.detected_by) == ("mismatch", (1,), "exit")
+    told = "rank 1 entered all_reduce #9 f32[1] (world group), ranks 0,2 f32[33]"
+    assert found.summary == told
+
+
+def test_the_rank_that_was_ended_in_native_code_is_not_named_for_another() -> None:
+    """What it was in is lost with it; of two others either may be right."""
+    found = of_native_code(1, (), {0: STEPS, 2: (*STEPS[:1], counted(9, "f32[400]"))})
+    assert (found.kind, found.culprits, found.waiting) == ("mismatch", (), (0, 2))
+
+
+def test_an_earlier_step_of_a_slow_rank_is_no_other_size() -> None:
+    """It has not entered the collective yet."""
+    slow = (counted(8, "f32[400]"),)
+    found = of_native_code(1, (), {0: STEPS, 2: slow})
+    assert (found.kind, found.culprits, found.confidence) == ("died", (1,), "likely")

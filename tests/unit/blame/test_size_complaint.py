@@ -23,10 +23,7 @@ COMPLAINT = (
     " 44 vs 4. Received data size doesn't match expected size.\n"
 )
 OTHER = "terminate called after throwing\n  what():  [enforce fail at x.cc:1] a == b. 1 vs 2.\n"
-ENDED = (
-    "gloo ended rank 2 because the data that it received has another size: another rank's tensor"
-    " differs"
-)
+ENDED = "gloo ended rank 2 because the data that it received has another size than its own"
 
 
 def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:

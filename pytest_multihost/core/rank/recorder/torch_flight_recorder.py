@@ -22,7 +22,13 @@ from typing import Any
 from pytest_multihost.core.cpython_private import current_frames
 from pytest_multihost.core.model.event import now, now_ns
 from pytest_multihost.core.model.history import CallSite, History
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    GroupKey,
+    Operation,
+    Operations,
+    tensor_text,
+)
 from pytest_multihost.core.model.stack import Frame, inside_the_test, is_library, is_ours
 from pytest_multihost.core.rank.recorder.recorder import Recorder
 from pytest_multihost.core.rank.recorder.torch_groups import Group, Groups
@@ -171,7 +177,24 @@ def _name(entry: Entry) -> str:
 
 def _detail(entry: Entry) -> str:
     sent = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
-    return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in sent)
+    return " ".join(tensor_text(_SHORT.get(dtype, dtype), sizes) for dtype, sizes in sent)
+
+
+_SHORT = {
+    "Float": "f32",
+    "Double": "f64",
+    "Half": "f16",
+    "BFloat16": "bf16",
+    "Bool": "bool",
+    "Byte": "u8",
+    "Char": "i8",
+    "Short": "i16",
+    "Int": "i32",
+    "Long": "i64",
+    "ComplexFloat": "c64",
+    "ComplexDouble": "c128",
+}
+"""The names of types in slot pages, by those of the flight recorder."""
 
 
 def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: int) -> History:

@@ -6,6 +6,7 @@
 * `native_frames`: native stacks, read by the program `native_reader`.
 * `flight_requests`: asks the ranks for the content of torch's flight recorder.
 * `partings`: the points where ranks entered different operations.
+* `native_collectives`: the collectives that C++ code has called.
 """
 
 from pytest_multihost.core.watch.probes.deep_probe import (

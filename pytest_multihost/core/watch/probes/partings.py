@@ -9,13 +9,17 @@ from pathlib import Path
 
 from pytest_multihost.core.blame.partings import find_partings
 from pytest_multihost.core.model.history import Parting
+from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.slots import slots_path
 from pytest_multihost.core.slots.history import read_histories
 from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
+from pytest_multihost.core.watch.probes.native_collectives import native_collectives
 
 
-def probe_partings(scratch: Path, size: int, flight: FlightRequests) -> tuple[Parting, ...]:
-    """Return the partings of the ranks of each group.
+def probe_partings(
+    scratch: Path, size: int, flight: FlightRequests
+) -> tuple[tuple[Parting, ...], tuple[Operations, ...]]:
+    """Return the partings of the ranks of each group, and the collectives that C++ code has called.
 
     Args:
         size: Number of ranks.
@@ -26,4 +30,5 @@ def probe_partings(scratch: Path, size: int, flight: FlightRequests) -> tuple[Pa
         for rank in range(size)
         for each in read_histories(slots_path(scratch, rank), rank=rank)
     ]
-    return find_partings(flight.memberships.histories(recorded), flight.histories())
+    known, seen = [*flight.memberships.histories(recorded)], flight.histories()
+    return find_partings(known, seen), native_collectives(known, seen)
