@@ -62,6 +62,7 @@ class Cause:
         unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
             rank that lacks it, each with its rank.
         is_silent: Whether nothing is known of the culprits.
+        is_owed: Whether they wait for something that another rank may provide.
         parts: The causes that this one puts together; empty for a cause of its own.
         child: The process of the culprit, a child of it, that does not do its part; None: itself.
         lost: Children of the culprit that signals have ended, and for which the others wait.
@@ -81,6 +82,7 @@ class Cause:
     sides: tuple[Side, ...] = ()
     unmatched: tuple[tuple[int, Operation], ...] = ()
     is_silent: bool = False
+    is_owed: bool = False
     parts: tuple[Cause, ...] = ()
     child: Child | None = None
     lost: tuple[Child, ...] = ()
@@ -291,14 +293,15 @@ def _cause_of_alike(
     )
 
 
-def _precedence(cause: Cause) -> tuple[float, int]:
+def _precedence(cause: Cause) -> tuple[float, int, bool]:
     """Sort the earlier cause first, and causes with a time before causes without one.
 
     A death at 3 s takes precedence over a rank that had only not arrived yet. If causes are equally
-    old, or of unknown age, the kind that `Kind` lists first is the diagnosis.
+    old, or of unknown age, the kind that `Kind` lists first is the diagnosis. Last comes a rank
+    that waits for something which another rank may provide.
     """
     at_s = cause.at_s if cause.at_s is not None else float("inf")
-    return at_s, get_args(Kind).index(cause.kind)
+    return at_s, get_args(Kind).index(cause.kind), cause.is_owed
 
 
 def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Cause | None:
@@ -322,10 +325,12 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
     is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
     is_certain = is_event or any(wait.is_sure for wait in into)
+    is_owed = kind in _IDLE and bool(state.seen.owed)
     return Cause(
         kind=kind,
-        confidence="certain" if is_certain else "likely",
+        confidence="certain" if is_certain and not is_owed else "likely",
         culprits=(rank,),
+        is_owed=is_owed,
         is_silent=state.is_silent,
         waiting=tuple(sorted(waiters)),
         operation=_first_operation(left or _unanswered(into, state) or into),
@@ -687,7 +692,7 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     for number, cause in enumerate(causes):
         is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
         late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
-        key = (cause.kind, cause.is_silent, number if is_event else late_for)
+        key = (cause.kind, cause.is_silent, cause.is_owed, number if is_event else late_for)
         other = merged.get(key, cause)
         culprits = {*other.culprits, *cause.culprits}
         times_s = [each.at_s for each in (other, cause) if each.at_s is not None]

@@ -57,6 +57,10 @@ def _restarts(result: WorldResult) -> Iterator[str]:
 
 
 def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
+    concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
+    for seen in last.ranks:
+        if seen.owed and seen.rank in concerned:
+            yield f"{rank_name(seen.rank)} {seen.owed}"
     if ending in _UNPROVEN and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
         limit = "before the deadline" if ending == "overrun" else "to hang"
         yield f"not proven {limit} because {'; '.join(found)}"

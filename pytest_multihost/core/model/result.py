@@ -124,6 +124,8 @@ class RankSnapshot:
         is_endless: Whether its main thread waits for data that no living process can send it.
         is_fragile: Whether its main thread waits in native code that goes on if it handles a
             signal.
+        owed: What it waits for that other ranks may provide, to append to its name; empty: nothing
+            is known.
         lost: Its children that a signal has ended and for which it has not waited.
     """
 
@@ -147,6 +149,7 @@ class RankSnapshot:
     child: Child | None = None
     is_endless: bool = False
     is_fragile: bool = False
+    owed: str = ""
     lost: tuple[Child, ...] = ()
 
     @property

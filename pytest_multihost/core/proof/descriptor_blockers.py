@@ -160,7 +160,8 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
         return ""
     if found.kind in _SHARED:
         if found.where == "harness":
-            return found.peer or "the harness"
+            whose = found.peer[1:-1] if found.peer.startswith("(") else found.peer
+            return f"{found.kind} {found.target}, which leads to {whose}"
         leads = "may lead" if found.where == "unknown" else "leads"
         return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
     if found.kind == "pidfd":

@@ -20,6 +20,8 @@ from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.proof import ProofState, Snapshot
 from pytest_multihost.core.proof.blockers import rank_blockers
 from pytest_multihost.core.proof.threads import lock_holders, main_labels
+from pytest_multihost.core.watch.kernel import SharedObjects
+from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Line, Stacks
 from pytest_multihost.extensions.live.waits import SeenWait
@@ -126,6 +128,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         each if each.operations else _with_wait(each, at_sockets.get(each.rank))
         for each in by_frames
     )
+    ranks = tuple(_with_shared_waits(ranks, now))
     state = _proof(reader, before, now, operations)
     hidden = {
         rank: each.operation.name
@@ -153,6 +156,19 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         ),
         is_proven=state.is_proof and not limited and not served,
     )
+
+
+def _with_shared_waits(
+    ranks: Sequence[RankSnapshot], now: KernelSnapshot
+) -> Iterator[RankSnapshot]:
+    """Yield the ranks, with waits for what others have as well if nothing else is known."""
+    unknown = [e.rank for e in ranks if not (e.operations or e.lock_holders or e.holds_gil)]
+    objects = SharedObjects([each.pid for each in now.processes])
+    found = shared_waits(now, objects, asked=unknown)
+    for each in ranks:
+        process = now.ranks.get(each.rank)
+        wait = found.get(each.rank)
+        yield each if process is None else with_shared_wait(each, wait, process, now.at_s)
 
 
 def _gives_up(ranks: Sequence[int], name: str) -> str:

@@ -483,7 +483,7 @@ def _channel(world: World) -> World:
     return world
 
 
-@alive("the harness")
+@alive("the process that has started the ranks")
 def waits_for_the_harness(world: World) -> World:
     """A rank that waits for us, nobody knows why, goes on when we say so."""
     return _channel(world)

@@ -5,6 +5,7 @@
 * `membership`: finds the processes of the world. `foreign_processes`: reads all others.
 * `quiescence`: decides whether a world is quiescent.
 * `stack_words`: names of the functions on the stacks of threads.
+* `shared_objects`: which processes share pipes, memory, semaphores and locks.
 * `time_source`: the source of a world's time.
 * `merged_snapshot`, `remote_reader`: one snapshot of several machines.
 """
@@ -20,6 +21,7 @@ from pytest_multihost.core.watch.kernel.proc_files import (
     root_of,
 )
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
+from pytest_multihost.core.watch.kernel.shared_objects import SharedObjects
 from pytest_multihost.core.watch.kernel.sockets import (
     LISTEN,
     inet_sockets,
@@ -36,6 +38,7 @@ __all__ = [
     "ProcReader",
     "Quiescence",
     "RemoteSnapshot",
+    "SharedObjects",
     "Stillness",
     "TimeSource",
     "holders_of_lock",

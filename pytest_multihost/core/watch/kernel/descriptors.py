@@ -284,10 +284,10 @@ class Tables:
         return "outside", ""
 
     def _pipe(self, pid: int, found: Descriptor) -> Descriptor:
-        mine = _mode(pid, found.fd)
+        mine = open_mode(pid, found.fd)
         others = []
         for other, fd in self.foreign.holders(found.target):
-            modes = {mine, _mode(other, fd)}
+            modes = {mine, open_mode(other, fd)}
             if len(modes) == 2 or modes & {None, _BOTH}:  # noqa: PLR2004 - one reads, one writes
                 others.append(other)
         if self.harness.owns(others):
@@ -332,7 +332,7 @@ def _kind_of_file(path: str, target: str) -> Kind:
     return "fifo" if stat.S_ISFIFO(mode) else "file"
 
 
-def _mode(pid: int, fd: int) -> int | None:
+def open_mode(pid: int, fd: int) -> int | None:
     """Return how a descriptor was opened: 0 to read, 1 to write, 2 for both; None if unknown.
 
     The flags in fdinfo are those of open(2), in octal; the last two bits are the access mode.

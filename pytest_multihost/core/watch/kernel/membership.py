@@ -107,7 +107,7 @@ class HarnessProcesses:
     exchanges: frozenset[int] = frozenset()
     idle: frozenset[int] = frozenset()
     reaper: int | None = None
-    title: str = "the harness"
+    title: str = "the process that has started the ranks"
 
     def owns(self, pids: Collection[int]) -> bool:
         """Return whether the processes that hold something are all of the harness.

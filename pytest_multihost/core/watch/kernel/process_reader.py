@@ -37,6 +37,7 @@ from pytest_multihost.core.watch.kernel.futexes import waits_for_gil, who_wakes
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.memory import Memory
 from pytest_multihost.core.watch.kernel.return_addresses import CodePlace, ReturnAddresses
+from pytest_multihost.core.watch.kernel.shared_objects import holders_by_descriptors
 
 _PIDFD_GETFD = 438
 
@@ -178,9 +179,17 @@ class ProcessReader:
             child=child,
             futex_scope=who_wakes(call, self.memory, self.tables),
             waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
-            holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
+            holders=self._lock_holders(call) if call.is_file_lock else None,
             is_exempt=thread.name in self.own or (bool(target) and self.harness.is_path(target)),
         )
+
+    def _lock_holders(self, call: SystemCall) -> tuple[int, ...] | None:
+        """Return the processes that hold the lock of a file for which a call waits."""
+        found = (self.locks() or {}).get(self.pid) if self.tables is not None else None
+        if self.tables is None or (found and all(pid > 0 for pid in found)):
+            return found
+        address = call.args[2] if call.name == "fcntl" else 0
+        return holders_by_descriptors(self.pid, call.args[0] & 0xFFFFFFFF, address)
 
     def _waits_in_turns(self, thread: Thread, call: SystemCall) -> bool:
         """Return whether a thread waits again when this wait times out."""

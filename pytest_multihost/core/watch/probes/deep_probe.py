@@ -24,6 +24,7 @@ from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.core.model.stack import NativeThread
 from pytest_multihost.core.outcome import describe_exit
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_stop
+from pytest_multihost.core.watch.kernel import SharedObjects
 from pytest_multihost.core.watch.probes.flight_requests import FlightRequests
 from pytest_multihost.core.watch.probes.native_frames import (
     NativeReader,
@@ -31,6 +32,7 @@ from pytest_multihost.core.watch.probes.native_frames import (
     native_threads,
 )
 from pytest_multihost.core.watch.probes.py_spy import gil_holders
+from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
 
 _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
 """Labels of main threads that may hold the GIL. They wait, and should have released it first, or
@@ -80,6 +82,9 @@ def probe_unclear_ranks(
     stacks = reading.result() if reading is not None else NativeStacks()
     # Waits that no recorder sees.
     at_sockets = {} if names is not None else waits_at_sockets(kernel)
+    objects = SharedObjects([each.pid for each in kernel.processes])
+    asked_ranks = [seen.rank for seen in unclear if seen.rank not in at_sockets]
+    shared = shared_waits(kernel, objects, asked=asked_ranks, are_roles=names is not None)
     found = []
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
@@ -89,6 +94,8 @@ def probe_unclear_ranks(
             seen = _with_native(seen, stacks.threads[seen.rank], pids[seen.rank], len(ranks), at_s)
         if seen.rank in at_sockets and _is_unclear(seen):
             seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
+        elif _is_unclear(seen):
+            seen = with_shared_wait(seen, shared.get(seen.rank), processes[seen.rank], kernel.at_s)
         found.append(seen)
     if names is not None:
         found = _with_role_waits(found, kernel, names)
