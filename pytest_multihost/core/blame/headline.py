@@ -324,7 +324,8 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
         between = "" if rank == cause.cycle[0] else ", "
         for_whom = f" for {rank_name(ahead)}"
         if wait is not None and operation is not None and not operation.has_members:
-            is_one = len(wait.missing) == 1 or operation.kind != "collective"
+            is_shared = operation.kind == "collective" or operation.source == "proc"
+            is_one = len(wait.missing) == 1 or not is_shared
             for_whom = for_whom if is_one else f" for some of {rank_set(sorted(wait.missing))}"
         found = sentence(found, f"{between}{rank_name(rank)} waits in ", words, for_whom)
     return found

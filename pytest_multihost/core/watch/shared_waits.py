@@ -101,6 +101,7 @@ def with_shared_wait(
         kind="transfer",
         group=tuple(sorted({seen.rank, *found.ranks})),
         sequence=0,
+        has_members=len(found.ranks) == 1,
         peer=min(found.ranks) if found.is_sure else None,
         detail=found.detail,
         since_s=at_s,
