@@ -13,6 +13,7 @@
 
 Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`)
 and from stacks (`program_members`); those of ranks with roles for each other by `role_waits`.
+`polled_files`: ranks that poll for a file which another rank has made.
 `children`: which process of a rank it is. `rpc_functions` are functions that ranks run for others.
 `partition_blame` adds network partitions,
 and `lock_cycles` deadlocks between threads. `running_world`: the blocking ranks of a world that

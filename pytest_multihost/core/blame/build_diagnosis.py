@@ -107,7 +107,7 @@ def build_diagnosis(
         headline=sentence(headline(cause, finding, result), waiting_line(cause, places)),
         evidence=tuple(dict.fromkeys(evidence(cause, states, result, finding))),
         groups=tuple(place_groups(result, context)),
-        notes=(*size_notes(causes, states, finding), *notes(causes, result, finding)),
+        notes=(*size_notes(causes, states, finding), *notes(causes, states, result, finding)),
     )
 
 

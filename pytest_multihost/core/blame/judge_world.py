@@ -27,6 +27,7 @@ from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.other_members import as_other_members
 from pytest_multihost.core.blame.partition_blame import as_cut
+from pytest_multihost.core.blame.polled_files import with_polled_files
 from pytest_multihost.core.blame.rank_states import rank_states_of
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.shared_failures import with_shared_failures
@@ -130,7 +131,7 @@ def diagnose(
         replace(
             each, is_silent=each.rank in silent, unrecorded=unrecorded.get(each.rank, frozenset())
         )
-        for each in rank_states_of(result, finding)
+        for each in with_polled_files(rank_states_of(result, finding), result.dumps, finding)
         if each.rank not in unseen
     )
     states = {each.rank: each for each in with_clashes(seen)}

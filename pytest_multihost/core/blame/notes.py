@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline
+from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted
+from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
@@ -18,6 +20,8 @@ _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 _UNPROVEN = ("overrun", "waited")
 """Endings at which time was up, with no proof of a hang."""
 
+_PLURALS = {"waits": "wait", "polls": "poll", "opens": "open", "tries": "try"}
+
 _MAX_BLOCKERS = 3
 _LAST_RUNS = 8
 """A rank was not still if it ran in one of this many last snapshots, four a second."""
@@ -28,11 +32,14 @@ _DECLARE = (
 )
 
 
-def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Iterator[str]:
+def notes(
+    causes: Sequence[Cause], states: States, result: WorldResult, finding: Finding
+) -> Iterator[str]:
     """Yield the notes, each a sentence without its full stop."""
     for cause in causes[1:]:
         words = "".join(span.text for span in headline(cause, finding, result))
         yield f"also {cause.kind}: {words}"
+    yield from _owed(causes[0], states)
     for dump in result.dumps:
         yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
         yield from (f"{rank_name(dump.rank)}: {each.text}" for each in dump.failed_threads)
@@ -47,6 +54,20 @@ def notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Ite
         yield _DECLARE
 
 
+def _owed(cause: Cause, states: States) -> Iterator[str]:
+    """Yield what ranks wait for that other ranks may provide; ranks with the same are together."""
+    concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
+    found = group_by_value(
+        (each.seen.owed, rank)
+        for rank, each in states.items()
+        if each.seen.owed and (rank in concerned or not concerned)
+    )
+    for note, ranks in found.items():
+        verb, _, rest = note.partition(" ")
+        verb = verb if len(ranks) == 1 else _PLURALS.get(verb, verb)
+        yield f"{rank_set(ranks)} {verb} {rest}"
+
+
 def _restarts(result: WorldResult) -> Iterator[str]:
     """Yield the ends of programs that were started again."""
     for event in result.history:
@@ -57,10 +78,6 @@ def _restarts(result: WorldResult) -> Iterator[str]:
 
 
 def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
-    concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
-    for seen in last.ranks:
-        if seen.owed and seen.rank in concerned:
-            yield f"{rank_name(seen.rank)} {seen.owed}"
     if ending in _UNPROVEN and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
         limit = "before the deadline" if ending == "overrun" else "to hang"
         yield f"not proven {limit} because {'; '.join(found)}"

@@ -125,7 +125,7 @@ class ControlGroups:
         Args:
             controller: That of version 1, or empty for the one tree of version 2.
         """
-        own = self.own.read_text() if self.own.exists() else ""
+        own = self.own.read_text(errors="replace") if self.own.exists() else ""
         return _with_parents(self.root, controller, own)
 
 
@@ -155,33 +155,43 @@ def _memory_of(folder: Path, files: _Files, machine_swap: int) -> Memory | None:
     try:
         limit, used = _number(folder / files.limit), _number(folder / files.used)
         stat = _entries(folder / "memory.stat")
-    except OSError:  # the root group has no limits
+        dropped = sum(int(stat.get(name, 0)) for name in files.dropped)
+    except (OSError, ValueError):  # the root group has no limits; a file may hold no number
         return None
-    if limit == math.inf:
+    if limit == math.inf or math.isnan(limit - used):
         return None
-    dropped = sum(int(stat.get(name, 0)) for name in files.dropped)
     available = max(0, int(limit - used + dropped))
     swap = float(machine_swap)
-    with contextlib.suppress(OSError):  # swapped memory is not counted
+    with contextlib.suppress(OSError, ValueError):  # swapped memory is not counted
         swap = _number(folder / files.swap_limit) - _number(folder / files.swap_used)
         swap -= max(0.0, limit - used) if files.controller else 0.0
     return Memory(available, int(limit), int(min(machine_swap, max(0.0, swap))))
 
 
 def _number(path: Path) -> float:
-    text = path.read_text().strip()
-    return math.inf if text == "max" else float(text)
+    """Return the number in a file, infinite for "max".
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It holds no number.
+    """
+    text = path.read_text(errors="replace").strip()
+    return math.inf if text == "max" else float(int(text))
 
 
 def _entries(path: Path) -> dict[str, str]:
     """Return the entries of a file with a name and a number in each line."""
-    return dict(line.split(maxsplit=1) for line in path.read_text().splitlines() if " " in line)
+    return dict(
+        line.split(maxsplit=1)
+        for line in path.read_text(errors="replace").splitlines()
+        if " " in line
+    )
 
 
 def _processes_left(folder: Path) -> int | None:
     """Return how many processes a control group can still start; None if it has no limit."""
     try:
         most, now = _number(folder / "pids.max"), _number(folder / "pids.current")
-    except OSError:
+    except (OSError, ValueError):
         return None
     return None if most == math.inf else max(0, int(most - now))

@@ -29,6 +29,7 @@ DumpKind = Literal[
     "aside",  # the same, without a signal to the main thread
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
+    "files",  # the file for which its main thread polls
     "locks",  # the waits of threads for locks, and the threads that hold these
     "children",  # the stacks of its child processes that were forked from it
     "child tasks",  # the waits of asyncio's tasks in these

@@ -164,6 +164,29 @@ class FailedThread:
 
 
 @dataclass(frozen=True, slots=True)
+class PolledFile:
+    """A file for which a thread polls: a lock that is a file's existence, or one that is to come.
+
+    Attributes:
+        path: Its name.
+        frame: The line at which the thread sleeps between two looks.
+        exists: Whether it is there.
+        holders: The processes that have it open, and their ancestors.
+        made_s: How many seconds ago it was made; None if unknown.
+        author: The process whose id is its text; 0: it holds none.
+        is_alive: Whether that process lives.
+    """
+
+    path: str
+    frame: Frame
+    exists: bool = False
+    holders: tuple[int, ...] = ()
+    made_s: float | None = None
+    author: int = 0
+    is_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All stacks of one rank at one instant.
 
@@ -178,6 +201,7 @@ class Dump:
         failed_threads: Threads that an exception has ended.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
         locks: The waits of its threads for locks and for each other, as far as it reported them.
+        file: The file for which its main thread polls, as far as it reported one.
         children: Its child processes, as far as they were forked from it and answered.
     """
 
@@ -193,6 +217,7 @@ class Dump:
     is_deaf: bool = False
     locks: tuple[LockWait, ...] = ()
     children: tuple[ChildStack, ...] = ()
+    file: PolledFile | None = None
 
     @property
     def main(self) -> ThreadStack | None:

@@ -41,7 +41,7 @@ def _limit_memory(strike: Strike) -> None:
 def _enter_cgroup(headroom: int, strike: Strike) -> None:
     """Move this process into a cgroup of its own with a memory limit: the OOM killer ends it."""
     parent, limit_name, swap_name = _writable_cgroup()
-    home = parent / "cgroup.procs"
+    home = _own_group(parent) / "cgroup.procs"
     for stale in parent.glob(f"{_GROUP_PREFIX}*"):  # also of a rank whose controller was killed
         with contextlib.suppress(OSError):  # there is a process in it
             stale.rmdir()
@@ -56,6 +56,19 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
     # Undone in reverse: a cgroup can be removed only when no process is left in it.
     strike.healing.callback(group.rmdir)
     strike.healing.callback(home.write_text, str(os.getpid()))
+
+
+def _own_group(parent: Path) -> Path:
+    """Return this process's group in a tree of groups: the tree itself if it is not to be found.
+
+    In a container the path is often that on the host.
+    """
+    own = Path("/proc/self/cgroup").read_text(errors="replace")
+    entries = [line.split(":", 2) for line in own.splitlines() if line.count(":") > 1]
+    controller = parent.name if parent.name == "memory" else ""
+    paths = [path for _, names, path in entries if controller in names.split(",")]
+    found = parent / paths[0].lstrip("/") if paths else parent
+    return found if os.access(found / "cgroup.procs", os.W_OK) else parent
 
 
 def _writable_cgroup() -> tuple[Path, str, str]:

@@ -139,6 +139,7 @@ def _arm_faulthandler(files: str) -> None:
         faulthandler.register(dump_signal(kind), file=file, all_threads=is_all, chain=False)
     dump_tasks_on_signal(dump_signal("tasks"), f"{files}.tasks")
     dump_locks_on_signal(dump_signal("locks"), f"{files}.locks")
+    dump_file_on_signal(dump_signal("files"), f"{files}.files")
 
 
 def note_failed_threads(file: str) -> None:
@@ -211,6 +212,18 @@ def dump_locks_on_signal(number: int, file: str) -> None:
         from pytest_multihost.core.rank.lock_waits import lock_waits
 
         return [json.dumps(to_json(each)) for each in lock_waits(interrupted)]
+
+    _write_on_signal(number, file, lines, none="{}")
+
+
+def dump_file_on_signal(number: int, file: str) -> None:
+    """Write a line of JSON with the file for which the main thread polls, on signal `number`."""
+
+    def lines(interrupted: FrameType | None) -> list[str]:
+        from pytest_multihost.core.rank.polled_files import polled_file
+
+        found = polled_file(interrupted)
+        return [json.dumps(to_json(found))] if found is not None else []
 
     _write_on_signal(number, file, lines, none="{}")
 

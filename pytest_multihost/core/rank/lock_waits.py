@@ -34,7 +34,8 @@ from pytest_multihost.core.model.stack import Frame, LockHolder, LockWait, is_ru
 _LOCKS = (_thread.LockType, type(threading.RLock()))
 _OWNER = re.compile(r"\bowner=(\d+)")
 _MAX_FRAMES = 200
-_UNKNOWN: Final = object()
+UNKNOWN: Final = object()
+"""The value of an expression that is not simple, or has none."""
 _PLAIN = (list, tuple, dict)
 """Containers whose items are looked up: subclasses may compute theirs."""
 
@@ -216,37 +217,37 @@ def _nodes(file: str) -> tuple[ast.With | ast.Try | ast.Call, ...]:
 
 def _lock_in(frame: FrameType, expression: ast.expr) -> object | None:
     """Return the lock that an expression means in a frame; None if it is none, or unknown."""
-    value = _value(frame, expression)
+    value = value_of(frame, expression)
     if isinstance(value, threading.Condition):
         value = lock_of_condition(value)
     return value if type(value) in _LOCKS else None
 
 
-def _value(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any value of the program
+def value_of(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any value of the program
     """Return the value of a simple expression without calling anything of the program."""
     match node:
         case ast.Constant(value):
             return value
         case ast.Name(name):
             scopes = (frame.f_locals, frame.f_globals)
-            return next((each[name] for each in scopes if name in each), _UNKNOWN)
+            return next((each[name] for each in scopes if name in each), UNKNOWN)
         case ast.Attribute(inner, name):
-            owner = _value(frame, inner)
-            found = inspect.getattr_static(owner, name, _UNKNOWN)
+            owner = value_of(frame, inner)
+            found = inspect.getattr_static(owner, name, UNKNOWN)
             is_slot = isinstance(found, MemberDescriptorType)
             return found.__get__(owner) if is_slot else found
         case ast.Subscript(inner, key):
-            holder, index = _value(frame, inner), _value(frame, key)
+            holder, index = value_of(frame, inner), value_of(frame, key)
             if type(holder) in _PLAIN and type(index) in (int, str):
                 try:
                     return holder[index]
                 except (IndexError, KeyError):
-                    return _UNKNOWN
+                    return UNKNOWN
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
-            one, two = _value(frame, left), _value(frame, right)
+            one, two = value_of(frame, left), value_of(frame, right)
             if type(one) is type(two) is int:
                 return one + two if isinstance(sign, ast.Add) else one - two
-    return _UNKNOWN
+    return UNKNOWN
 
 
 def _owner(lock: object) -> int | None:

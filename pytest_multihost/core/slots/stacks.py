@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_multihost.core.model.messages import DumpKind
 from pytest_multihost.core.slots.flight_mailbox import FlightMailbox
 
-_OTHERS = ("main", "tasks", "locks")
+_OTHERS = ("main", "tasks", "locks", "files")
 
 
 def dump_signal(kind: DumpKind) -> int:

@@ -6,6 +6,7 @@ tries nothing in the kernel shows such a wait, but the rank has recorded its tri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from pytest_multihost.core.model.result import RankSnapshot, WorldSnapshot
 
 _LOCKS = frozenset({"flock", "lockf"})
 _BETWEEN_TRIES = frozenset({"SLEEPING", "BLOCKED"})
+_TORCHS = re.compile(r"/torch_extensions/(.*/)?lock$")
+"""The lock of a folder in which `torch.utils.cpp_extension` builds, where it is by default."""
 _MISSED = 3
 """The number of intervals without a try after which a rank has given up."""
 _SLACK_S = 1.0
@@ -71,6 +74,24 @@ def with_polled_locks(
             strangers.setdefault(held_by, []).append(seen.rank)
     notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
     return _with_ranks(snapshot, ranks, notes)
+
+
+def locks_left_behind(kernel: KernelSnapshot) -> tuple[str, ...]:
+    """Return a sentence for each lock of torch's that stays behind when the ranks are ended.
+
+    torch builds an extension while it has a file open that it has made (FileBaton), and every other
+    process waits until the file is gone.
+    """
+    found: dict[str, int] = {}
+    for process in kernel.processes:
+        for each in process.descriptors.values():
+            if each.kind == "file" and process.rank is not None and _TORCHS.search(each.target):
+                found.setdefault(each.target, process.rank)
+    return tuple(
+        f"{rank_set([rank])} is ended while it holds the lock {path}: torch builds an extension"
+        " there. The file stays behind, and the next build waits for it: remove it"
+        for path, rank in found.items()
+    )
 
 
 def _stranger(lock: str, ranks: Sequence[int]) -> str:

@@ -42,7 +42,7 @@ from pytest_multihost.core.proof.threads import is_sleep, lock_holders
 from pytest_multihost.core.watch.comparison import rank_snapshots, unmoved_ranks
 from pytest_multihost.core.watch.kernel import holders_of_lock
 from pytest_multihost.core.watch.observer import WorldObserver, with_gates
-from pytest_multihost.core.watch.polled_locks import with_polled_locks
+from pytest_multihost.core.watch.polled_locks import locks_left_behind, with_polled_locks
 from pytest_multihost.core.watch.probes import (
     FlightRequests,
     NativeReader,
@@ -504,6 +504,7 @@ class Watchdog:
             names=self.observer.names if spec is not None and spec.roles else None,
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
+        notes = (*notes, *locks_left_behind(kernel))
         if self._search.state.is_proof and self._search.state.last is not None:
             notes = (*notes, *self._search.state.last.give_ups(), *_left_notes(self._left))
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)

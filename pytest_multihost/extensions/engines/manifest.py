@@ -35,9 +35,9 @@ _TEMPLATE = """\
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
-  name: {name}
+  name: "{name}"
 spec:
-  network: {{enableDNSHostnames: true, publishNotReadyAddresses: true, subdomain: {name}}}
+  network: {{enableDNSHostnames: true, publishNotReadyAddresses: true, subdomain: "{name}"}}
   failurePolicy: {{maxRestarts: 0}}
   replicatedJobs:
     - name: node
@@ -50,14 +50,14 @@ spec:
           backoffLimit: 0
           template:
             metadata:
-              labels: {{app: {name}}}
+              labels: {{app: "{name}"}}
             spec:
               restartPolicy: Never
               affinity:
                 podAntiAffinity:
                   requiredDuringSchedulingIgnoredDuringExecution:
                     - topologyKey: kubernetes.io/hostname
-                      labelSelector: {{matchLabels: {{app: {name}}}}}
+                      labelSelector: {{matchLabels: {{app: "{name}"}}}}
               containers:
                 - name: pytest
                   image: {image}
@@ -76,7 +76,7 @@ spec:
                     - {{name: secret, mountPath: /secret, readOnly: true}}
                     - {{name: shm, mountPath: /dev/shm}}
               volumes:
-                - {{name: secret, secret: {{secretName: {name}, defaultMode: 0400}}}}
+                - {{name: secret, secret: {{secretName: "{name}", defaultMode: 0400}}}}
                 - {{name: shm, emptyDir: {{medium: Memory}}}}
 """
 
@@ -103,10 +103,22 @@ def _print(options: argparse.Namespace, _: pluggy.HookRelay) -> int:
         nodes=options.nodes,
         image=options.image,
         gpus=options.gpus,
-        pytest_args=shlex.split(options.pytest),
+        pytest_args=words_of(options.pytest),
     )
     sys.stdout.write(text)
     return 0
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of arguments, as a shell would.
+
+    Raises:
+        SettingError: A quotation mark is missing.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise SettingError(f"--pytest: {shown(text)} are no arguments", seen=str(error)) from error
 
 
 def jobset(*, name: str, nodes: int, image: str, gpus: int, pytest_args: list[str]) -> str:

@@ -39,6 +39,9 @@ _PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
 _HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
 """Processes that Python itself starts beside those of a program."""
 
+_DIGITS = 10
+"""The most digits of a process's id."""
+
 _LOOKS = re.compile(r"(/multihost|pytest_multihost\.core\.command\.main) attach\b")
 """Processes that run ``multihost attach`` like this one: a launcher may have given them ranks."""
 
@@ -253,7 +256,8 @@ def _job_of(names: Sequence[str]) -> Job:
 
 def _as_launcher(names: Sequence[str], error: MultihostError) -> MultihostError | None:
     """Return the error with the command for a process that has started others; else None."""
-    if len(names) > 1 or not names[0].isdecimal() or not children_of(int(names[0])):
+    is_id = len(names) == 1 and names[0].isdecimal() and len(names[0]) <= _DIGITS
+    if not is_id or not children_of(int(names[0])):
         return None
     seen = f"{error.seen}\nIt has started other Python processes."
     return MultihostError(

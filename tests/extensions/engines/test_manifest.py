@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from pytest_multihost.core.command.main import main
 from pytest_multihost.extensions.engines.attach import Rendezvous
-from pytest_multihost.extensions.engines.manifest import jobset
+from pytest_multihost.extensions.engines.manifest import jobset, words_of
 from pytest_multihost.testing import SettingError
 
 pytestmark = pytest.mark.unit
@@ -324,3 +324,15 @@ def test_the_command_prints_the_manifest(
     printed = capsys.readouterr().out
     assert "kind: JobSet" in printed
     assert '"--multihost-attach", "-x", "tests"]' in printed
+
+
+@pytest.mark.parametrize("name", ["on", "yes", "null", "y"])
+def test_a_name_that_yaml_reads_as_a_truth_stays_a_name(name: str) -> None:
+    """YAML 1.1, which Kubernetes reads, takes some words for values."""
+    assert read(name=name)["metadata"]["name"] == name
+
+
+def test_a_missing_quotation_mark_is_a_mistake_of_the_caller() -> None:
+    """It is told in one sentence."""
+    with pytest.raises(SettingError, match="are no arguments"):
+        words_of("-k 'x")

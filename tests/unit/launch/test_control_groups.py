@@ -122,3 +122,14 @@ def test_only_kills_in_the_own_group_count(tmp_path: Path, file: str) -> None:
 def test_without_such_a_group_the_kills_of_the_machine_count(tmp_path: Path) -> None:
     """The root group of version 2 has no events."""
     assert ControlGroups(tmp_path, tmp_path / "none").oom_kills() >= 0
+
+
+def test_files_that_hold_no_number_limit_nothing(tmp_path: Path) -> None:
+    """Nor do they end the run: the machine's own memory counts."""
+    names = ("memory.max", "memory.current", "memory.stat", "pids.max", "pids.current")
+    for name in (*names, "memory.events", "memory.swap.max", "memory.swap.current"):
+        (tmp_path / name).write_bytes(b"oom_kill x\xff\nmax nan")
+    groups = ControlGroups(root=tmp_path, own=tmp_path / "none")
+    assert groups.memory().total > 0
+    assert groups.processes_left() is None
+    assert groups.oom_kills() >= 0

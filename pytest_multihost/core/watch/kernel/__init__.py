@@ -21,7 +21,7 @@ from pytest_multihost.core.watch.kernel.proc_files import (
     root_of,
 )
 from pytest_multihost.core.watch.kernel.quiescence import Quiescence, Stillness
-from pytest_multihost.core.watch.kernel.shared_objects import SharedObjects
+from pytest_multihost.core.watch.kernel.shared_objects import SharedObjects, with_holders
 from pytest_multihost.core.watch.kernel.sockets import (
     LISTEN,
     inet_sockets,
@@ -50,4 +50,5 @@ __all__ = [
     "read_stat",
     "root_of",
     "unix_sockets",
+    "with_holders",
 ]

@@ -12,16 +12,24 @@ import os
 import re
 import stat
 import struct
+import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from pytest_multihost.core.model.stack import PolledFile
 from pytest_multihost.core.watch.kernel.descriptors import open_mode
 from pytest_multihost.core.watch.kernel.foreign_processes import eventfd_id
 from pytest_multihost.core.watch.kernel.futexes import can_be_opened
 from pytest_multihost.core.watch.kernel.memory import Memory
-from pytest_multihost.core.watch.kernel.proc_files import entries, file_mode, link, read
+from pytest_multihost.core.watch.kernel.proc_files import (
+    entries,
+    file_mode,
+    link,
+    read,
+    read_stat,
+)
 
 _MUTEX = struct.Struct("=iIiIi")
 """The begin of glibc's pthread_mutex_t: lock, count, owner, users, kind."""
@@ -183,3 +191,42 @@ def locks_in(info: str, kinds: Collection[str]) -> Iterator[_Span]:
                 start=int(start),
                 end=float("inf") if end == "EOF" else int(end) + 1,
             )
+
+
+_MAX_DEPTH = 8
+_ID_BYTES = 64
+"""A file with a process's id is not longer."""
+
+
+def with_holders(found: PolledFile) -> PolledFile:
+    """Return a file for which a process polls, with those that have it open, and its maker."""
+    path = os.path.realpath(found.path)
+    pids = [
+        pid
+        for pid in entries("/proc") or ()
+        if any(link(f"/proc/{pid}/fd/{fd}") == path for fd in entries(f"/proc/{pid}/fd") or ())
+    ]
+    made_s, author = None, 0
+    with suppress(OSError):
+        about = os.stat(path)  # noqa: PTH116 - as for PTH115
+        made_s = round(max(0.0, time.time() - about.st_mtime), 1)
+        if stat.S_ISREG(about.st_mode) and 0 < about.st_size <= _ID_BYTES:
+            text = (read(path) or b"").decode("ascii", "replace").split()
+            author = int(text[0]) if text and re.fullmatch(r"[0-9]{1,10}", text[0]) else 0
+    return replace(
+        found,
+        holders=tuple(dict.fromkeys(each for pid in pids for each in _with_ancestors(pid))),
+        made_s=made_s,
+        author=author,
+        is_alive=bool(author) and read_stat(f"/proc/{author}") is not None,
+    )
+
+
+def _with_ancestors(pid: int) -> Iterator[int]:
+    each = pid
+    for _ in range(_MAX_DEPTH):
+        about = read_stat(f"/proc/{each}") if each > 1 else None
+        if about is None:
+            return
+        yield each
+        each = about.parent

@@ -20,9 +20,11 @@ from pytest_multihost.core.model.stack import (
     Dump,
     FailedThread,
     LockWait,
+    PolledFile,
     TaskState,
     ThreadStack,
 )
+from pytest_multihost.core.watch.kernel import with_holders
 from pytest_multihost.core.watch.probes.py_spy import dump_of, parse_dump
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ _BUDGETS_S = {
     "aside": OUTSIDE_S,
     "tasks": TASKS_S,
     "locks": TASKS_S,
+    "files": TASKS_S,
     "child tasks": TASKS_S,
 }
 _MAX_FAILED = 10
@@ -117,6 +120,10 @@ def dump_stacks(
     locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_lines(LockWait, _read(file)))
+    sleeping = {each.rank for each in last if _may_poll(each)} & {*own} - fragile
+    for rank, file in request_dump(world, sorted(sleeping), directory, "files").items():
+        polled = _read_lines(PolledFile, _read(file))
+        dumps[rank] = replace(dumps[rank], file=with_holders(polled[0]) if polled else None)
     dumps |= _with_children(world, [dumps[rank] for rank in own], directory)
     computing = {each.rank for each in last if each.label == "RUNNING" and each.holds_gil}
     files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
@@ -176,6 +183,11 @@ def _waits_for_lock(seen: RankSnapshot) -> bool:
     """
     is_lock = seen.activity is not None and seen.activity.is_lock
     return is_lock and not seen.operations and not seen.holds_gil
+
+
+def _may_poll(seen: RankSnapshot) -> bool:
+    """Return whether a main thread that is in no operation sleeps, perhaps between two looks."""
+    return seen.label == "SLEEPING" and not seen.operations and not seen.holds_gil
 
 
 def _read_lines(kind: type[T], text: str) -> tuple[T, ...]:

@@ -245,7 +245,8 @@ def _ask(*command: str) -> str:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
             check=False,
             timeout=_ASK_S,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_multihost.core.model.errors import SettingError, shown
+from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import parse_count, parse_seconds
 from pytest_multihost.extensions.engines.cluster.ray_options import RAY
@@ -17,11 +19,23 @@ ON: Option[str | None] = Option(
     default=None,
 )
 
+
+def _parse_nodes(text: str) -> int:
+    """Read a number of nodes: no world has more ranks, and each node has one at least.
+
+    Raises:
+        SettingError: The text is not such a number.
+    """
+    if len(text) > len(str(MAX_RANKS)) or parse_count(text) > MAX_RANKS:
+        raise SettingError(f"must be a number from 1 to {MAX_RANKS}, not {shown(text)}")
+    return int(text)
+
+
 NODES: Option[int | None] = Option(
     name="nodes",
     metavar="N",
     help="Number of nodes for --multihost-on (default: all that the engine names; exec: 2)",
-    parse=parse_count,
+    parse=_parse_nodes,
     default=None,
 )
 
