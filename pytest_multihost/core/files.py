@@ -1,5 +1,8 @@
 """Write files safely, to directories that the harness has claimed.
 
+A directory that the harness makes is its owner's alone, unless the user shares the artifacts, and a
+file is never more open than its directory.
+
 Each file appears whole or not at all: no reader sees half a file, even if the disk is full or
 another process writes to the same path.
 """
@@ -13,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_multihost.core.model.errors import SettingError
@@ -32,16 +35,58 @@ def artifacts_folder() -> Path:
     return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
 
 
-def claim(directory: Path) -> None:
+ACCESS: Mapping[str, int] = {"me": 0o700, "group": 0o750, "all": 0o755}
+"""Who may read artifacts, and the mode of their directories."""
+
+
+def artifacts_access() -> int:
+    """Return the mode of the directories of runs without pytest.
+
+    Raises:
+        SettingError: The environment names no such access.
+    """
+    name = os.environ.get("PYTEST_MULTIHOST_ARTIFACTS_ACCESS") or "me"
+    if name not in ACCESS:
+        raise SettingError(
+            f"PYTEST_MULTIHOST_ARTIFACTS_ACCESS must be one of {', '.join(ACCESS)}, not {name!r}"
+        )
+    return ACCESS[name]
+
+
+def mode_in(directory: Path) -> int:
+    """Return the mode of a new file: those may read it who may look into its directory."""
+    try:
+        return 0o666 & stat.S_IMODE(directory.stat().st_mode)
+    except OSError:
+        return 0o600
+
+
+def make_directory(directory: Path, mode: int = 0o700) -> None:
+    """Make a directory for some users, and those above it as usual.
+
+    One that exists is opened to the users, and never closed: it may be shared on purpose.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.stat()
+    if found.st_uid == os.geteuid() and mode & ~stat.S_IMODE(found.st_mode):
+        directory.chmod(stat.S_IMODE(found.st_mode) | mode)
+
+
+def claim(directory: Path, mode: int = 0o700) -> None:
     """Claim a directory for the harness, or check that it is claimed; safe in parallel processes.
 
     Git ignores the directory from then on, unless the user has put a .gitignore into it.
+
+    Args:
+        mode: The mode of the directory, if it is made now.
 
     Raises:
         SettingError: It holds other files, or another user made it where all users may write.
         OSError: It cannot be made.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory, mode)
     owner, above = directory.stat().st_uid, directory.resolve().parent.stat()
     if owner not in (os.geteuid(), 0) and above.st_mode & stat.S_IWOTH:
         raise SettingError(
@@ -79,20 +124,22 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def write(path: Path, text: str | bytes, *, mode: int = 0o666) -> None:
+def write(path: Path, text: str | bytes, *, mode: int | None = None) -> None:
     """Write a file under another name, then rename it to `path`.
 
     Replaces any file at `path`; of a symbolic link, the link and not its target.
 
     Args:
         text: The content; a character that UTF-8 cannot encode becomes a question mark.
+        mode: Its mode; by default those may read it who may look into its directory.
 
     Raises:
         OSError: It cannot be written; an earlier file at `path` is still there.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(new, flags, mode_in(path.parent) if mode is None else mode)
         with naming(path), open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
         new.replace(path)
@@ -111,13 +158,23 @@ def append(path: Path, text: str) -> None:
 
     data = text.encode("utf-8", "replace")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with naming(path), open(os.open(path, flags, 0o666), "ab", buffering=0) as file:  # noqa: PTH123
+    with naming(path), open(os.open(path, flags, mode_in(path.parent)), "ab", buffering=0) as file:  # noqa: PTH123
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file.fileno()).st_size
         if file.write(data) < len(data):
             file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def open_log(path: str | Path) -> int:
+    """Return a descriptor that appends to a file, which is made if it is not there.
+
+    Raises:
+        OSError: It cannot be opened, or is a symbolic link.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, mode_in(Path(path).parent))
 
 
 def link(path: Path, target: str) -> None:
@@ -133,15 +190,18 @@ def link(path: Path, target: str) -> None:
     new.replace(path)
 
 
-def hold(directory: Path) -> None:
+def hold(directory: Path, mode: int = 0o700) -> None:
     """Make a directory, and keep `remove_unheld` from removing it.
 
     The lock is never released: it lasts until this process and all that it forked have ended.
+
+    Args:
+        mode: The mode of the directory.
     """
     import fcntl
 
     while True:  # another process may remove it meanwhile
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory, mode)
         try:
             lock = _open_lock(directory)
         except FileNotFoundError:
@@ -178,4 +238,4 @@ def remove_unheld(directory: Path) -> None:
 def _open_lock(directory: Path) -> int:
     # Opened for writing as well: NFS grants no exclusive lock otherwise.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(directory / ".lock", flags, 0o666)
+    return os.open(directory / ".lock", flags, mode_in(directory))

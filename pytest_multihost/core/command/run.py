@@ -24,8 +24,10 @@ from pytest_multihost.core.command.program import Program
 from pytest_multihost.core.command.role_programs import RoleProgram, roles_of
 from pytest_multihost.core.command.screen import Screen
 from pytest_multihost.core.command.world_page import page_of
+from pytest_multihost.core.files import artifacts_access
 from pytest_multihost.core.host_kind import Hosts, offered_host_kinds
 from pytest_multihost.core.launch.ending_signals import interrupt_on_signals
+from pytest_multihost.core.launch.forgotten import forget_secret
 from pytest_multihost.core.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SCRIPT_SERVER_CODE,
@@ -179,6 +181,7 @@ def run_script(options: RunOptions, hook: pluggy.HookRelay) -> int:
             command = _Command(options, scratch, hook)
             if options.size is None:
                 return command.run_joined()
+            forget_secret()
             interrupt_on_signals()
             return command.run(command.plan(options.size), OtherProcesses())
     except (SettingError, LaunchError) as error:
@@ -545,7 +548,7 @@ class _Files:
         if self.is_kept:
             return self
         try:
-            RunFolder.open(self.folder.base, self.folder.run_id)
+            RunFolder.open(self.folder.base, self.folder.run_id, artifacts_access())
             directory = self.folder.attempt(self.spec.nodeid, self.spec.attempt)
             for each in self.directory.iterdir() if self.directory.exists() else ():
                 shutil.move(each, directory / each.name)

@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.job_spec import JOB_VARIABLE, write_job
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 
 
 def spawn_interpreter(
@@ -46,7 +50,7 @@ def spawn_interpreter(
             {**environment, JOB_VARIABLE: str(descriptor)},
             file_actions=[
                 *(() if keeps_input else (nothing,)),
-                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), _LOG_FLAGS, files.mode_in(log.parent)),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
         )

@@ -141,9 +141,14 @@ Job = ServerJob | RankJob
 
 def write_job(job: DataclassInstance) -> int:
     """Return an inheritable descriptor of a memory file that holds `job`."""
+    return memory_file(to_json(job))
+
+
+def memory_file(content: Mapping[str, object]) -> int:
+    """Return an inheritable descriptor of a memory file; all users see a command line, not this."""
     descriptor = os.memfd_create("multihost-job", 0)
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
-        json.dump(to_json(job), file)
+        json.dump(content, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_multihost.core.model.printable import bounded, printable
+
 _MAX_SHOWN = 200
 
 
@@ -31,6 +33,9 @@ def known_names(names: Iterable[str], wrong: str) -> str:
 class MultihostError(Exception):
     """Base of all errors that this package raises itself.
 
+    Its text may quote what a node, a process or a file says. So it is made printable here, once for
+    all places that print it: without control characters and commands of CI systems, and bounded.
+
     Args:
         happened: One sentence: what happened.
         seen: The observation that shows it.
@@ -38,10 +43,10 @@ class MultihostError(Exception):
     """
 
     def __init__(self, happened: str, *, seen: str = "", remedy: str = "") -> None:
-        super().__init__(happened)
-        self.happened = happened
-        self.seen = seen
-        self.remedy = remedy
+        self.happened, self.seen, self.remedy = (
+            bounded(printable(each, keeps_lines=True)) for each in (happened, seen, remedy)
+        )
+        super().__init__(self.happened)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -38,6 +38,18 @@ def printable(text: str, *, keeps_lines: bool = False) -> str:
     return _COMMAND.sub(lambda sign: f"{sign[1] or ''}{_escaped(sign[0].lstrip())}", found)
 
 
+MAX_TEXT = 8000
+"""The maximum length of a text from elsewhere in one part of an error."""
+
+
+def bounded(text: str) -> str:
+    """Return a text, cut in the middle if it is longer than a reader would want."""
+    half = MAX_TEXT // 2
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:half]} ... {len(text) - 2 * half} characters left out ... {text[-half:]}"
+
+
 def _escaped(character: str) -> str:
     number = ord(character)
     return f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}"

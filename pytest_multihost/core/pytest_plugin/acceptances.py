@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.model.json_values import JsonError, from_json, to_json
@@ -16,6 +14,7 @@ from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.model.regular_file import read_regular
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED, ACCEPTED_NAME
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 
 _MAX_BYTES, _MAX_PARTS, _MAX_KEYS, _MAX_SHOWN = 1 << 20, 100, 10, 200
 _EXAMPLE = """Each entry has the form
@@ -40,11 +39,11 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
         data = parse_toml(read_regular(path, max_bytes=_MAX_BYTES).decode())
     except (OSError, ValueError) as error:
         why = printable(str(error)[:_MAX_SHOWN])
-        raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {why}\n{_EXAMPLE}") from error
+        raise usage_error(f"{ACCEPTED.flag}: {path}: {why}\n{_EXAMPLE}") from error
     if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
         keys = printable(", ".join([*data][:_MAX_KEYS]))
         seen = f"it has {keys[:_MAX_SHOWN]}, and takes only [[accepted]]"
-        raise pytest.UsageError(f"{ACCEPTED.flag}: {path}: {seen}.\n{_EXAMPLE}")
+        raise usage_error(f"{ACCEPTED.flag}: {path}: {seen}.\n{_EXAMPLE}")
     return tuple(_acceptances(path, data.get("accepted", [])))
 
 
@@ -75,5 +74,5 @@ def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
             problem = printable(str(error)[:_MAX_SHOWN])
         if problem:
             where = f"{ACCEPTED.flag}: {path}: entry {number}: {problem}"
-            raise pytest.UsageError(f"{where}.\n{_EXAMPLE}")
+            raise usage_error(f"{where}.\n{_EXAMPLE}")
         yield found

@@ -15,6 +15,7 @@ import pytest
 from pytest_multihost.core.model.event import Event, TerminalReturned
 from pytest_multihost.core.model.spec import Debugger
 from pytest_multihost.core.pytest_plugin.live_display import overwrite, write_through
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import input_terminal
 from pytest_multihost.core.report.live_line import ERASE
 
@@ -47,7 +48,7 @@ def check_rank(config: pytest.Config, sizes: Collection[int]) -> None:
     """
     rank, most = config.getoption("multihost_pdb_rank"), max(sizes, default=0)
     if rank is not None and sizes and rank >= most:
-        raise pytest.UsageError(f"{OPTION}={rank}: the largest test has ranks 0 to {most - 1}")
+        raise usage_error(f"{OPTION}={rank}: the largest test has ranks 0 to {most - 1}")
 
 
 def debugger_note(

@@ -39,6 +39,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     with_host_kinds,
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY, Tally, end_run, summarize
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.registry import register_extensions
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         hint = hint_of_id(config.args, config.stash[TALLY].axes, names)
         if not hint:
             raise
-        raise pytest.UsageError("\n".join([*map(str, error.args), hint])) from None
+        raise usage_error("\n".join([*map(str, error.args), hint])) from None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -168,7 +169,7 @@ def _make_worlds(session: pytest.Session, settings: Settings) -> None:
 
         start_run(session, chosen, problems)  # also registers the hooks of a run with worlds
     elif problems:
-        raise pytest.UsageError("\n".join(problems))
+        raise usage_error("\n".join(problems))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -242,7 +243,7 @@ def _check_package() -> None:
     if hasattr(pytest_multihost, "WorldBrokenError"):
         return
     where = getattr(pytest_multihost, "__file__", None) or "deleted"
-    raise pytest.UsageError(
+    raise usage_error(
         "the package pytest_multihost is not the one that pytest-multihost-hangs has installed.\n"
         f"Its __init__.py is not ours ({where}): FreeIPA's pytest-multihost has the same import"
         " name, and the two cannot be installed together.\n"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 import pytest
 
+from pytest_multihost.core import files
 from pytest_multihost.core.host_kind import HostKind, Hosts
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import DEFAULT_BACKEND, MAX_RANKS, Early
@@ -35,6 +36,7 @@ from pytest_multihost.core.pytest_plugin.option_texts import (
     parse_seconds,
     parse_seed,
 )
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.registry import unregister_all
 
 T = TypeVar("T")
@@ -161,6 +163,19 @@ ARTIFACTS: Option[Path] = Option(
 )
 """Relative to pytest's rootdir; see `artifacts_directory`."""
 
+
+def _access(text: str) -> int:
+    return files.ACCESS[one_of(*files.ACCESS)(text)]
+
+
+ACCESS: Option[int] = Option(
+    name="artifacts_access",
+    metavar="|".join(files.ACCESS),
+    help="Users who may read the artifacts: you alone, your group, or all (default: me)",
+    parse=_access,
+    default=files.ACCESS["me"],
+)
+
 ACCEPTED_NAME = "multihost-accepted.toml"
 """The default name of the file of accepted weaknesses, in pytest's rootdir."""
 
@@ -183,6 +198,7 @@ CORE_OPTIONS: tuple[Option[Any], ...] = (
     EARLY,
     MODE,
     ARTIFACTS,
+    ACCESS,
     ACCEPTED,
 )
 
@@ -340,7 +356,7 @@ def read_settings(config: pytest.Config, options: Iterable[Option[Any]]) -> Sett
         except (ValueError, pytest.UsageError) as error:  # as the version of pytest has it
             problems.append(f"{name}: {error}. Write true or false")
     if problems:
-        raise pytest.UsageError("\n".join(problems))
+        raise usage_error("\n".join(problems))
     return Settings(values, known, replayed, sources)
 
 
@@ -365,10 +381,10 @@ def _replayed_options(config: pytest.Config, known: Iterable[Option[Any]]) -> Ma
     try:
         found = read_token(text).options
     except SettingError as error:
-        raise pytest.UsageError(f"--multihost-replay: {error}") from None
+        raise usage_error(f"--multihost-replay: {error}") from None
     allowed = {each.name for each in known if each.is_replayed}
     if others := sorted(found.keys() - allowed):
-        raise pytest.UsageError(
+        raise usage_error(
             f"--multihost-replay: the token sets the option {shown(others[0])}\n"
             "A token may only set the options that decide what world a test has, such as --ranks.\n"
             "Give the option on the command line if you want it, and find out who made the token."
@@ -379,7 +395,7 @@ def _replayed_options(config: pytest.Config, known: Iterable[Option[Any]]) -> Ma
 def _check_given(flag: str, text: object) -> None:
     """Raise a UsageError for an empty option of the command line, which would change nothing."""
     if text == "":
-        raise pytest.UsageError(
+        raise usage_error(
             f"{flag}: its value is empty\n"
             f"Seen: {flag} '', as from a shell variable that is not set.\n"
             f"Give it a value, or leave {flag} out."
@@ -415,7 +431,7 @@ def _text_in_file(config: pytest.Config, option: Option[Any]) -> str:
     found = config.getini(option.dest)
     if isinstance(found, list):
         text = ",".join(map(str, found))
-        raise pytest.UsageError(
+        raise usage_error(
             f'{option.dest}{_INI}: must be text, not the list {found}: write "{text}"'
         )
     return str(found)

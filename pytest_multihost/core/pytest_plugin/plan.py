@@ -49,6 +49,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     TIMEOUT,
 )
 from pytest_multihost.core.pytest_plugin.server_process import plain_nodeid
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.services import (
     ServiceKind,
     asked_for,
@@ -150,10 +151,10 @@ def plan_items(
             plans[item.nodeid] = plan
     problems += _unknown_roles(settings, plans.values())
     if problems:
-        raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        raise usage_error("\n".join(dict.fromkeys(problems)))
     replay = fault_options.replay
     if replay is not None and not any(replay.is_of(plan.world.nodeid) for plan in plans.values()):
-        raise pytest.UsageError(
+        raise usage_error(
             "--multihost-replay: the token is of another test\n"
             f"None of the {len(plans)} selected multihost tests is the one that it repeats.\n"
             "Copy the test's whole id as well from the line that begins with 'replay'."
@@ -179,7 +180,7 @@ def _check_backends(settings: Settings, offered: Sequence[Backend]) -> None:
         if name not in names:
             source = settings.sources.get(BACKENDS.name, "")
             known = known_names(names, name)
-            raise pytest.UsageError(f"{source}: unknown backend {shown(name)}\nThere are: {known}")
+            raise usage_error(f"{source}: unknown backend {shown(name)}\nThere are: {known}")
 
 
 def _plan_item(
@@ -376,7 +377,7 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
         except SettingError as error:
             problems.append(f"--multihost-fault: {error}")
     if problems:
-        raise pytest.UsageError("\n".join(problems))
+        raise usage_error("\n".join(problems))
     text = config.getoption("multihost_replay")
     replay = read_token(text) if text else None
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())

@@ -42,10 +42,16 @@ from pytest_multihost.core.pytest_plugin.debugger import (
 from pytest_multihost.core.pytest_plugin.item import convert, finish_report
 from pytest_multihost.core.pytest_plugin.launchers import Launchers
 from pytest_multihost.core.pytest_plugin.live_display import write_through
-from pytest_multihost.core.pytest_plugin.options import ARTIFACTS, RANKS, artifacts_directory
+from pytest_multihost.core.pytest_plugin.options import (
+    ACCESS,
+    ARTIFACTS,
+    RANKS,
+    artifacts_directory,
+)
 from pytest_multihost.core.pytest_plugin.other_machines import OtherMachines
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp, skip_item
 from pytest_multihost.core.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.core.report.points import points_lines
@@ -74,7 +80,7 @@ def start_run(
     config, option = session.config, session.config.option
     for name in ("reports", "tmpdir"):
         if not config.pluginmanager.has_plugin(name):
-            raise pytest.UsageError(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
+            raise usage_error(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
     tally = config.stash[TALLY]
     others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
     find = find_backend if others is None else named_backend
@@ -160,12 +166,12 @@ def _open_run(
         for plan in plans.values() if others is None else ():
             launchers.get(plan.requirements)
     except UnsoundForkError as error:
-        raise pytest.UsageError(
+        raise usage_error(
             f"{error.happened}\nSeen: {error.seen}.\n"
             "Use --multihost-launch=auto, or move the start of threads or a runtime into a fixture."
         ) from error
     except LaunchError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise usage_error(str(error)) from error
     return run
 
 
@@ -183,7 +189,7 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
     """
     base = artifacts_directory(config, tally.settings)
     try:
-        return RunFolder.open(base, run_id)
+        return RunFolder.open(base, run_id, tally.settings.get(ACCESS))
     except (SettingError, OSError) as error:
         is_named = ARTIFACTS.name in tally.settings.sources
         refused = _FULL if is_named else _FULL | _READ_ONLY
@@ -191,9 +197,9 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
             instead = base_temp(config) / "artifacts"
             tally.unwritten.append(f"{base}: {error}. They are in {instead}")
             tally.settings = tally.settings.having(ARTIFACTS, instead)
-            return RunFolder.open(instead, run_id)
+            return RunFolder.open(instead, run_id, tally.settings.get(ACCESS))
         why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"
-        raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
+        raise usage_error(f"the artifacts directory {base} cannot be used\n{why}") from error
 
 
 UNSEALED = (

@@ -30,6 +30,7 @@ from pytest_multihost.core.cpython_private import (
     keep_sockets_in,
     unfinished_tasks,
 )
+from pytest_multihost.core.files import open_log
 from pytest_multihost.core.launch.scratch import sockets_directory
 from pytest_multihost.core.model.json_values import to_json
 from pytest_multihost.core.model.messages import DumpKind
@@ -100,7 +101,7 @@ def _redirect_output(log: str) -> None:
 
     One file keeps the order of both, and unbuffered output survives any end of the rank.
     """
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_log(log)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
@@ -133,8 +134,8 @@ def _arm_faulthandler(files: str) -> None:
     GIL and never returns. The handler for asyncio tasks is Python and needs the GIL.
     """
     faulthandler.enable(file=2)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may also write there
-    file = os.open(f"{files}.stacks", flags, 0o644)  # never closed
+    file = open_log(f"{files}.stacks")  # never closed; py-spy may also write there
+    os.ftruncate(file, 0)
     for kind, is_all in _BY_FAULTHANDLER:
         faulthandler.register(dump_signal(kind), file=file, all_threads=is_all, chain=False)
     dump_tasks_on_signal(dump_signal("tasks"), f"{files}.tasks")

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import secrets
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -78,19 +79,22 @@ class RunFolder:
     run_id: str
 
     @classmethod
-    def open(cls, base: Path, run_id: str) -> RunFolder:
+    def open(cls, base: Path, run_id: str, mode: int = 0o700) -> RunFolder:
         """Make a run's folder, link `latest` and `verdicts.jsonl` to it, and delete old runs.
 
         All processes of a run may call this; the first one makes the folder. The last three runs
         and those still in progress are kept.
+
+        Args:
+            mode: The mode of the directories: see `files.ACCESS`.
 
         Raises:
             SettingError: The directory belongs to something other than this plugin.
             OSError: The directory cannot be written.
         """
         folder = cls(base, run_id)
-        files.claim(base)
-        files.hold(folder.path)
+        files.claim(base, mode)
+        files.hold(folder.path, mode)
         files.append(folder.path / "verdicts.jsonl", "")
         files.link(base / "latest", run_id)
         files.link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
@@ -108,7 +112,9 @@ class RunFolder:
         path = plain = self.path / attempt_name(nodeid, attempt)
         while True:
             try:
-                path.mkdir(parents=True)
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.mkdir(mode=0o700)
+                files.make_directory(path, stat.S_IMODE(self.path.stat().st_mode))
             except FileExistsError:  # another process has run the same test, as with --dist=each
                 path = plain.with_name(f"{plain.name}-{secrets.token_hex(2)}")
             else:

@@ -14,6 +14,9 @@ _PUNCTUATION = re.compile(r"[\\`*{}\[\]()#+.!|~<>&@:\"'=$-]|(?<![A-Za-z0-9])_|_(
 An underscore within a word has none.
 """
 
+_BEGINS = re.compile(r"[\\`*\[\]<>&@!|~]|(?<=www)\.|(?<=:)/(?=/)")
+"""Characters that begin an element, a link, or a mention of a user."""
+
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 """Control characters except tab and line feed, and surrogates, which UTF-8 cannot encode."""
 
@@ -28,6 +31,30 @@ def escaped(value: object, limit: int = _MAX_CELL) -> str:
     line = visible(" ".join(CONTROLS.sub(" ", str(value)).split()))
     shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return _PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", shown)
+
+
+def quoted(text: str) -> str:
+    """Return a text for a document that people also read as it is: it cannot begin an element.
+
+    `escaped` is for tables, whose source nobody reads; here letters and full stops stay.
+    """
+    line = visible(" ".join(CONTROLS.sub(" ", text).split()))
+    return _BEGINS.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def code(text: str) -> str:
+    """Return a text as code within a line, whatever it holds."""
+    line = visible(" ".join(CONTROLS.sub(" ", text).split()))
+    fence = "`" * (1 + max((len(each) for each in re.findall("`+", line)), default=0))
+    space = " " if "`" in line[:1] + line[-1:] else ""
+    return f"{fence}{space}{line}{space}{fence}" if line else ""
+
+
+def block(text: str, language: str = "") -> str:
+    """Return lines as a block of code that they cannot end."""
+    shown = visible(text.rstrip())
+    fence = "`" * max(3, 1 + max((len(each) for each in re.findall("`+", shown)), default=0))
+    return f"{fence}{language}\n{shown}\n{fence}"
 
 
 def fitted(parts: Iterable[str], left_out: str, max_bytes: int) -> str:

@@ -42,7 +42,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import get_args
 
-from pytest_multihost.core.files import naming
+from pytest_multihost.core.files import mode_in, naming
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.model.operation import (
     PROGRAM_START,
@@ -484,7 +484,7 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray] = ()) -> 
     Raises:
         OSError: The file exists, or the disk is full.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode_in(path.parent))
     try:
         with naming(path):
             if begin and os.writev(descriptor, begin) != sum(map(len, begin)):

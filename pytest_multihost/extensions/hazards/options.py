@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal, get_args
 
-import pytest
-
 from pytest_multihost.core.model.errors import shown
 from pytest_multihost.core.option import Option
 from pytest_multihost.core.pytest_plugin.option_texts import one_of, parse_names
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 
 HazardMode = Literal["off", "warn", "fail"]
 """What to do about hazards: ignore them, warn of each, or fail the test."""
@@ -40,6 +39,4 @@ def check_names(names: Collection[str], rules: Collection[str]) -> None:
     """
     if unknown := set(names) - {*rules, "all"}:
         known = ", ".join(rules)
-        raise pytest.UsageError(
-            f"{RULES.flag}: rules are {known}, or all, not {shown(min(unknown))}"
-        )
+        raise usage_error(f"{RULES.flag}: rules are {known}, or all, not {shown(min(unknown))}")

@@ -22,6 +22,7 @@ from pytest_multihost.core.pytest_plugin.marker_values import (
 )
 from pytest_multihost.core.pytest_plugin.marks import misplaced_markers
 from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.extensions.sweep.families import DEFAULT_FAMILIES, FAMILIES
 from pytest_multihost.extensions.sweep.local_decisions.names import DATA
 from pytest_multihost.extensions.sweep.options import BUDGET, SWEEP
@@ -156,4 +157,4 @@ def check_markers(session: pytest.Session) -> None:
     """
     settings = session.config.stash[TALLY].settings
     if problems := misplaced_markers("multihost_sweep", session.items, settings):
-        raise pytest.UsageError("\n".join(problems))
+        raise usage_error("\n".join(problems))

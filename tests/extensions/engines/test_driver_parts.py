@@ -347,3 +347,31 @@ def test_no_peers_have_no_ranks() -> None:
     """Before the nodes are there."""
     assert shares_of(0, {}) == []
     assert hosts_of(0, {}) == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CI_JOB_TOKEN", "CI_REGISTRY_PASSWORD", "CI_REPOSITORY_URL", "CIRCLE_TOKEN", "CIVIC_KEY"),
+        *(
+            "PYTEST_S3_SECRET_KEY",
+            "TORCH_HUB_TOKEN",
+            "JAX_API_KEY",
+            "LANGSMITH_API_KEY",
+            "LC_TOKEN",
+        ),
+        *("PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE", "TZ_SECRET", "XLA_TOKEN"),
+    ],
+)
+def test_a_variable_that_begins_as_a_harmless_one_stays(name: str) -> None:
+    """Names count as a whole."""
+    assert carried_variables({name: "x"}) == {}
+
+
+def test_variables_that_change_how_tests_run_are_carried() -> None:
+    """Also those of options, and those that --multihost-carry names."""
+    names = ("CI", "TZ", "LC_ALL", "NCCL_DEBUG", "PYTEST_ADDOPTS", "PYTEST_MULTIHOST_TIMEOUT")
+    given = dict.fromkeys((*names, "OWN", "PYTEST_MULTIHOST_SEATS", "OTHER"), "x")
+    named = ("OWN", "PYTEST_MULTIHOST_SEATS")
+    assert set(carried_variables(given, named)) == {*names, *named}
+    assert carried_variables({"PYTEST_MULTIHOST_SECRET": "x"}, ["PYTEST_MULTIHOST_SECRET"]) == {}

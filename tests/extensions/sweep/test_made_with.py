@@ -13,6 +13,7 @@ import pytest
 from pytest_multihost.extensions.sweep.made_with.code import Project, file_digest, read_code
 from pytest_multihost.extensions.sweep.made_with.comparison import combined, differences
 from pytest_multihost.extensions.sweep.made_with.in_rank import PROGRAMS
+from pytest_multihost.extensions.sweep.made_with.settings import digest_of
 from pytest_multihost.extensions.sweep.record import read_sweep
 from pytest_multihost.extensions.sweep.result import MadeWith, SweepResult
 
@@ -253,3 +254,21 @@ def test_a_sweep_made_by_an_older_version_is_not_used(run_worlds, pytester) -> N
     path.write_text(json.dumps(record))
     run = run_worlds(SOURCE, SWEEP, "--multihost-sweep-continue").run
     run.stdout.fnmatch_lines(["*not used because an older version of pytest-multihost-hangs*"])
+
+
+SETTINGS = {"pytest's option db_password": "hunter2", "the variable TORCH_HUB_TOKEN": "tok-en"}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, "the variable A of env=", "the world's roles"])
+def test_a_setting_is_kept_as_a_digest(name: str) -> None:
+    """sweep.json is uploaded by CI systems; equality is all that is needed of these."""
+    digest = digest_of(name, "hunter2")
+    assert "hunter2" not in digest
+    assert digest == digest_of(name, "hunter2")
+    assert digest != digest_of(name, "hunter3")
+
+
+def test_a_digest_does_not_confirm_a_guess() -> None:
+    """It is so short that of many words some have the same."""
+    found = {digest_of("pytest's option p", f"guess {number}") for number in range(60_000)}
+    assert len(found) < 60_000

@@ -382,3 +382,24 @@ print(child.pid)
     assert trial.code == 0
     with contextlib.suppress(psutil.NoSuchProcess):  # its adopter may not have reaped it yet
         assert psutil.Process(int(trial.output)).status() == psutil.STATUS_ZOMBIE
+
+
+HOSTILE = [
+    "@everyone ![x](http://evil.example/i.png)",
+    "``` \n# owned\n```",
+    "<img src=x>",
+    "a`b``c",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_others_begin_no_element_of_an_issue(text: str) -> None:
+    """Neither a mention nor a picture, and none ends a block of code."""
+    places = {"culprit": Place("a.py", 1, "f", text), "waiting": Place(text, 2, "g", text)}
+    run = replace(sweeps.FAILS, summary=text, error=text, **places)
+    weak = found(sweeps.FAILS.disturbance.fault)
+    weak = replace(weak, weakness=replace(weak.weakness, witness=run))
+    issue = issue_text(weak, {text: f"x = 1\n{text}\n"}, Trial(text, 1, 3.0), lambda _: "")
+    plain = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$|(`+)(?!`).+?(?<!`)\2(?!`)", "", issue)
+    for sign in ("@everyone", "![x]", "<img", "\n# owned", "://evil"):
+        assert sign not in plain, plain

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from pytest_multihost.core.model.errors import MultihostError
+from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.json_values import from_json, to_json
 from pytest_multihost.core.model.operation import Operation
 from pytest_multihost.core.model.spec import WorldSpec
@@ -172,3 +173,42 @@ def test_groups_of_the_same_members_have_different_names(
         name="all_reduce", kind="collective", group=group, sequence=1, since_s=0.0, ordinal=ordinal
     )
     assert operation.describe(world_size=3) == f"all_reduce #1 ({name})"
+
+
+CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\x1b]0;owned\x07",
+        "\x1b[2J\x1b[31m",
+        "\n::error file=a,line=1::injected",
+        "##[error]x",
+        "##vso[task.complete]x",
+        "\x9b31m",
+        "\u202eevil\u2066",
+        "a\rb",
+        "\udcff",
+    ],
+)
+@pytest.mark.parametrize("part", ["happened", "seen", "remedy"])
+def test_an_error_is_printable_whoever_it_quotes(said: str, part: str) -> None:
+    """Host names, problems and versions of nodes are in errors that are printed in many places."""
+    given = {"happened": "it failed", part: f"n1 says {said}"}
+    text = str(LaunchError(**given))
+    assert not re.search(CONTROLS, text)
+    assert not re.search(r"^\s*::|##\w*\[", text, re.MULTILINE)
+
+
+def test_an_error_is_bounded() -> None:
+    """Nobody reads megabytes of a node's last words."""
+    text = str(LaunchError("it failed", seen="x" * 10_000_000))
+    assert len(text) < 10_000
+    assert "characters left out" in text
+
+
+def test_the_lines_and_words_of_an_error_stay() -> None:
+    """What is printable is not changed."""
+    text = "line 1: ünïcode ✓\n  line 2\twith `code` and a::b"
+    assert str(LaunchError("it failed", seen=text)) == f"it failed\n{text}"

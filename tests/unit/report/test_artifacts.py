@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.core.files import claim
+from pytest_multihost.core.files import ACCESS, claim, open_log
 from pytest_multihost.core.report.artifacts import (
     RunFolder,
     attempt_name,
@@ -182,3 +182,51 @@ def test_a_stack_file_that_nobody_filled_is_removed(tmp_path: Path) -> None:
     (tmp_path / "rank-1.stacks").write_text("Thread 0x1 (most recent call first):\n")
     write_attempt(tmp_path, {}, [], origin_s=0.0)
     assert [path.name for path in tmp_path.glob("*.stacks")] == ["rank-1.stacks"]
+
+
+@pytest.mark.parametrize(
+    ("access", "folder", "file"),
+    [("me", 0o700, 0o600), ("group", 0o750, 0o640), ("all", 0o755, 0o644)],
+)
+def test_artifacts_are_as_open_as_the_user_says(
+    tmp_path: Path, access: str, folder: int, file: int
+) -> None:
+    """The folders of the run and of an attempt, and every file in them; nobody else by default."""
+    old = os.umask(0o022)
+    try:
+        run = RunFolder.open(tmp_path / "artifacts", new_run_id(), ACCESS[access])
+        attempt = run.attempt("test_a.py::test_a", 1)
+        run.append_verdict({"a": 1})
+        write_attempt(attempt, {"a": 1}, [], origin_s=0.0)
+        os.close(open_log(attempt / "rank-0.log"))
+    finally:
+        os.umask(old)
+    for each in (run.base, run.path, attempt):
+        assert each.stat().st_mode & 0o777 == folder
+    files = [run.path / "verdicts.jsonl", *attempt.iterdir()]
+    assert [each.stat().st_mode & 0o777 for each in files] == [file] * 4
+
+
+def test_a_directory_that_is_shared_already_is_not_closed(tmp_path: Path) -> None:
+    """Others may keep their runs there; ours is private in it all the same."""
+    base = tmp_path / "shared"
+    base.mkdir()
+    base.chmod(0o755)
+    run = open_run(base)
+    assert base.stat().st_mode & 0o777 == 0o755
+    assert run.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_artifacts_of_before_are_opened_by_the_option(tmp_path: Path) -> None:
+    """`--multihost-artifacts-access=all`: a later run opens the directory that an earlier made."""
+    assert open_run(tmp_path / "artifacts").base.stat().st_mode & 0o777 == 0o700
+    RunFolder.open(tmp_path / "artifacts", new_run_id(), ACCESS["all"])
+    assert (tmp_path / "artifacts").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_log_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    """Somebody may have put it there."""
+    (tmp_path / "rank-0.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        open_log(tmp_path / "rank-0.log")
+    assert not (tmp_path / "victim").exists()

@@ -23,12 +23,10 @@ parsed. All tags are HMAC-SHA256 (RFC 2104), compared in constant time.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import hmac
 import json
 import os
-import re
 import secrets
 import socket
 import stat
@@ -41,12 +39,13 @@ from typing import Any, Literal
 import psutil
 
 from pytest_multihost.core import files
+from pytest_multihost.core.launch.forgotten import SECRET, forget
 from pytest_multihost.core.launch.launcher_env import Address, Membership, read_membership
 from pytest_multihost.core.launch.wire import FrameStream
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.messages import FromPeer, ToPeer
 
-SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"
+SECRET_FILE = f"{SECRET}_FILE"
 _VARIABLES = (
     *(f"PYTEST_MULTIHOST_{name}" for name in ("ATTACH", "RANK", "SIZE", "ADDRESS")),
     SECRET,
@@ -57,7 +56,6 @@ MIN_SECRET = 16
 
 _BACKLOG = 256
 _MAX_FILE = 1 << 16
-_ENV_START = 50 - 3
 """Index of the field env_start in /proc/PID/stat, counted after the name; see proc_pid_stat(5)."""
 
 
@@ -107,19 +105,8 @@ class Rendezvous:
 
     @staticmethod
     def forget_variables() -> None:
-        """Remove this process's variables, so that ranks neither know the secret nor attach.
-
-        unsetenv(3) only removes the C library's pointer to a text. The text stays in the memory
-        that /proc/PID/environ shows, see proc(5), and ranks of the same user can read that.
-        """
-        for name in _VARIABLES:
-            os.environ.pop(name, None)
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        start = int(fields[_ENV_START])
-        block = Path("/proc/self/environ").read_bytes()
-        for found in re.finditer(rb"(?:^|\0)" + SECRET.encode() + rb"=([^\0]*)", block):
-            if start:  # 0 if the kernel hides it
-                ctypes.memset(start + found.start(1), ord("x"), len(found[1]))
+        """Remove this process's variables, so that ranks neither know the secret nor attach."""
+        forget(_VARIABLES)
 
     def find(self) -> tuple[Sequence[Address], bytes] | None:
         """Return rank 0's addresses and the secret; None while they are unknown.

@@ -190,8 +190,9 @@ def _connect(job: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the module
 
 
 def main() -> NoReturn:
-    """Run the job of the command line; never returns."""
-    job = json.loads(sys.argv[1])
+    """Run the job in the memory file that the command line names; never returns."""
+    with open(int(sys.argv[1]), encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        job = json.load(file)
     die_with_parent(job["parent"])  # Ray then ends the actors, and gives the nodes back
     client = _Client(job, socket.socket(fileno=job["control"]))
     try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core.launch.job_spec import memory_file
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.extensions.engines.cluster.command_node import (
@@ -167,19 +168,22 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
     }
     errors = request.folder / "ray-client.err"
     with theirs, errors.open("wb") as log:
+        described = memory_file(job)
         try:
             client = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, json.dumps(job)],
+                [sys.executable, "-P", "-c", _CODE, str(described)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), described],
                 start_new_session=True,
                 env={name: value for name, value in os.environ.items() if "SECRET" not in name},
             )
         except OSError as error:
             ours.close()
             raise LaunchError("Ray's client cannot be started", seen=str(error)) from error
+        finally:
+            os.close(described)
     with contextlib.suppress(OSError):
         ours.setblocking(False)  # noqa: FBT003 - the standard library's signature
     return RayFleet(client, close_in_children(ours), errors)

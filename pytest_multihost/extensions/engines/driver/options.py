@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_multihost.core.model.errors import SettingError, shown
 from pytest_multihost.core.model.setting_values import MAX_RANKS
 from pytest_multihost.core.option import Option
-from pytest_multihost.core.pytest_plugin.option_texts import parse_count, parse_seconds
+from pytest_multihost.core.pytest_plugin.option_texts import parse_count, parse_names, parse_seconds
 from pytest_multihost.extensions.engines.cluster.ray_options import RAY
 
 ON: Option[str | None] = Option(
@@ -55,4 +55,12 @@ PYTHON: Option[str | None] = Option(
     default=None,
 )
 
-OPTIONS = (ON, NODES, QUEUE_TIMEOUT, PYTHON, RAY)
+CARRY: Option[tuple[str, ...]] = Option(
+    name="carry",
+    metavar="NAME[,...]",
+    help="Further variables of the environment that the nodes of --multihost-on get",
+    parse=parse_names,
+    default=(),
+)
+
+OPTIONS = (ON, NODES, QUEUE_TIMEOUT, PYTHON, CARRY, RAY)

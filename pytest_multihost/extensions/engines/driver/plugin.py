@@ -33,6 +33,7 @@ from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.options import STARTUP_TIMEOUT
 from pytest_multihost.core.pytest_plugin.plan import plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.extensions.engines.attach import (
     Peer,
@@ -130,7 +131,7 @@ class Driver:
             secret, name = secrets.token_bytes(32), self.engine.name
             own = Membership(rank=0, size=len(nodes) + 1, source=name, job="")
             self._admission = Admission(own, secret)
-            orders = orders_of_run(self.config, name, secret.hex(), len(nodes))
+            orders = orders_of_run(self.config, self.settings, name, secret.hex(), len(nodes))
             send_orders(nodes, orders)
             taken = [each.connection for each in nodes]
             self._carrier = Carrier.start(taken, heartbeats.BEAT_S)
@@ -159,7 +160,7 @@ class Driver:
             self._meet(chosen)
         except MultihostError as error:
             self.stop()
-            raise pytest.UsageError(str(error)) from error
+            raise usage_error(str(error)) from error
         except KeyboardInterrupt:
             self.stop()
             raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_multihost.core.launch.forgotten import forget_secret
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.pytest_plugin.options import (
     ONE_PROCESS_ALONE,
@@ -25,6 +26,7 @@ from pytest_multihost.core.pytest_plugin.options import (
     switch_off,
 )
 from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.extensions.engines.driver.options import ON
 
 if TYPE_CHECKING:
@@ -94,16 +96,16 @@ def _drive(config: pytest.Config) -> None:
     """
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         message = "--multihost-on and pytest-xdist's -n both make processes: leave out one"
-        raise pytest.UsageError(message)
+        raise usage_error(message)
     if _is_attached(config):
-        raise pytest.UsageError("--multihost-on and --multihost-attach exclude each other")
+        raise usage_error("--multihost-on and --multihost-attach exclude each other")
     from pytest_multihost.extensions.engines.driver.plugin import Driver
 
     offered = config.hook.pytest_multihost_engines()
     try:
         driver = Driver.start(config, [each for group in reversed(offered) for each in group])
     except (MultihostError, OSError) as error:
-        raise pytest.UsageError(str(error)) from error
+        raise usage_error(str(error)) from error
     config.pluginmanager.register(driver, DRIVER_PLUGIN)
 
 
@@ -116,16 +118,16 @@ def read_role(config: pytest.Config) -> None:
     if not _is_attached(config):
         return
     if config.getoption(ON.dest):
-        raise pytest.UsageError("--multihost-on and --multihost-attach exclude each other")
+        raise usage_error("--multihost-on and --multihost-attach exclude each other")
     from pytest_multihost.core.launch.launcher_env import read_membership
 
     try:
         membership = read_membership(os.environ)
     except MultihostError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise usage_error(str(error)) from error
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         message = "--multihost-attach and pytest-xdist's -n both make processes: leave out one"
-        raise pytest.UsageError(message)
+        raise usage_error(message)
     if membership.rank:
         switch_off(config, ONE_PROCESS_ALONE)
 
@@ -137,9 +139,11 @@ def attach(config: pytest.Config) -> None:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
     """
     if _is_driver(config):
+        forget_secret()
         _drive(config)
         return
     if not _is_attached(config):
+        forget_secret()
         return
     from pytest_multihost.extensions.engines.attach import Connector, Listener, Rendezvous
 
@@ -149,7 +153,7 @@ def attach(config: pytest.Config) -> None:
         rendezvous = Rendezvous.read(os.environ, artifacts_directory(config, settings))
         listener = None if rendezvous.membership.rank else Listener(rendezvous)
     except (MultihostError, OSError) as error:
-        raise pytest.UsageError(str(error)) from error
+        raise usage_error(str(error)) from error
     if settings.get(RANKS) is None:
         tally.settings = settings.having(RANKS, (rendezvous.membership.size,))
     rendezvous.forget_variables()

@@ -17,6 +17,7 @@ from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
+from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
 from pytest_multihost.core.pytest_private import base_temp
 from pytest_multihost.extensions.engines.attach import (
     Listener,
@@ -67,7 +68,7 @@ class Controller:
             for plan in plans.values():
                 require_one_machine(self.peers, plan.world)
         except MultihostError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise usage_error(str(error)) from error
         finally:
             self.listener.close()
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -5,6 +5,7 @@ An option counts unless it is known to change only which tests run or what is re
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,15 @@ _IGNORED = frozenset(f"{_SELECTING} {_REPORTING} {_RUNNING}".split())
 _IGNORED_STARTS = ("multihost", "PYTEST_MULTIHOST", "junit_", "log_")
 """Our own options decide the world, whose spec counts."""
 
+_HARMLESS = frozenset(
+    {
+        *("the version of Python", "pytest-multihost-hangs", "the list of pytest's plugins"),
+        *("the world's size", "the world's backend", "the world's local devices"),
+        *("the setting launch",),
+    }
+)
+"""The settings that sweep.json has as they are; of all others it has digests."""
+
 _VARIABLES = (
     *("CUDA_", "DNNL_", "GLOO_", "JAX_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_", "NCCL_"),
     *("OMP_", "OPENBLAS_", "PYTHON", "TORCH", "TP_", "XLA_"),
@@ -71,7 +81,17 @@ def settings_of(config: pytest.Config, plan: Plan, spec: WorldSpec) -> dict[str,
         plan: The plan of the test.
         spec: The spec of its undisturbed run.
     """
-    return dict(_settings(config, plan, spec))
+    found = _settings(config, plan, spec)
+    return {name: text if name in _HARMLESS else digest_of(name, text) for name, text in found}
+
+
+def digest_of(name: str, text: str) -> str:
+    """Return a digest of a setting, which tells whether it has changed and not what it is.
+
+    A password may be among the options and variables, and sweep.json is uploaded by CI systems. The
+    digest is short, so that many texts have the same: who guesses a password cannot check it.
+    """
+    return f"digest {hashlib.sha256(f'{name}={text}'.encode('utf-8', 'replace')).hexdigest()[:6]}"
 
 
 def _settings(config: pytest.Config, plan: Plan, spec: WorldSpec) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from pytest_multihost.core.model.verdict import Place
+from pytest_multihost.core.report.markdown import block, code, quoted
 from pytest_multihost.extensions.sweep.references import report_of
 from pytest_multihost.extensions.sweep.reproduce.evidence import (
     first_traceback,
@@ -34,10 +35,10 @@ def issue_text(
         link: Returns the address of a line; empty if it has none.
     """
     run = found.weakness.witness
-    headline = waits_text(run)
+    headline = quoted(waits_text(run))
     parts = [
         f"# {_upper(headline)}",
-        f"{_upper(disturbance_text(run.disturbance))}; then {headline}.",
+        f"{_upper(quoted(disturbance_text(run.disturbance)))}; then {headline}.",
         *_versions(found),
         "## To reproduce",
         *_quoted(files),
@@ -45,7 +46,7 @@ def issue_text(
         *_output(found, trial),
         *_lines(found, trial, link),
         "## What ends it",
-        f"{_upper(rating_text(found.weakness) or 'this was not measured')}.",
+        f"{_upper(quoted(rating_text(found.weakness)) or 'this was not measured')}.",
     ]
     if seen := report_of(run.disturbance.fault):
         parts += ["## Does the fault occur?", f"It does, for example in {seen}"]
@@ -59,17 +60,13 @@ def _upper(text: str) -> str:
 def _quoted(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
         if len(text.splitlines()) <= _MAX_FILE:
-            yield from (f"`{name}`:", _block(text, "python"))
-
-
-def _block(text: str, language: str = "") -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
+            yield from (f"{code(name)}:", block(text, "python"))
 
 
 def _versions(found: FoundWeakness) -> Iterator[str]:
     known = found.sweep.environment.items()
-    versions = ", ".join(f"{name} {version}" for name, version in known if version)
-    yield f"Versions: {versions}; {found.sweep.world_size} ranks, {found.sweep.backend}."
+    versions = ", ".join(quoted(f"{name} {version}") for name, version in known if version)
+    yield f"Versions: {versions}; {found.sweep.world_size} ranks, {quoted(found.sweep.backend)}."
 
 
 def _ending(trial: Trial) -> str:
@@ -86,11 +83,11 @@ def _output(found: FoundWeakness, trial: Trial) -> Iterator[str]:
             for name, by_rank in differing.items()
             for rank, value in sorted(by_rank.items())
         ]
-        yield from ("Ranks differ:", _block("\n".join(values)))
+        yield from ("Ranks differ:", block("\n".join(values)))
     if trace := first_traceback(trial.output, run.error):
-        yield from ("The first exception:", _block(trace))
+        yield from ("The first exception:", block(trace))
     if stack := stack_at(trial.output, run.waiting):
-        yield from ("Where another rank waits:", _block(stack))
+        yield from ("Where another rank waits:", block(stack))
 
 
 def _lines(found: FoundWeakness, trial: Trial, link: Callable[[Place], str]) -> Iterator[str]:
@@ -102,7 +99,7 @@ def _lines(found: FoundWeakness, trial: Trial, link: Callable[[Place], str]) -> 
         "waiting": run.waiting,
     }
     texts = [
-        f"* {title}: {link(place) or f'{place.file}:{place.line}'} `{place.source.strip()}`"
+        f"* {title}: {link(place) or quoted(f'{place.file}:{place.line}')} {code(place.source)}"
         for title, place in places.items()
         if place is not None
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from pytest_multihost.core.model.verdict import Place
 
@@ -24,7 +25,7 @@ def permalink(place: Place) -> str:
         version = str(about["Version"]).partition("+")[0]
         urls = [*(about.get_all("Project-URL") or ()), str(about["Home-page"] or "")]
         if "/" in place.file and (address := _repository(urls)):
-            return f"{address}/blob/v{version}/{place.file}#L{place.line}"
+            return f"{address}/blob/v{version}/{quote(place.file)}#L{place.line}"
     return ""
 
 

@@ -1,0 +1,68 @@
+"""Secrets stay where they are: not in files for others, in command lines, or on other nodes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_multihost
+from pytest_multihost.extensions.engines.driver.orders_of_run import CARRIED
+
+ROOM = Path(pytest_multihost.__file__).parent
+FILES = ROOM / "core" / "files.py"
+MODULES = sorted(each for each in ROOM.rglob("*.py") if "fixes" not in each.parts)
+USAGE = ROOM / "core" / "pytest_plugin" / "usage_errors.py"
+SECRET_WORDS = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL|_URL|AUTH")
+
+
+def open_modes(source: str) -> list[str]:
+    """Return the modes in a program that let users other than the owner read a new file."""
+    return re.findall(r"\b0o[67](?!00\b)[0-7]{2}\b", source)
+
+
+def written_texts(source: str) -> Iterator[str]:
+    """Yield the arguments of new processes that are made from data, and so may hold a secret."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Popen", "spawn"))):
+            continue
+        for part in ast.walk(node.args[0]) if node.args else ():
+            if isinstance(part, ast.Call) and ast.unparse(part.func) in {"json.dumps", "repr"}:
+                yield ast.unparse(part)
+
+
+@pytest.mark.parametrize("path", [each for each in MODULES if each != FILES], ids=str)
+def test_only_one_module_decides_who_may_read_a_file(path: Path) -> None:
+    """`core/files` does: a file is as private as its directory."""
+    assert open_modes(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_no_data_is_in_a_command_line(path: Path) -> None:
+    """All users of a machine see it; a memory file is seen by the process alone."""
+    assert list(written_texts(path.read_text("utf-8"))) == []
+
+
+def test_nodes_get_variables_by_their_whole_names() -> None:
+    """None of them is called like a secret."""
+    assert [each for each in CARRIED if SECRET_WORDS.search(each)] == []
+    assert {each for each in CARRIED if not re.fullmatch("[A-Z][A-Z0-9_]*[A-Z0-9]", each)} == set()
+
+
+@pytest.mark.parametrize("path", [each for each in MODULES if each != USAGE], ids=str)
+def test_one_module_makes_errors_of_usage(path: Path) -> None:
+    """So what a node or a file says in one is printable."""
+    assert "raise pytest.UsageError(" not in path.read_text("utf-8")
+    assert "raise UsageError(" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [("os.open(p, f, 0o644)", 1), ("p.mkdir(0o755)", 1), ("p.chmod(0o600)", 0), ("m(0o700)", 0)],
+)
+def test_a_mode_for_others_is_found(line: str, count: int) -> None:
+    """The rule sees what it is for, and nothing else."""
+    assert len(open_modes(line)) == count
