@@ -248,7 +248,7 @@ def _write_on_signal(
 
 
 def _append(file: str, text: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_log(file)
     os.write(descriptor, text.encode("utf-8", "backslashreplace"))
     os.close(descriptor)
 
