@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_multihost.core.model.errors import SettingError
 
@@ -165,6 +166,38 @@ def append(path: Path, text: str) -> None:
         if file.write(data) < len(data):
             file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def write_named(path: Path, text: str | bytes) -> None:
+    """Write a file whose name a user has given, who may be root in a folder of somebody else.
+
+    Raises:
+        OSError: It cannot be written, or is a device, a FIFO or a directory.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    write(path, text)
+
+
+def put(path: Path, text: str) -> None:
+    """Write a text to a file that is there: of the kernel, or one whose readers keep it open.
+
+    Raises:
+        OSError: It is not there, is a symbolic link, or cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with naming(path), open(os.open(path, flags), "wb", buffering=0) as file:  # noqa: PTH123
+        file.write(text.encode())
+
+
+def appending(path: Path) -> BinaryIO:
+    """Open a file for appending; see `open_log`.
+
+    Raises:
+        OSError: It cannot be opened, or is a symbolic link.
+    """
+    return open(open_log(path), "ab")
 
 
 def open_log(path: str | Path) -> int:

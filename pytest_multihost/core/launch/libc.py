@@ -12,6 +12,8 @@ import signal
 from functools import cache, partial
 from pathlib import Path
 
+from pytest_multihost.core import files
+
 NEW_MOUNTS = 0x00020000
 NEW_UTS = 0x04000000
 NEW_USERS = 0x10000000
@@ -58,9 +60,9 @@ def unshare_user() -> None:
     """
     user, group = os.geteuid(), os.getegid()
     unshare(NEW_USERS)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    files.put(Path("/proc/self/setgroups"), "deny")
+    files.put(Path("/proc/self/uid_map"), f"{user} {user} 1")
+    files.put(Path("/proc/self/gid_map"), f"{group} {group} 1")
 
 
 def drop_capabilities() -> None:

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Collection
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.nemesis.kind import FaultKind, Strike, positive, truth, whole
 
@@ -49,13 +50,13 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
     group.mkdir(exist_ok=True)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     limit = str(resident_pages * resource.getpagesize() + headroom)
-    (group / limit_name).write_text(limit)
+    files.put(group / limit_name, limit)
     with contextlib.suppress(OSError):  # without this limit, what does not fit is swapped out
-        (group / swap_name).write_text(limit if "limit" in swap_name else "0")
-    (group / "cgroup.procs").write_text(str(os.getpid()))
+        files.put(group / swap_name, limit if "limit" in swap_name else "0")
+    files.put(group / "cgroup.procs", str(os.getpid()))
     # Undone in reverse: a cgroup can be removed only when no process is left in it.
     strike.healing.callback(group.rmdir)
-    strike.healing.callback(home.write_text, str(os.getpid()))
+    strike.healing.callback(files.put, home, str(os.getpid()))
 
 
 def _own_group(parent: Path) -> Path:

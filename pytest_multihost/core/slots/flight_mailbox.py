@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.history import History
 from pytest_multihost.core.model.json_values import Json, JsonError, from_json, parse_json, to_json
 from pytest_multihost.core.model.operation import Operations
@@ -123,6 +124,4 @@ def _read(kind: type[T], path: Path) -> T | None:
 
 
 def _replace(path: Path, data: Mapping[str, Json]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(data), encoding="utf-8")
-    draft.replace(path)
+    files.write(path, json.dumps(data))

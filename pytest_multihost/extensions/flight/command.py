@@ -60,6 +60,7 @@ def _write(judged: Judgement, directory: Path, into: Path | None) -> str:
     """Return the verdict as JSON; also write it and its page if a folder is given."""
     from datetime import UTC, datetime
 
+    from pytest_multihost.core import files
     from pytest_multihost.core.model.json_values import to_json
     from pytest_multihost.core.report.artifacts import Attempt, build_verdict
     from pytest_multihost.core.report.html import PageModel, write_page
@@ -69,7 +70,7 @@ def _write(judged: Judgement, directory: Path, into: Path | None) -> str:
     text = json.dumps(to_json(verdict), indent=2)
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
-        (into / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
+        files.write_named(into / "verdict.json", f"{text}\n")
         write_page(into, PageModel(judged=judged, verdict=verdict))
     return text
 

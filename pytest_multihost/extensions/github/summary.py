@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.verdict import JsonVerdict
@@ -133,5 +134,5 @@ def append_page(path: Path, page: Callable[[int], str]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("ab") as file:
+    with files.appending(path) as file:
         file.write(page(MAX_SUMMARY - file.tell()).encode())

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
+from pytest_multihost.core import files
 from pytest_multihost.core.blame import Judgement
 from pytest_multihost.core.command.world_page import page_of
 from pytest_multihost.core.files import artifacts_folder
@@ -118,7 +118,7 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
     page = page_of(judged, title, shows_native=options.native)
     sys.stdout.write(text if options.json == "-" else f"{page}\n")
     if options.json not in {None, "-"}:
-        Path(options.json).write_text(text, encoding="utf-8")
+        files.write_named(Path(options.json), text)
     if options.html is not None:
         _write_html(judged, verdict, options.html)
 
@@ -127,7 +127,8 @@ def _write_html(judged: Judgement, verdict: Verdict, file: Path) -> None:
     from pytest_multihost.core.report.html import PageModel, write_page  # rarely needed
 
     with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
-        shutil.copyfile(write_page(Path(scratch), PageModel(judged=judged, verdict=verdict)), file)
+        page = write_page(Path(scratch), PageModel(judged=judged, verdict=verdict))
+        files.write_named(file, page.read_bytes())
 
 
 def _asked(worlds: Worlds) -> Job | None:

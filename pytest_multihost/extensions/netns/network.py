@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch import libc
 from pytest_multihost.core.launch.packets import receive_packet, send_packet
 from pytest_multihost.core.launch.ports import reserve_port
@@ -173,8 +174,8 @@ def write_files(folder: Path, hosts: Sequence[Host]) -> None:
     for host in hosts:
         own = folder / host.name
         own.mkdir(parents=True)
-        (own / _HOSTS).write_text(table, encoding="utf-8")
-        (own / "resolv.conf").write_text(_RESOLVER, encoding="utf-8")
+        files.write(own / _HOSTS, table)
+        files.write(own / "resolv.conf", _RESOLVER)
 
 
 def set_names_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known: bool) -> None:
@@ -183,7 +184,7 @@ def set_names_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known
     path = folder / host.name / _HOSTS
     if path.read_text(encoding="utf-8") != wanted:
         # In place, because a bind mount keeps showing the old inode if the path is replaced.
-        path.write_text(wanted, encoding="utf-8")
+        files.put(path, wanted)
 
 
 def _hosts_table(hosts: Sequence[Host]) -> str:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.control_groups import OWN_GROUPS
 from pytest_multihost.core.launch.server.fork_safety import fork_problems
 from pytest_multihost.core.model.errors import LaunchError
@@ -183,7 +184,7 @@ def private_bytes() -> int:
 
 def write_learned(folder: Path, rank: int, learned: Learned) -> None:
     """Write what a rank has learned."""
-    (folder / f"{_PREFIX}-{rank}.json").write_text(json.dumps(asdict(learned)))
+    files.write(folder / f"{_PREFIX}-{rank}.json", json.dumps(asdict(learned)))
 
 
 def read_learned(folder: Path) -> Iterable[Learned]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.rank_names import rank_numbers
 
 _NAME = "service-simulated-mesh.json"
@@ -69,7 +70,7 @@ class Mesh:
 
 def write_mesh(folder: Path, mesh: Mesh) -> None:
     """Write the mesh of a world."""
-    (folder / _NAME).write_text(json.dumps(asdict(mesh)))
+    files.write(folder / _NAME, json.dumps(asdict(mesh)))
 
 
 def read_mesh(folder: Path) -> Mesh | None:

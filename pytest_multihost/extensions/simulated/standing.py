@@ -7,6 +7,8 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pytest_multihost.core import files
+
 _NAME = "service-simulated.json"
 
 
@@ -26,9 +28,7 @@ class Standing:
 def write_standing(folder: Path, standing: Standing) -> None:
     """Replace the file of a world."""
     until_s = None if standing.until_s == math.inf else standing.until_s
-    new = folder / f"{_NAME}.new"
-    new.write_text(json.dumps({**asdict(standing), "until_s": until_s}))
-    new.replace(folder / _NAME)
+    files.write(folder / _NAME, json.dumps({**asdict(standing), "until_s": until_s}))
 
 
 def read_standing(folder: Path) -> Standing:

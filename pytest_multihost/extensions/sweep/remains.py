@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.scratch import shared_directory
 from pytest_multihost.core.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.core.model.result import WorldResult
@@ -79,7 +80,8 @@ def read_remains(
 
 def write_usual(folder: Path, remains: Remains) -> None:
     """Write what the undisturbed run has left behind, for the lanes: it may be too much to send."""
-    (folder / _USUAL).write_text(json.dumps(to_json(remains)), "utf-8", "surrogateescape")
+    text = json.dumps(to_json(remains))
+    files.write(folder / _USUAL, text.encode("utf-8", "surrogateescape"))
 
 
 @lru_cache(maxsize=1)

@@ -240,3 +240,60 @@ def test_what_is_written_to_a_held_directory_stays_while_others_try_to_remove_it
         for holder in holders:
             holder.join(100)
         assert [holder.exitcode for holder in holders] == [0] * 4
+
+
+@pytest.mark.parametrize("write", [files.write, files.write_named])
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_a_file_that_a_user_names_is_not_written_through_a_link(
+    tmp_path: Path, write: Callable[[Path, str], None], *, is_dangling: bool
+) -> None:
+    """As root in a folder of another user, this would overwrite any file."""
+    victim, named = tmp_path / "victim", tmp_path / "out.json"
+    if not is_dangling:
+        victim.write_text("precious")
+    named.symlink_to(victim)
+    write(named, "verdict")
+    assert named.read_text() == "verdict"
+    assert not named.is_symlink()
+    assert victim.exists() is not is_dangling
+    assert is_dangling or victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """As root, /dev/stdout would be a file afterwards."""
+    named = tmp_path / "out.json"
+    if kind == "fifo":
+        os.mkfifo(named)
+    elif kind == "directory":
+        named.mkdir()
+    else:
+        named.symlink_to("/dev/null")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.write_named(named, "verdict")
+    assert sorted(tmp_path.iterdir()) == [named]
+
+
+@pytest.mark.parametrize("open_it", [files.open_log, files.appending])
+def test_a_log_is_not_appended_to_through_a_link(
+    tmp_path: Path, open_it: Callable[[Path], object]
+) -> None:
+    """Nor is one made where the link leads."""
+    (tmp_path / "log").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        open_it(tmp_path / "log")
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_text_is_put_only_into_a_file_that_is_there(tmp_path: Path) -> None:
+    """And stays that file, because others have it open; a link is refused."""
+    with pytest.raises(FileNotFoundError):
+        files.put(tmp_path / "hosts", "a")
+    (tmp_path / "hosts").write_text("long text")
+    number = (tmp_path / "hosts").stat().st_ino
+    files.put(tmp_path / "hosts", "short")
+    assert (tmp_path / "hosts").read_text() == "short"
+    assert (tmp_path / "hosts").stat().st_ino == number
+    (tmp_path / "link").symlink_to(tmp_path / "hosts")
+    with pytest.raises(OSError, match="symbolic link"):
+        files.put(tmp_path / "link", "other")

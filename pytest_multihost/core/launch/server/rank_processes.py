@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.control_groups import OWN_GROUPS
 from pytest_multihost.core.launch.reaper import (
     creation_times,
@@ -197,7 +198,7 @@ class RankProcesses:
     def _read_stacks(self, rank: int, pid: int) -> None:
         """Have py-spy write a rank's stacks, or an error, to the rank's file."""
         command = py_spy_command()
-        with (self._directory / f"rank-{rank}.stacks").open("ab") as out:
+        with files.appending(self._directory / f"rank-{rank}.stacks") as out:
             if command:
                 command = (*command, str(pid))
                 null = subprocess.DEVNULL

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_multihost.core import files
 from pytest_multihost.core.cpython_private import wrap_server_polls
 from pytest_multihost.core.launch.libc import rename_thread
 from pytest_multihost.core.model.process import SERVES_IN_TURNS
@@ -63,7 +64,7 @@ class _Turns:
             try:
                 for thread, name in self.names.copy().items():
                     with contextlib.suppress(OSError):  # it has ended
-                        Path(f"/proc/self/task/{thread}/comm").write_text(name)
+                        files.put(Path(f"/proc/self/task/{thread}/comm"), name)
                 shutdown(server)
             finally:
                 self.shutdowns.remove(server)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.frames import Frame
 from pytest_multihost.core.launch.kernel_identity import kernel_identity
 from pytest_multihost.core.launch.launcher_env import Address, Membership
@@ -117,7 +118,7 @@ def detect_local_peers(peers: Mapping[int, Peer], folder: Path) -> None:
     """
     token = secrets.token_hex(16)
     probe = folder / f"attach-{token}"
-    probe.write_text(token)
+    files.write(probe, token)
     try:
         for peer in peers.values():
             peer.detect_locality(str(probe), token)

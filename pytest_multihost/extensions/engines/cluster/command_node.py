@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.errors import LaunchError
 
 _LINES = 20
@@ -49,7 +50,7 @@ class CommandNode:
         """
         errors = folder / f"{name.replace('/', '_')}.err"
         ours, theirs = socket.socketpair()
-        with theirs, errors.open("wb") as log:
+        with theirs, files.appending(errors) as log:
             try:
                 process = subprocess.Popen(
                     [*command],

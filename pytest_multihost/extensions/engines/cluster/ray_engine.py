@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.job_spec import memory_file
 from pytest_multihost.core.launch.own_descriptors import close_in_children
 from pytest_multihost.core.model.errors import LaunchError
@@ -167,7 +168,7 @@ def begin_ray(text: str, request: StartRequest) -> RayFleet:
         "parent": os.getpid(),
     }
     errors = request.folder / "ray-client.err"
-    with theirs, errors.open("wb") as log:
+    with theirs, files.appending(errors) as log:
         described = memory_file(job)
         try:
             client = subprocess.Popen(

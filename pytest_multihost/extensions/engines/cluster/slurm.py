@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.launch.libc import die_with_parent
 from pytest_multihost.core.model.errors import LaunchError, SettingError, shown
 from pytest_multihost.extensions.engines.cluster.command_node import (
@@ -178,7 +179,7 @@ def begin_slurm(text: str, request: StartRequest) -> SlurmFleet:
     fleet = SlurmFleet(request, name=name)
     cancel = ["sh", "-c", _CANCEL, name]
     nowhere, own = subprocess.DEVNULL, _outside(os.environ)
-    with fleet.log("out").open("wb") as out, fleet.log("err").open("wb") as err:
+    with files.appending(fleet.log("out")) as out, files.appending(fleet.log("err")) as err:
         try:
             fleet.allocation = subprocess.Popen(
                 command,

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_multihost.core import files
 from pytest_multihost.core.cpython_private import get_frame
 from pytest_multihost.core.launch.launcher_env import is_foreign
 from pytest_multihost.core.model.fault import IO_CALLS
@@ -152,7 +153,7 @@ class Watch:
         self._undoing.close()
         calls = [each for found in self._calls.values() for each in found]
         found = RankRecord(tuple(calls), tuple(self._clock_reads.values()), frozenset(self.made))
-        self.record.write_text(json.dumps(to_json(found)), "utf-8")
+        files.write(self.record, json.dumps(to_json(found)))
 
     # Replacing
 

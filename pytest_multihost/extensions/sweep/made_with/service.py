@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_multihost.core import files
 from pytest_multihost.core.model.spec import ServicePart, WorldSpec
 from pytest_multihost.core.services import ServiceKind
 from pytest_multihost.extensions.sweep.made_with.in_rank import RECORD_NAME
@@ -38,7 +39,7 @@ def recording_into(spec: WorldSpec, folder: Path) -> WorldSpec:
 def write_known(folder: Path, used: frozenset[str]) -> None:
     """Write the code that the undisturbed run has recorded, for the disturbed ones."""
     text = "".join(f"{each}\n" for each in sorted(used))
-    (folder / "known").write_text(text, "utf-8", "surrogateescape")
+    files.write(folder / "known", text.encode("utf-8", "surrogateescape"))
 
 
 def read_record(folder: Path) -> frozenset[str]:
