@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-since bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check clean
+.PHONY: help demo worlds test test-all suite test-pytest8 extensions test-python lint bench bench-quick bench-since bench-faults soak fuzz mutants corpus corpus-libraries latent latent-by-hand flight found found-sweep hazards claims samples docs dist wheel-check smoke clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -240,6 +240,12 @@ dist: .venv/ready-release ## Build sdist and wheel into dist/, and check what Py
 
 wheel-check: dist ## Install the wheel into an empty environment and run the README's example there
 	$(BIN)/python conftest_examples/readme_from_wheel.py dist/*.whl torch==2.13.0
+
+# The wheel is built in a folder of its own, so that dist/ keeps what is to be published.
+smoke: $(READY) ## Install the wheel without neighbour plugins, and run pairs of tests there
+	@rm -rf build/smoke && mkdir -p build/smoke
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/smoke .
+	$(BIN)/python conftest_examples/pairs_from_wheel.py build/smoke/*.whl torch==2.13.0
 
 clean: ## Remove .venv, .venv-* and all that builds, tools and runs leave behind
 	rm -rf .venv .venv-libraries .venv-pytest8 build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis

@@ -32,11 +32,17 @@ from _pytest.config import _prepareconfig
 from _pytest.debugging import PdbInvoke, PdbTrace, pytestPDB
 from _pytest.outcomes import Exit
 from _pytest.runner import check_interactive_exception, runtestprotocol
-from _pytest.skipping import Xfail, xfailed_key
+from _pytest.skipping import Xfail, evaluate_xfail_marks, xfailed_key
 from _pytest.warnings import catch_warnings_for_item
 
 # Names that other modules import from here only because this module may import `_pytest`.
-__all__ = ["ExceptionRepr", "TerminalRepr", "check_interactive_exception", "runtestprotocol"]
+__all__ = [
+    "ExceptionRepr",
+    "TerminalRepr",
+    "Xfail",
+    "check_interactive_exception",
+    "runtestprotocol",
+]
 
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
 """The parts of a line, each with its markup."""
@@ -250,6 +256,25 @@ def xfail_in_force(item: pytest.Item) -> Xfail | None:
     """Return the xfail mark that applies to `item`; None if there is none, or with --runxfail."""
     is_ignored = item.config.getoption("runxfail", None)  # absent with -p no:skipping
     return None if is_ignored else item.stash.get(xfailed_key, None)
+
+
+def xfail_before_setup(item: pytest.Item) -> Xfail | None:
+    """Return the xfail mark that `item` has before its setup; None if there is none, or no valid one.
+
+    pytest evaluates the marks again, and reports what is wrong with one.
+    """
+    if item.config.getoption("runxfail", None) in (None, True):
+        return None
+    with contextlib.suppress(Exception, pytest.fail.Exception):
+        return evaluate_xfail_marks(item)
+    return None
+
+
+def stop_requests(session: pytest.Session) -> tuple[str, str]:
+    """Return why a session should stop, as failed and otherwise; empty: it should not."""
+    found = (getattr(session, name, False) for name in ("shouldfail", "shouldstop"))
+    fail, stop = (str(each) if each else "" for each in found)
+    return fail, stop
 
 
 def _collect(module: str, function: str, config: pytest.Config) -> None:

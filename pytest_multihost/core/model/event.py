@@ -193,10 +193,16 @@ class ProgramRestarted:
 
 @dataclass(frozen=True, slots=True)
 class PhaseEntered:
-    """It has entered setup, call, teardown or shutdown."""
+    """It has entered setup, call, teardown or shutdown.
+
+    Attributes:
+        xfail: With setup: the xfail mark that the test has before anything of it runs.
+    """
 
     kind: ClassVar = "phase"
+    omits_defaults: ClassVar = True
     phase: Phase
+    xfail: XfailMark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,9 +327,18 @@ class TerminalReturned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Its teardown is over."""
+    """Its teardown is over.
+
+    Attributes:
+        shouldfail: Why the test wants the run to stop as failed, if it has said so to pytest's
+            session.
+        shouldstop: Why it wants the run to stop.
+    """
 
     kind: ClassVar = "done"
+    omits_defaults: ClassVar = True
+    shouldfail: str = ""
+    shouldstop: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,18 @@ only follows from another rank's failure - a lost connection, a broken barrier, 
 timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
 2 is killed, and 0.1 s later rank 0 raises "Connection closed by peer". Rank 2 crashed, rank 0 is
 collateral, the world `crashed`.
+
+A failure of a rank is a raise, a death, a wait that did not end, a failed subtest, and a skip that
+other ranks do not share. Nothing makes a world pass in which a rank has failed, except:
+
+* an xfail mark: of the rank itself for its own raise, and of every rank for a hang or a death;
+* `multihost_expect`, if the world hangs or breaks exactly as described (`plan.apply_expectation`);
+* a fault that kills the rank, if at least one rank is left to show something;
+* nothing in pytest's own process: a hook that fails the test there fails it (`item.finish_report`),
+  and a hook that passes it does not.
+
+A symptom is not counted, because the failure that it follows from is. A rank that the harness has
+ended is not counted either if another's failure is known.
 """
 
 from __future__ import annotations
@@ -357,6 +369,8 @@ def _outcome(
         return _CAUSES[first.outcome]
     if result.ending in _HANGS or outcomes & {"hung", "collateral"}:
         return "hung"
+    if not outcomes:
+        return "failed"  # all are killed as planned
     if outcomes == {"skipped"}:
         return "skipped"
     return "failed" if "skipped" in outcomes else "passed"
@@ -382,13 +396,19 @@ def _decisive(
 def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
     """Return pytest's status for an outcome: xfail applied, then the worst rank's."""
     ranks = list(ranks)
-    if outcome in ("hung", "crashed"):  # expected only if every mark expects any failure
-        marks = [each.facts.xfail for each in ranks if each.facts.reports]
-        is_expected = bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
+    if outcome in ("hung", "crashed") or _are_all_killed(ranks):
+        # Expected only if every rank has a mark, and each mark expects any failure.
+        marks = [each.facts.xfail for each in ranks]
+        is_expected = all(mark is not None and mark.is_plain for mark in marks)
         return "xfailed" if is_expected else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own
     return _worst({rank_status(each) for each in ranks if each.outcome not in _NEUTRAL})
+
+
+def _are_all_killed(ranks: Iterable[RankFinding]) -> bool:
+    """Return whether faults have killed every rank, so that none has shown anything."""
+    return all(each.outcome == "killed_as_planned" for each in ranks)
 
 
 def _worst(statuses: set[str]) -> Status:
@@ -469,6 +489,8 @@ def _reason(
             names = rank_set(each.rank for each in late)
             phase = phase_name(late[0].phase, result.spec.subject)
             return f"{names} still in {phase}, the others gave up waiting"
+    if _are_all_killed(ranks):
+        return "faults have killed every rank: none is left that could show anything"
     if outcome == "hung" or decisive is None:
         hit = _first(ranks, {"collateral"})
         lost = f"{_name_all(ranks, hit)} lost the others: {hit.summary}" if hit else ""

@@ -57,6 +57,7 @@ class RankFacts:
         ready_port: The TCP port that listens once the program of its role is ready; 0: it does not
             say when it is ready.
         program_ready_s: When that port was seen to listen.
+        xfail_before_setup: The xfail mark that its test had before anything of it ran.
     """
 
     rank: int
@@ -81,6 +82,7 @@ class RankFacts:
     in_debugger: bool = False
     ready_port: int = 0
     program_ready_s: float | None = None
+    xfail_before_setup: XfailMark | None = None
 
     @property
     def is_unready(self) -> bool:
@@ -145,8 +147,9 @@ class RankFacts:
 
     @property
     def xfail(self) -> XfailMark | None:
-        """The xfail mark in force, if the rank has reported one."""
-        return next((each.xfail for each in self.reports if each.xfail is not None), None)
+        """The xfail mark in force, as far as the rank has come."""
+        marks = (each.xfail for each in self.reports if each.xfail is not None)
+        return next(marks, self.xfail_before_setup)
 
 
 def advance(facts: RankFacts, event: Event) -> RankFacts:
@@ -187,8 +190,10 @@ def _progress_changes(event: Event) -> _Changes:
             return {"ready_port": port}
         case ProgramReady():
             return {"program_ready_s": event.at_s}
-        case PhaseEntered(phase):
+        case PhaseEntered(phase, None):
             return {"phase": phase}
+        case PhaseEntered(phase, xfail):
+            return {"phase": phase, "xfail_before_setup": xfail}
         case Parked():
             return {"parked_s": event.at_s}
         case Done():

@@ -159,7 +159,8 @@ def finish_report(
     """Set the status of pytest's report of a multihost item to the result of its ranks.
 
     Call it after every other plugin's makereport, because the ranks have decided what skip, xfail
-    and error mean for their world.
+    and error mean for their world. What fails or skips the test in this process remains: a hook
+    may check what the ranks have left behind.
     """
     attempt = item.stash.get(_ATTEMPT, None)
     if attempt is None or call.when == "setup":
@@ -167,7 +168,7 @@ def finish_report(
     finding = attempt.judged.finding
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
-    if call.when == "call":
+    if call.when == "call" and not _has_own_status(call, report, attempt):
         _apply_status(item, report, attempt)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
@@ -177,12 +178,26 @@ def finish_report(
         del item.stash[_ATTEMPT]  # a thousand histories take much memory
 
 
+def _has_own_status(
+    call: pytest.CallInfo[None], report: pytest.TestReport, attempt: CompletedAttempt
+) -> bool:
+    """Return whether a hook in this process has failed a test, or has skipped one that passed."""
+    if call.excinfo is not None and not isinstance(call.excinfo.value, WorldFailedError):
+        is_failure = not isinstance(call.excinfo.value, pytest.skip.Exception)
+    else:
+        is_failure = report.outcome == "failed" and call.excinfo is None
+    has_passed = attempt.judged.finding.status in ("passed", "xpassed") and not attempt.failed_by
+    return is_failure or (report.outcome == "skipped" and has_passed)
+
+
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
     finding = attempt.judged.finding
     of_call = finding.call if finding.when == "teardown" else None
     status, reason = of_call or (finding.status, finding.reason)
     if status in ("failed", "error") or attempt.failed_by is not None:
         report.outcome = "failed"
+        if report.longrepr is None:  # a hook has caught what ends the phase
+            report.longrepr = longrepr(item, attempt)
     elif status == "skipped":
         path, line, _ = item.location
         report.outcome = "skipped"

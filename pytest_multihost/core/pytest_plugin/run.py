@@ -26,8 +26,9 @@ from pytest_multihost.core.launch.ending_signals import (
 )
 from pytest_multihost.core.model.acceptance import Acceptance
 from pytest_multihost.core.model.errors import LaunchError, SettingError, UnsoundForkError
-from pytest_multihost.core.model.event import Interrupted
+from pytest_multihost.core.model.event import Done, Interrupted
 from pytest_multihost.core.model.rank_names import ranks_named
+from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Debugger, WorldSpec
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
@@ -202,6 +203,15 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
         raise usage_error(f"the artifacts directory {base} cannot be used\n{why}") from error
 
 
+def _pass_on_stops(session: pytest.Session, result: WorldResult) -> None:
+    """Stop the run if a rank has asked its copy of pytest's session for that."""
+    for each in result.history:
+        if isinstance(each.body, Done) and each.body.shouldfail:
+            session.shouldfail = each.body.shouldfail
+        if isinstance(each.body, Done) and each.body.shouldstop:
+            session.shouldstop = each.body.shouldstop
+
+
 UNSEALED = (
     "multihost: roles run with hosts='one': while one listens, no hang can be proven, because other"
     " processes could connect."
@@ -255,6 +265,7 @@ class Run:
             item, plan, spec, launcher=launcher, tally=self.tally, folder=self.folder
         )
         judged = attempt.judged
+        self.tally.skipped += judged.finding.status == "skipped"
         if self.config.getoption("multihost_points"):
             self.tally.points += points_lines(judged.result)
         if judged.result.ending == "interrupted":
@@ -268,6 +279,7 @@ class Run:
                 pytest.exit(QUIT)
             item.session.shouldstop = QUIT
             return attempt
+        _pass_on_stops(item.session, judged.result)
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))

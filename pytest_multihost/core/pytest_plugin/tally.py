@@ -33,6 +33,7 @@ class Tally:
         run_id: Name of the run; the same in all processes of pytest-xdist.
         selected: Number of selected multihost items, including those of xdist's workers.
         ran: Number of started worlds, including those of xdist's workers.
+        skipped: How many of them all ranks have skipped.
         fatal: Why the run fails although no test did.
         unwritten: Artifacts that could not be written, and why.
         points: Lines about the points that ranks have passed.
@@ -44,6 +45,7 @@ class Tally:
     run_id: str | None = None
     selected: int = 0
     ran: int = 0
+    skipped: int = 0
     fatal: str | None = None
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
@@ -68,7 +70,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up its workers' counts
         worker: Any = config
-        summed = ("selected", "ran", "unwritten", "points", "lines")
+        summed = ("selected", "ran", "skipped", "unwritten", "points", "lines")
         worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
         return
     if tally.ran and tally.run_id is not None:
@@ -119,12 +121,13 @@ def _asked(config: pytest.Config, settings: Settings) -> str:
 
 
 def _missing(tally: Tally, *, is_required: bool, asked: str) -> str | None:
-    if tally.ran:
+    if tally.ran > (tally.skipped if is_required else 0):
         return None
     if tally.selected:
         one = tally.selected == 1
         what = "1 multihost test was" if one else f"{tally.selected} multihost tests were"
-        return f"{what} selected, and {'it did not run' if one else 'none ran'}"
+        where = " in any rank: all were skipped there" if tally.ran else ""
+        return f"{what} selected, and {'it did not run' if one else 'none ran'}{where}"
     if asked:
         return f"{asked} was given, but no selected test is marked with @pytest.mark.multihost"
     if is_required:

@@ -45,6 +45,7 @@ from pytest_multihost.core.model.event import (
 from pytest_multihost.core.model.spec import RankSpec
 from pytest_multihost.core.nemesis import kinds_by_name
 from pytest_multihost.core.pytest_private import (
+    Xfail,
     check_interactive_exception,
     check_leftovers,
     post_mortem,
@@ -56,7 +57,9 @@ from pytest_multihost.core.pytest_private import (
     set_base_temp,
     start_debugger,
     stop_capturing,
+    stop_requests,
     terminal_muted,
+    xfail_before_setup,
     xfail_in_force,
 )
 from pytest_multihost.core.rank.debugger import RankDebugger
@@ -160,7 +163,7 @@ class RankPlugin:
 
         These wrap the functions that they need before any fixture runs.
         """
-        self._link.send(PhaseEntered("setup"))
+        self._link.send(PhaseEntered("setup", _mark(xfail_before_setup(item))))
         start_in_order(self._spec, self._link)
         try:
             start_faults(self._points, [getattr(item, "module", None)])
@@ -227,7 +230,7 @@ class RankPlugin:
             wasxfail=getattr(report, "wasxfail", None),
             is_strict_xpass=is_unexpected and str(report.longrepr).startswith("[XPASS(strict)]"),
             # The mark that is in force, so that a hang or death can be judged by it.
-            xfail=XfailMark(xfail.reason, is_plain=xfail.raises is None) if xfail else None,
+            xfail=_mark(xfail),
             duration_s=report.duration,
             error=error,
             report=_serialized(item.config, report),
@@ -271,6 +274,10 @@ class RankPlugin:
             lineno=warning_message.lineno,
         )
         self._link.send(WarningRecorded(when, nodeid or self._nodeid, location, text))
+
+
+def _mark(xfail: Xfail | None) -> XfailMark | None:
+    return XfailMark(xfail.reason, is_plain=xfail.raises is None) if xfail else None
 
 
 def _join_threads() -> None:
@@ -376,7 +383,7 @@ def run_test_and_exit(
         # Calling the test function is not enough: hooks in pytest's own protocol make assertion
         # messages, apply warning filters and call other plugins.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-        link.send(Done())
+        link.send(Done(*stop_requests(item.session)))
     leave(link)
 
 

@@ -14,11 +14,12 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import _exit  # by name: a program may replace it in its module
 from typing import NoReturn
 
 from pytest_multihost.core.cpython_private import run_exit_handlers, wait_for_threads
+from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.event import Exited, ProgramRestarted
 from pytest_multihost.core.model.messages import EndService
 from pytest_multihost.core.model.operation import HARNESS_SCOPE
@@ -26,11 +27,14 @@ from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.outcome import describe_exit
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder
-from pytest_multihost.core.rank.role_program import run_program
+from pytest_multihost.core.rank.role_program import exit_code, run_program
 from pytest_multihost.core.rank.stages import ControllerLink
 
 _GRACE_S = 5.0
 """How long a service may take to end after SIGTERM before it is killed."""
+
+_FAREWELL_S = 1.0
+"""How long before the tests of all other ranks a service may end by itself."""
 
 
 def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> None:
@@ -43,6 +47,7 @@ def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> 
 
     Raises:
         SystemExit: The last run exited with an error.
+        MultihostError: It was a service that has ended by itself.
     """
     __tracebackhide__ = True
     service = _Service(link)
@@ -55,6 +60,8 @@ def run_in_child(words: Sequence[str], role: RoleSpec, link: ControllerLink) -> 
         if role.is_service:
             service.serves(pid)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code == 0 and role.is_service:
+            service.require_end()
         if code == 0 or service.is_over:
             return
         if number < role.restarts:
@@ -76,14 +83,10 @@ def _fork() -> int:
 
 @dataclass(slots=True)
 class _Service:
-    """Ends a program once the controller says so.
-
-    Attributes:
-        is_over: Whether the controller has said so.
-    """
+    """Ends a program once the controller says so."""
 
     link: ControllerLink
-    is_over: bool = False
+    _over: threading.Event = field(default_factory=threading.Event)
     _process: int = -1
     _thread: threading.Thread | None = None
 
@@ -106,8 +109,28 @@ class _Service:
         record = recorder.begin("service", "wait", (recorder.rank,), scope=HARNESS_SCOPE)
         with recorder.during(record):
             self.link.channel.receive(lambda message: isinstance(message, EndService))
-        self.is_over = True
+        self._over.set()
         self._end()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the controller has said so."""
+        return self._over.is_set()
+
+    def require_end(self) -> None:
+        """Check that the controller says so, too, of a program that has ended by itself.
+
+        A program may end because its last client asks for that, shortly before the client's test
+        returns.
+
+        Raises:
+            MultihostError: The other ranks are still in the test.
+        """
+        if not self._over.wait(_FAREWELL_S):
+            raise MultihostError(
+                "a service has ended by itself, with exit code 0, while others were in the test",
+                remedy="Leave out service=True if the program is to end by itself.",
+            )
 
     def _end(self) -> None:
         with contextlib.suppress(OSError):  # it has just ended
@@ -127,7 +150,7 @@ def _become_program(words: Sequence[str], number: int, restarts: int) -> NoRetur
             run_program(words)
             code = 0
         except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
+            code = exit_code(error)
             if not isinstance(error.code, int):
                 sys.stderr.write(f"{error.code}\n")
         wait_for_threads()

@@ -55,5 +55,12 @@ def run_program(words: Sequence[str]) -> None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - likewise
         runpy.run_path(path, run_name="__main__")
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if exit_code(error):
             raise
+
+
+def exit_code(error: SystemExit) -> int:
+    """Return the exit code of the interpreter: 1 for what is no whole number, which it prints."""
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1

@@ -38,7 +38,7 @@ from pytest_multihost.core.rank.program_child import run_in_child
 from pytest_multihost.core.rank.raised_errors import trimmed_traceback
 from pytest_multihost.core.rank.recorder import current_recorder, prepare_recording
 from pytest_multihost.core.rank.role_order import start_in_order
-from pytest_multihost.core.rank.role_program import filled_in
+from pytest_multihost.core.rank.role_program import exit_code, filled_in
 from pytest_multihost.core.rank.services import begin_test, end_test, park_services
 from pytest_multihost.core.rank.stages import (
     ControllerLink,
@@ -168,7 +168,7 @@ def _run_script(run: ScriptRun) -> dict[str, Any]:
             return runpy.run_module(run.script, run_name="__main__", alter_sys=True)
         return runpy.run_path(str(Path(run.script).absolute()), run_name="__main__")
     except SystemExit as error:
-        if error.code in (None, 0):
+        if not exit_code(error):
             return {"": error}  # its traceback keeps the module alive
         raise
 

@@ -81,6 +81,9 @@ class Fleet(Protocol):
     def why_lost(self, index: int) -> str:
         """Return the engine's reason why the node at an index is lost; empty if it has none."""
 
+    def failed(self) -> Sequence[str]:
+        """Return the nodes that have failed at their end, and how; ask after `stop`."""
+
     def stop(self) -> None:
         """End the peers and everything that has been started for them; does nothing twice."""
 

@@ -153,6 +153,12 @@ class CommandFleet:
         ended = f"its command has ended: {node.ended()}" if node.ended() else ""
         return "\n".join(filter(None, (ended, node.last_words())))
 
+    def failed(self) -> Sequence[str]:
+        """Return the nodes whose command has failed; one that had to be ended has not."""
+        ours = (0, -signal.SIGTERM, -signal.SIGKILL)
+        failed = (each for each in self.started if each.process.returncode not in ours)
+        return [f"node {each.name}: {each.ended()}" for each in failed]
+
     def stop(self) -> None:
         """Close all connections, and end what does not end by itself."""
         for each in self.started:

@@ -137,6 +137,10 @@ class RayFleet:
         node = self._nodes[index]
         return "\n".join(filter(None, (node.ended(), node.last_words())))
 
+    def failed(self) -> Sequence[str]:
+        """Return nothing: the engine itself ends its actors."""
+        return ()
+
     def stop(self) -> None:
         """End the peers, the actors and Ray's client."""
         for each in self._nodes:

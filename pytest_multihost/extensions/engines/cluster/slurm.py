@@ -141,6 +141,10 @@ class SlurmFleet:
         found += [f"node {node.name} is {of_node.splitlines()[0]}"] if of_node else []
         return "\n".join(filter(None, (", ".join(found), self._steps.why_lost(index))))
 
+    def failed(self) -> Sequence[str]:
+        """Return the nodes whose step has failed."""
+        return self._steps.failed() if self._steps is not None else ()
+
     def stop(self) -> None:
         """End the steps, and give the allocation back."""
         if self._steps is not None:

@@ -224,14 +224,17 @@ class Driver:
     # Hooks
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Generator[None]:
-        """Let the peers end, after all output is written."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Let the peers end, after all output is written; a node that fails then fails the run."""
         try:
             return (yield)
         finally:
             for peer in self.peers.values():
                 peer.dismiss()
             self.stop()
+            for each in self.fleet.failed() if session.exitstatus == pytest.ExitCode.OK else ():
+                self._say(f"multihost: {each}, although all tests have passed")
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
         """End what has been started, if the session has not begun."""
