@@ -259,9 +259,9 @@ def xfail_in_force(item: pytest.Item) -> Xfail | None:
 
 
 def xfail_before_setup(item: pytest.Item) -> Xfail | None:
-    """Return the xfail mark that `item` has before its setup; None if there is none, or no valid one.
+    """Return the xfail mark that `item` has before its setup; None if it has no valid one.
 
-    pytest evaluates the marks again, and reports what is wrong with one.
+    pytest evaluates the marks again, and reports what is wrong with them.
     """
     if item.config.getoption("runxfail", None) in (None, True):
         return None

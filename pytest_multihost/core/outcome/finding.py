@@ -397,9 +397,10 @@ def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
     """Return pytest's status for an outcome: xfail applied, then the worst rank's."""
     ranks = list(ranks)
     if outcome in ("hung", "crashed") or _are_all_killed(ranks):
-        # Expected only if every rank has a mark, and each mark expects any failure.
-        marks = [each.facts.xfail for each in ranks]
-        is_expected = all(mark is not None and mark.is_plain for mark in marks)
+        # Expected only if each rank that has begun the test has a mark that expects any failure.
+        begun = [each.facts for each in ranks if each.facts.reports or each.facts.has_begun]
+        marks = [each.xfail for each in begun]
+        is_expected = bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
         return "xfailed" if is_expected else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own

@@ -90,6 +90,11 @@ class RankFacts:
         return bool(self.ready_port) and self.program_ready_s is None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has entered the test's setup."""
+        return self.phase != "startup"
+
+    @property
     def is_gone(self) -> bool:
         """Whether its process has ended."""
         return self.exit is not None
@@ -190,10 +195,8 @@ def _progress_changes(event: Event) -> _Changes:
             return {"ready_port": port}
         case ProgramReady():
             return {"program_ready_s": event.at_s}
-        case PhaseEntered(phase, None):
-            return {"phase": phase}
         case PhaseEntered(phase, xfail):
-            return {"phase": phase, "xfail_before_setup": xfail}
+            return {"phase": phase, **({"xfail_before_setup": xfail} if xfail else {})}
         case Parked():
             return {"parked_s": event.at_s}
         case Done():

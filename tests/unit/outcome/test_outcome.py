@@ -95,18 +95,23 @@ FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
     "hangs-tearing": [("parked", {}), ("released", {"gate": "teardown"})],
     "hangs-leaving": [("parked", {}), ("done", {}), ("released", {"gate": "exit"})],
     "quits-early": [("done", {}), ("exited", exited(0))],
+    # In its setup, of which there is no report yet.
+    "hangs-in-setup": [("phase", {"phase": "setup"})],
+    "xhangs-in-setup": [("phase", {"phase": "setup", "xfail": PLAIN})],
+    "dies-in-setup": [("phase", {"phase": "setup"}), ("exited", exited(signal=9))],
     # Before its test.
     "never-starts": [],
     "dies-early": [("exited", exited(signal=9))],
     "cannot-start": [("interrupted", {"error": raised("OSError: no device")})],
 }
-EARLY = {"never-starts", "dies-early", "cannot-start"}
+IN_SETUP = {"hangs-in-setup", "xhangs-in-setup", "dies-in-setup"}
+EARLY = {"never-starts", "dies-early", "cannot-start", *IN_SETUP}
 DO_NOT_LEAVE = {
     *("crashes", "quits", "aborts", "xcrashes", "fail-crashes"),
     *("hangs", "xhangs", "rhangs", "parks", "skip-parks", "subfail-parks"),
     *("killed", "subfail-killed", "fail-killed"),
     *("breaks", "waits-to-leave", "hangs-tearing", "hangs-leaving", "quits-early"),
-    *("never-starts", "dies-early"),
+    *("never-starts", "dies-early", *IN_SETUP),
 }
 
 
@@ -231,6 +236,16 @@ CASES: list[tuple[str, Ending, str, str, str, int | None]] = [
     ("dies-early xhangs", "settled", "crashed", "xfailed", "crashed collateral", 0),
     ("strict-xpasses loses", "self", "failed", "failed", "failed collateral", 0),
     ("xloses xloses", "self", "hung", "xfailed", "collateral collateral", 0),
+    # A mark that a rank has got in its own setup is about that rank alone.
+    ("xpasses hangs-in-setup", "overrun", "hung", "failed", "passed hung", None),
+    ("xhangs hangs-in-setup", "overrun", "hung", "failed", "hung hung", None),
+    ("xfails@2 dies-in-setup@1", "settled", "crashed", "failed", "failed crashed", 1),
+    ("xfails@1 dies-in-setup@2", "settled", "failed", "failed", "failed crashed", None),
+    ("xhangs xhangs-in-setup", "overrun", "hung", "xfailed", "hung hung", None),
+    ("xcrashes xhangs-in-setup", "settled", "crashed", "xfailed", "crashed collateral", 0),
+    # If no rank is left, nothing was shown.
+    ("killed killed", "self", "failed", "failed", "killed_as_planned killed_as_planned", None),
+    ("killed loses", "settled", "failed", "failed", "killed_as_planned failed", 1),
     # A planned death hides no failure of the rank that died.
     ("killed passes", "settled", "passed", "passed", "killed_as_planned passed", None),
     ("subfail-killed passes", "settled", "failed", "failed", "failed passed", 0),
