@@ -1,11 +1,16 @@
-"""The standard streams of a program: those that its starter has closed, and those nobody reads."""
+"""The standard streams of a program: closed by its starter, read by nobody, or on a full disk."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import select
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _LAST = 2
 """The descriptor of standard error, the last of the three."""
@@ -38,6 +43,29 @@ def has_lost_its_reader(stream: TextIO) -> bool:
     except (OSError, ValueError):
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+class _Fitting(io.FileIO):
+    """A file that drops what does not fit onto its disk."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write as much as fits; return how much was written or dropped."""
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return memoryview(data).nbytes
+
+
+def drop_what_does_not_fit() -> None:
+    """Let this process write into a log on a full disk as if there were room: it has other work."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        getattr(sys, name).flush()
+        file = io.BufferedWriter(_Fitting(number, "w", closefd=False))
+        stream = io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def drop_output(stream: TextIO) -> None:

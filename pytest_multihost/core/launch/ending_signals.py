@@ -47,8 +47,12 @@ _state = _State()
 def interrupt_on_signals() -> None:
     """Have the next signal raise KeyboardInterrupt, unless its default action has been replaced.
 
-    nohup ignores SIGHUP; another plugin or an attached run may have its own handlers.
+    nohup ignores SIGHUP; another plugin or an attached run may have its own handlers. A starter may
+    have ignored SIGCHLD: then the kernel forgets a child that ends, and nobody can wait for one.
     """
+    with contextlib.suppress(ValueError):
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _state.owner = os.getpid()
     _state.raised_s, _state.is_ending, _state.may_raise_once = None, False, False
     for number in ENDING:

@@ -210,7 +210,11 @@ class Launchers:
         # The plugin is named by its entry point, not by its module's path. If pytest also loads
         # entry points, it would take the path for a second plugin, which declares the same options
         # again. The entry point's name also works with PYTEST_DISABLE_PLUGIN_AUTOLOAD.
-        extra = ["-p", "multihost_hangs"]
+        # The folder of artifacts may exist by now: pytest takes it for a test's, as it does not yet
+        # know the option, and would look from there for its rootdir.
+        extra = ["-p", "multihost_hangs", f"--rootdir={config.rootpath}"]
+        if config.inipath is not None:
+            extra += ["-c", str(config.inipath)]
         if config.pluginmanager.has_plugin("_cov"):
             extra.append("--cov-append")  # else coverage erases the controller's data
         run = PytestRun(

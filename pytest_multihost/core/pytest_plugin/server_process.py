@@ -50,6 +50,7 @@ from pytest_multihost.core.rank.agent import (
     start_backend,
     start_rank,
 )
+from pytest_multihost.core.standard_streams import drop_what_does_not_fit
 
 ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None]]()
 """The original class of an item, and its test function if that was replaced."""
@@ -150,6 +151,7 @@ def prepare_server(
 
 def main() -> NoReturn:
     """Run pytest with the controller's command line, as a server or as one rank."""
+    drop_what_does_not_fit()
     job: ServerJob | RankJob = take_job(ServerJob | RankJob)
     run = job.run
     assert isinstance(run, PytestRun)  # noqa: S101 - for the type checker

@@ -229,9 +229,12 @@ class World:
             rank: The only rank that stops; None: every rank.
 
         Raises:
+            ValueError: The world has no such rank.
             NoTerminalError: pytest has no terminal, or runs under pytest-xdist; or this is a rank
                 of a script.
         """
+        if rank is not None and rank not in range(self.size):
+            raise ValueError(f"world.breakpoint(rank={rank!r}): the ranks are 0 to {self.size - 1}")
         if rank not in (None, self.rank):
             return
         if self._stop_at is None:
