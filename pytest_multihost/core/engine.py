@@ -256,12 +256,14 @@ class _WorldRun:
         Each turn decides from the facts, waits for events, and records them. Events that keep
         arriving delay snapshots by up to `MAX_SNAPSHOT_DELAY_S`. No snapshot is taken while parts
         of a frame arrive: the sending rank waits only for this process, and would seem to hang. For
-        the same reason no hang is reported while an event is unread.
+        the same reason no hang is reported while an event is unread, or while a process between the
+        ranks and this one is silent.
         """
         events: Sequence[Event] = ()
         is_moving = False
         while True:
             now = self.surroundings.now()
+            self._check_services()
             if all(each.is_gone for each in self.facts):
                 if self.failed:
                     self.observed = self.surroundings.watch.close(now, self.facts)
@@ -269,10 +271,9 @@ class _WorldRun:
             deadline_s, ending = self._next_deadline(is_patient=self._is_influenced(now))
             is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
-            news = () if ending_found is None or now >= deadline_s else world.wait(0.0)
-            if news:  # sent while the ranks were read: a rank may wait only for our answer
-                ending_found = None
-            if ending_found is not None or now >= deadline_s:
+            is_over = ending_found is not None or now >= deadline_s
+            news = _unread(world, is_last=now >= deadline_s) if is_over else ()
+            if is_over and not news:  # else a rank may wait only for our answer
                 self._dump(world)
                 if self.surroundings.on_hang is not None:
                     self.surroundings.on_hang(self.facts)
@@ -292,6 +293,15 @@ class _WorldRun:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
             self.surroundings.check_machine(self.facts)
             self._collect_garbage()
+
+    def _check_services(self) -> None:
+        """Check that no service has lost a process.
+
+        Raises:
+            LaunchError: One has.
+        """
+        for service in self.surroundings.services:
+            service.check()
 
     def _collect_garbage(self) -> None:
         """Collect garbage if the last time is long ago: a script may run for days."""
@@ -573,6 +583,16 @@ class _WorldRun:
                 self._take(Event(event.at_s, event.rank, body))
             elif event.at_s <= decided_s:
                 self._take(event)
+
+
+def _unread(world: RunningWorld, *, is_last: bool) -> Sequence[Event]:
+    """Return the events that were sent while the ranks were read; none at the deadline.
+
+    Raises:
+        LaunchError: A process that passes them on is gone, or silent.
+    """
+    world.confirm()
+    return () if is_last else world.wait(0.0)
 
 
 def _interruption(error: KeyboardInterrupt) -> str:

@@ -134,6 +134,9 @@ class ScriptedLauncher:
                 self.alive.discard(step.rank)
         return events
 
+    def confirm(self) -> None:
+        """Do nothing: nothing is on its way."""
+
     def send(self, rank: int, frame: Frame[ToRank]) -> None:
         """Record the frame, and schedule the rank's steps that it triggers."""
         self.sent.append((self.clock.now(), rank, frame))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
 
 import torch
 import torch.distributed as dist
 from expectation import innocent
+from hang_circles import CIRCLE, accepted, circle, opened
 from roles import join_group, join_world
 
 
@@ -90,3 +93,57 @@ def test_worlds_are_made_again_with_other_members(world) -> None:
         if world.rank == 1:
             time.sleep(4)
         meet()
+
+
+@innocent(roles=CIRCLE, backend="none")
+def test_a_token_goes_round_slowly(world) -> None:
+    """All wait for the one that has it, which works for some seconds.
+
+    Source: field report class: stages of a pipeline take turns
+    """
+    mine, before = circle(world, openers=("fetcher", "ranker"))
+    if world.role == "fetcher":
+        time.sleep(4)
+        before.sendall(b"x")
+    mine.recv(1)
+    if world.role != "fetcher":
+        time.sleep(2)
+        before.sendall(b"x")
+
+
+@innocent(roles=CIRCLE, backend="none")
+def test_a_circle_with_a_thread_that_breaks_it(world) -> None:
+    """The main threads wait for each other, until a thread of one sends something.
+
+    Source: field report class: a heartbeat carries the first message
+    """
+    mine, before = circle(world, openers=())
+    if world.role == "ranker":
+
+        def begin() -> None:
+            time.sleep(5)
+            before.sendall(b"x")
+
+        threading.Thread(target=begin).start()
+        mine.recv(1)
+        return
+    mine.recv(1)
+    before.sendall(b"x")
+
+
+@innocent(roles={"trainer": 1, "engine": 1}, backend="none")
+def test_a_circle_that_ends_by_a_timeout(world) -> None:
+    """One of two that wait for each other gives up after some seconds, and goes on.
+
+    Source: field report class: a poll of a queue with a timeout
+    """
+    if world.role == "trainer":
+        own, sends = accepted(world.port("trainer")), opened(world.port("engine"))
+        own.settimeout(4)
+        with contextlib.suppress(TimeoutError):
+            own.recv(1)
+        sends.sendall(b"x")
+    else:
+        sends, own = opened(world.port("trainer")), accepted(world.port("engine"))
+        own.recv(1)
+        sends.close()

@@ -17,6 +17,7 @@ from pytest_multihost.core.watch import Ground, Observations, Watchdog
 from pytest_multihost.testing import (
     Event,
     KernelSnapshot,
+    LaunchError,
     ScriptedLauncher,
     Step,
     exited,
@@ -152,6 +153,21 @@ def test_a_hang_is_not_believed_while_an_event_is_unread(run: Run) -> None:
     ran = run(HANGS, watch=watch, launched_by=Unread)
     assert len(watch.checks) == 2
     assert ran.result.ending == "proof"
+
+
+class Silent(ScriptedLauncher):
+    """A process between the ranks and the controller does not answer."""
+
+    def confirm(self) -> None:
+        raise LaunchError("node 1 has not answered")
+
+
+@pytest.mark.parametrize("watch", [Suspicious(), None], ids=["a hang is seen", "at the deadline"])
+def test_no_hang_is_reported_while_a_node_is_silent(run: Run, watch: Suspicious | None) -> None:
+    """What its ranks have sent may be lost on the way: that is an error, and no hang."""
+    given = {"watch": watch} if watch is not None else {}
+    ran = run(HANGS, launched_by=Silent, timeout_s=5.0, **given)
+    assert (ran.result.ending, ran.result.reason) == ("lost", "node 1 has not answered")
 
 
 class _SlowObserver:

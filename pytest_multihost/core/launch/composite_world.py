@@ -104,6 +104,15 @@ class CompositeWorld:
         answers = [self._call(part, partial(part.wait, 0.0)) for part in living if part in ready]
         return _in_order(event for events in answers for event in events)
 
+    def confirm(self) -> None:
+        """Wait until every server has passed on all that its ranks had sent by now.
+
+        Raises:
+            LaunchError: A server is gone, or does not answer.
+        """
+        for part in self._living():
+            self._call(part, part.confirm)
+
     def _living(self, ranks: Iterable[int] | None = None) -> list[WorldPart]:
         """Return the parts whose server is alive; if `ranks` is given, only parts with these."""
         wanted = None if ranks is None else set(ranks)

@@ -77,6 +77,13 @@ class RankControl(Protocol):
             LaunchError: The server is gone.
         """
 
+    def confirm(self) -> None:
+        """Wait until all that the ranks had sent by now has arrived here.
+
+        Raises:
+            LaunchError: A server is gone, or does not answer.
+        """
+
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
 

@@ -96,6 +96,8 @@ class Service:
         has_proof: Returns whether the service has proven that nothing can move before a time.
         permits_proof: Returns whether nothing that the service does by itself can move a rank
             before a time. While it can, what the watchdog sees proves no hang.
+        check: Called in every turn; raises LaunchError if a process of the service has ended, so
+            that the world can show nothing any more.
         held_s: Returns for how long, from one time to another, it has held up the world, so that
             deadlines are later by this time.
         record: Returns a record of its actions, given the times of the world's start and end.
@@ -114,6 +116,7 @@ class Service:
     may_end: Callable[[], bool] = lambda: True
     has_proof: Callable[[float], bool] = lambda _deadline_s: False
     permits_proof: Callable[[float], bool] = lambda _deadline_s: True
+    check: Callable[[], None] = lambda: None
     held_s: Callable[[float, float], float] = lambda _since_s, _until_s: 0.0
     record: Callable[[float, float], ServiceRecord | None] = lambda _started_s, _ended_s: None
     time: TimeSource | None = None

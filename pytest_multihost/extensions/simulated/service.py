@@ -6,8 +6,11 @@ the exchange is imported when one starts.
 
 from __future__ import annotations
 
+import socket
 import time
+from dataclasses import dataclass
 
+from pytest_multihost.core.model.errors import LaunchError
 from pytest_multihost.core.model.spec import ServicePart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
 
@@ -31,6 +34,66 @@ PART = ServicePart(
 )
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """The process of an exchange, as a connection to it shows it.
+
+    Attributes:
+        connection: None before the first check.
+    """
+
+    address: str
+    connection: socket.socket | None = None
+
+    def check(self) -> None:
+        """Check that the process lives.
+
+        Raises:
+            LaunchError: It has ended. All ranks have lost their connections to it.
+        """
+        if self.connection is None:
+            self._connect()
+            return
+        try:
+            has_ended = not self.connection.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            has_ended = True
+        if has_ended:
+            raise _lost()
+
+    def _connect(self) -> None:
+        from pytest_multihost.extensions.simulated.link import short_path
+
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_ANSWER_S)
+            with short_path(self.address) as path:
+                connection.connect(path)
+        except ConnectionRefusedError:
+            connection.close()
+            raise _lost() from None
+        except OSError:  # it is too busy: the next turn tries again
+            connection.close()
+        else:
+            connection.settimeout(0.0)
+            self.connection = connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def _lost() -> LaunchError:
+    return LaunchError(
+        "the process that exchanges the messages of the simulated ranks has ended",
+        seen="It was killed, perhaps because memory ran out, or it has printed its error.",
+    )
+
+
 def _open(opening: Opening) -> Service:
     from pytest_multihost.extensions.simulated.link import ask_exchange
     from pytest_multihost.extensions.simulated.server_part import exchange_address
@@ -48,11 +111,14 @@ def _open(opening: Opening) -> Service:
             return False
         return found.last_s <= min(watchdog.seen_since_s, time.monotonic() - _QUIET_S)
 
+    exchange = _Exchange(exchange_address(folder))
     return Service(
         name=NAME,
         interval_s=lambda: _INTERVAL_S,
         has_proof=has_proof,
         permits_proof=permits_proof,
+        check=exchange.check,
+        close=exchange.close,
     )
 
 

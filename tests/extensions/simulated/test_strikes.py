@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.extensions.simulated import process
 from pytest_multihost.extensions.simulated.link import Idleness, Link, ask_exchange
 from pytest_multihost.extensions.simulated.process import _Process
+from pytest_multihost.extensions.simulated.service import _Exchange
 from pytest_multihost.extensions.simulated.waits import Waits
+from pytest_multihost.testing import LaunchError
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +38,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     """Serve a world of one rank in a thread."""
     found = str(tmp_path / "exchange")
     reading, writing = os.pipe()
-    with process.socket.socket(process.socket.AF_UNIX) as listener:
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(found)
         listener.listen()
         serving = _Process(listener, tmp_path, Waits(1, places=1))
@@ -46,6 +48,27 @@ def address(tmp_path: Path) -> Iterator[str]:
         os.close(writing)
         thread.join()
     os.close(reading)
+
+
+def test_an_exchange_that_has_ended_is_an_error_of_the_harness(address: str) -> None:
+    """Its ranks can show nothing any more; while it lives nothing is said."""
+    watched = _Exchange(address)
+    for _ in range(3):
+        watched.check()
+    connection = watched.connection
+    assert connection is not None
+    connection.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(LaunchError, match="has ended"):
+        watched.check()
+    watched.close()
+
+
+def test_an_exchange_that_had_ended_before_the_first_check_is_one_as_well(tmp_path: Path) -> None:
+    """Nobody listens any more."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "exchange"))
+    with pytest.raises(LaunchError, match="has ended"):
+        _Exchange(str(tmp_path / "exchange")).check()
 
 
 def asked(address: str) -> Idleness:

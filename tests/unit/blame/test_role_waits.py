@@ -282,3 +282,47 @@ def test_else_nobody_is_named(others: tuple[RankState, ...]) -> None:
     """An answer may be lost, or it is unknown which rank is to come."""
     found = find_causes([idle_server(), *others])
     assert found[0].culprits not in ((2,), (3,))
+
+
+def test_a_server_whose_client_waits_for_it_needs_no_request() -> None:
+    """Both wait at one connection, so an answer or a request was lost."""
+    server = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,)))
+    found = found_in(server, ASKS)
+    assert (found[0].awaited, found[0].needs_message) == (frozenset({1}), False)
+
+
+@pytest.mark.parametrize("call", ["futex", "clock_nanosleep"])
+def test_a_server_with_a_thread_that_works_needs_no_request(call: str) -> None:
+    """That may do what others wait for."""
+    beside = waits(9, call=call)
+    server = role(0, end(6, SERVER, CLIENT), main=waits(0, (6,)), beside=(beside,))
+    busy = role(1, end(5, CLIENT, SERVER), main=waits(1, call="clock_nanosleep"))
+    assert found_in(server, busy)[0].needs_message == (call == "futex")
+
+
+def needs(rank: int, other: int, **changes: object) -> RankState:
+    """Return a rank that waits for the next request of another one."""
+    pair = (min(rank, other), max(rank, other))
+    own = operation("recvfrom", kind="transfer", group=pair, peer=other, sequence=0, waited_s=1.0)
+    given: dict[str, object] = {"is_idle": True, "asks": own, "needs_message": True}
+    return stands(rank, label="IO", **{**given, **changes})
+
+
+def test_servers_that_need_each_others_requests_are_a_deadlock() -> None:
+    """Nobody of them is singled out."""
+    [found] = find_causes([needs(0, 1), needs(1, 2), needs(2, 0)])
+    assert (found.kind, found.culprits, found.confidence) == ("deadlock", (), "certain")
+
+
+def test_who_asks_and_who_is_asked_may_close_a_circle() -> None:
+    """One waits for an answer, the others for requests."""
+    answer = operation("recvfrom", kind="transfer", group=(0, 1), peer=1, sequence=0, waited_s=1.0)
+    [found] = find_causes([stands(0, answer), needs(1, 2), needs(2, 0)])
+    assert (found.kind, found.culprits, found.waiting) == ("deadlock", (), (0, 1, 2))
+
+
+def test_a_circle_that_one_may_leave_is_none() -> None:
+    """It has another thread that may work, so it is asked as before."""
+    answer = operation("recvfrom", kind="transfer", group=(0, 1), peer=1, sequence=0, waited_s=1.0)
+    found = find_causes([stands(0, answer), needs(1, 2), needs(2, 0, needs_message=False)])
+    assert [each.kind for each in found] != ["deadlock"]

@@ -48,6 +48,9 @@ class Share:
         told, self.told = self.told, []
         return told
 
+    def confirm(self) -> None:
+        self._require_server()
+
     def send(self, rank: int, frame: Frame[Any]) -> None:
         self.asked.append(("send", rank))
 
@@ -103,6 +106,16 @@ def test_requests_go_to_the_servers_of_the_ranks(shares: list[Share]) -> None:
     world.send(3, Frame(Release("go")))
     assert shares[0].asked == [("dumps", [0])]
     assert shares[1].asked == [("dumps", [2, 3]), ("send", 3)]
+
+
+def test_a_server_that_does_not_confirm_is_lost(shares: list[Share]) -> None:
+    """Nothing is asked of it any more."""
+    world = CompositeWorld(shares)
+    world.confirm()
+    shares[1].is_gone = True
+    with pytest.raises(LaunchError, match="the server is gone"):
+        world.confirm()
+    assert shares[1].asked == ["closed"]
 
 
 def test_a_world_is_lost_with_one_of_its_servers(shares: list[Share]) -> None:

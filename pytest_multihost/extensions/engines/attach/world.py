@@ -36,6 +36,8 @@ from pytest_multihost.core.model.messages import (
     Fork,
     FromPeer,
     PauseRank,
+    Ping,
+    Pong,
     RankEvent,
     RanksLost,
     RequestDumps,
@@ -64,6 +66,10 @@ _DUMP_S = 20.0
 
 _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. A stopped process never answers."""
+
+_CONFIRM_S = 15.0
+"""How long a process may be silent when a hang is about to be reported: its ranks' words may be on
+the way, or lost with the connection."""
 
 
 Machine = tuple[str, str, str]
@@ -279,6 +285,14 @@ class PeerWorld:
             for frame in frames
             if isinstance(frame.message, RankEvent) and (event := frame.message.event)
         ]
+
+    def confirm(self) -> None:
+        """Wait for an answer of the peer, which comes behind all that its ranks had sent.
+
+        Raises:
+            LaunchError: The peer is gone, or does not answer.
+        """
+        self.peer.request(Ping(), Pong, within_s=_CONFIRM_S)()
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; it is not an error if the rank is gone."""
