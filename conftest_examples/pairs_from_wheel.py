@@ -34,7 +34,7 @@ TIMEOUT_S = 60
 """The timeout of the tests; a proof is far earlier, and a ratio to it is no matter of speed."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_EXTRAS = re.compile(r"pytest-multihost-hangs\[([a-z,]+)\]")
+_EXTRAS = re.compile(r"pip install '[^'\[]*\[([a-z,]+)\]'")
 
 HEAD = """
 import threading, pytest
@@ -154,7 +154,7 @@ def make_environment(venv: Path, wheel: Path, requirements: Sequence[str]) -> Pa
     """
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     python = venv / "bin" / "python"
-    (found,) = set(_EXTRAS.findall(README.read_text(encoding="utf-8").partition("## Your")[0]))
+    found = _EXTRAS.findall(README.read_text(encoding="utf-8"))[0]  # its first command
     what = f"pytest-multihost-hangs[{found}] @ {wheel.as_uri()}"
     packages = needed_by("pytest-multihost-hangs", found.split(","))
     target = next(iter((venv / "lib").glob("python*/site-packages")))
