@@ -4,12 +4,13 @@
                                      [--only TEXT] [--json FILE] [--rounds N]
                                      [--hangs | --innocents]
 
-Starts the jobs of worlds/live_jobs.py: 60 that hang, whose culprits stand at a line marked HERE,
-and 40 that do not, each of which is looked at several times. A job is started in one of these ways:
+Starts the jobs of worlds/live_jobs.py: 68 that hang, whose culprits stand at a line marked HERE,
+and 44 that do not, each of which is looked at several times. A job is started in one of these ways:
 
 * fork: from a process that has imported torch; its ranks are named RANK=PID
 * pidns: the same, in a PID namespace of its own; unshare: by unshare(1), with a /proc of its own
 * spawn: by torch.multiprocessing; process: by multiprocessing, the last rank first
+* pool, forkserver: as tasks of a pool with one worker more, the last rank first
 * torchrun; plain: by hand, with torchrun's variables
 * a version of Python: by the program that --python names, or in the directory that --root names, as
   debootstrap makes it; without either, this machine's Python stands in
@@ -67,6 +68,11 @@ OF_PYTHON = (
     "locked_a_file",
     "stopped",
 )
+OF_NEW = (
+    "torch_broadcast_of_buffers",
+    "torch_group_of_a_loop",
+    "torch_last_rank_waits_for_itself",
+)
 FINE_OF_TORCH = (
     "torch_fine_ddp",
     "torch_fine_ddp_of_a_slow_rank",
@@ -88,7 +94,12 @@ FINE_OF_PYTHON = (
     "fine_polls",
     "fine_waits_with_limit",
 )
-NOBODY = frozenset({"torch_groups_in_opposite_orders", "torch_group_met_world"})
+NOBODY = frozenset(
+    {"torch_groups_in_opposite_orders", "torch_group_of_a_loop", "torch_group_met_world"}
+)
+BELOW = ("spawn", "process", "pool", "forkserver")
+"""Ways by which a process of Python starts ranks that do not say which they are."""
+
 LAST = frozenset({"torch_ddp_met_barrier"})
 
 
@@ -137,7 +148,7 @@ class Row:
 
 
 def hangs() -> list[Case]:
-    """Return the 60 jobs that hang."""
+    """Return the 68 jobs that hang."""
     in_container = [*OF_TORCH[:7], *OF_TORCH[10:13]]
     return [
         *(Case(name, "unshare") for name in (OF_PYTHON[0], "torch_slept")),
@@ -148,11 +159,14 @@ def hangs() -> list[Case]:
         *(Case(name, "torchrun") for name in (*OF_TORCH[:2], *OF_TORCH[11:15])),
         *(Case(name, "plain") for name in OF_PYTHON),
         *(Case(name, "fork", size=4) for name in OF_TORCH[:14]),
+        *(Case(name, "pool") for name in ("torch_slept", "torch_queue", *OF_NEW[:1])),
+        *(Case(name, "forkserver") for name in ("torch_locked_itself", "torch_thread")),
+        *(Case(name, "torchrun") for name in OF_NEW),
     ]
 
 
 def innocents() -> list[Case]:
-    """Return the 40 jobs that do not hang."""
+    """Return the 44 jobs that do not hang."""
     return [
         *(Case(name, "plain", is_hang=False, size=2) for name in FINE_OF_PYTHON),
         *(Case(name, "python3.8", is_hang=False, size=2) for name in FINE_OF_PYTHON),
@@ -160,6 +174,8 @@ def innocents() -> list[Case]:
         *(Case(name, "pidns", is_hang=False, size=2) for name in FINE_OF_TORCH[:6]),
         *(Case(name, "spawn", is_hang=False, size=2) for name in FINE_OF_TORCH[:7]),
         *(Case(name, "torchrun", is_hang=False, size=2) for name in FINE_OF_TORCH[:4]),
+        *(Case(name, "pool", is_hang=False, size=2) for name in FINE_OF_TORCH[6:8]),
+        *(Case(name, "forkserver", is_hang=False, size=2) for name in FINE_OF_TORCH[8:10]),
     ]
 
 
@@ -272,9 +288,9 @@ class Starter:
         root = self._root(case)
         with tempfile.TemporaryDirectory(prefix="live-job-", dir=f"{root}/tmp") as folder:
             scratch = Path(folder)
-            if case.how in ("fork", "pidns", "spawn", "process"):
+            if case.how in ("fork", "pidns", *BELOW):
                 launcher = self._forked(case, scratch)
-                is_below = case.how in ("spawn", "process")
+                is_below = case.how in BELOW
                 named = ("--children-of", str(launcher)) if is_below else None
             else:
                 program = self.programs.get(_version(case), sys.executable)

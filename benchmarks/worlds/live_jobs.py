@@ -221,6 +221,36 @@ def torch_gather_met_reduce(world, rank, size):
     world.meet()
 
 
+def torch_group_of_a_loop(world, rank, size):
+    a, b = (world.dist.new_group(list(range(size))) for _ in "12")
+    for group in (b, a) if rank % 2 else (a, b):
+        met(world, group)
+
+
+def met(world, group):
+    if world.dist.get_rank() % 2:
+        world.dist.all_reduce(world.torch.ones(1), group=group)  # HERE on a tie
+    world.dist.all_reduce(world.torch.ones(1), group=group)  # HERE on a tie
+
+
+def torch_broadcast_of_buffers(world, rank, size):
+    model = ddp_model(world, world.torch.nn.BatchNorm1d(64))
+    for step in range(3):
+        if rank == 1 and step == 2:
+            nap()
+        model(world.torch.ones(4, 64)).sum().backward()
+
+
+def torch_last_rank_waits_for_itself(world, rank, size):
+    world.dist.barrier()
+    world.dist.destroy_process_group()
+    if rank == 1:
+        time.sleep(1)
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()  # HERE
+
+
 def torch_group_met_world(world, rank, size):
     group = world.dist.new_group([0, 1])
     if rank == 0:
@@ -231,11 +261,11 @@ def torch_group_met_world(world, rank, size):
 # Healthy jobs
 
 
-def ddp_model(world):
+def ddp_model(world, *more):
     from torch.nn.parallel import DistributedDataParallel
 
     nn = world.torch.nn
-    return DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1)))
+    return DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), *more, nn.Linear(64, 1)))
 
 
 def ddp(world, rank, late_s):
@@ -379,6 +409,13 @@ def launch(job):
         torch.multiprocessing.start_processes(
             spawned, args=arguments, nprocs=job["size"], start_method=job.get("method", "fork")
         )
+    elif job["how"] in ("pool", "forkserver"):
+        import multiprocessing
+
+        method = "fork" if job["how"] == "pool" else "forkserver"
+        with multiprocessing.get_context(method).Pool(job["size"] + 1) as pool:
+            ranks = range(job["size"] - 1, -1, -1)
+            pool.starmap(started, [(rank, *arguments) for rank in ranks], chunksize=1)
     elif job["how"] == "process":
         import multiprocessing
 

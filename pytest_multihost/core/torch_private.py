@@ -53,6 +53,9 @@ whose variable `i` is the process's number."""
 BACKWARD: Final = ("torch/autograd/graph.py", "_engine_run_backward")
 """The function under which a backward pass runs in C++, and DDP's reducer with it."""
 
+DDP: Final = "torch/nn/parallel/distributed.py"
+"""The file of DistributedDataParallel, whose collectives are mostly of all ranks."""
+
 START_COALESCING: Final = "_start_coalescing"
 END_COALESCING: Final = "_end_coalescing"
 """Methods of `ProcessGroup` around operations that share one work."""

@@ -51,11 +51,13 @@ _REMAINS = re.compile(r"/pyarrow/libarrow\.so[.\d]*")
 _CUDA = re.compile(r"/nvidia/\w+/lib/|/lib(cuda|cudart|nccl|nvidia-[-\w]+)(-\w+)?\.so[.\d]*$")
 """The libraries of CUDA and NCCL. A program's callbacks run in their threads only by way of code
 that is no runtime's, which the stack shows."""
-_RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}")
 _TORCH = "/torch/lib/"
 PROFILERS = ("_ZN9libkineto12ConfigLoader18updateConfigThreadEv",)
 """Mangled names of the functions in which threads of torch's profiler (Kineto) wait: once a program
 has used it, such a thread looks every few minutes whether the settings have changed."""
+_MPI = re.compile(r"/lib(mpi|pmix|open-pal|open-rte|uc[mpst]|fabric|psm2)[-\w]*\.so[.\d]*$")
+"""The libraries of MPI, and those that carry its messages: a thread of theirs waits for peers."""
+_RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}|{_MPI.pattern}")
 _MOVES_DATA = "NCCL Progress"
 """The name of the thread that moves NCCL's data to and from the network; NCCL sets it if
 NCCL_SET_THREAD_NAME is 1. It runs all the time while an operation is open, so its stack cannot be

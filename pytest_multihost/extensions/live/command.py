@@ -95,7 +95,9 @@ def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse
     judge = partial(judge_job, job, reader, context, reads_native=options.native)
     try:
         judged = (
-            follow(reader, judge, _say, patience_s=options.patience) if options.follow else judge()
+            follow(reader, judge, _say, patience_s=options.patience)
+            if options.follow
+            else judge().judged
         )
     except KeyboardInterrupt:
         return 1

@@ -15,13 +15,14 @@ from pytest_multihost.core.blame.socket_waits import waits_at_sockets
 from pytest_multihost.core.model.operation import Operation, Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.core.model.result import RankSnapshot
+from pytest_multihost.core.model.result import Activity, RankSnapshot
 from pytest_multihost.core.model.stack import Dump
 from pytest_multihost.core.proof import ProofState, Snapshot
 from pytest_multihost.core.proof.blockers import rank_blockers
 from pytest_multihost.core.proof.threads import lock_holders, main_labels
 from pytest_multihost.core.watch.kernel import SharedObjects
 from pytest_multihost.core.watch.shared_waits import shared_waits, with_shared_wait
+from pytest_multihost.extensions.live.groups import with_unlike_groups
 from pytest_multihost.extensions.live.processes import Job
 from pytest_multihost.extensions.live.reader import JobReader, Line, Stacks
 from pytest_multihost.extensions.live.waits import SeenWait
@@ -92,6 +93,11 @@ class Look:
         left: Ranks with a thread that was in an operation and has run between the snapshots.
         blockers: Why it is not proven that nothing can move, one sentence each.
         is_proven: Whether it is proven that nothing can move.
+        waits: By rank that waits in an operation, the identity of this wait; a rank that spins has
+            none.
+        spinning: Ranks that use the processor while they wait in an operation.
+        may_be_ended: Whether something else may end a rank as planned: its parent is at work, or
+            the rank has a handler for SIGTERM.
     """
 
     at_s: float
@@ -106,6 +112,9 @@ class Look:
     left: frozenset[int] = frozenset()
     blockers: tuple[str, ...] = ()
     is_proven: bool = False
+    waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
+    spinning: frozenset[int] = frozenset()
+    may_be_ended: bool = False
 
 
 def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
@@ -116,7 +125,9 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     """
     before = reader.deep_snapshot()
     stacks = reader.read_stacks(reads_native=reads_native)
-    now, waits = stacks.now, stacks.waits
+    now = stacks.now
+    living = [each.rank for each in now.ranks.values() if not each.is_dead]
+    waits = with_unlike_groups(stacks.waits, [rank for rank in living if rank is not None])
     at_sockets = waits_at_sockets(now)
     by_frames = [
         _with_wait(each, waits.get(each.rank, SeenWait()).operation)
@@ -138,6 +149,7 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
     limited = {rank: _gives_up([rank], name) for rank, name in hidden.items()}
     alike = {name: [r for r, each in hidden.items() if each == name] for name in hidden.values()}
     served = tuple(_served_by_launcher(now, waits))
+    spinning = frozenset(rank for rank, each in waits.items() if each.spins)
     return Look(
         at_s=now.at_s,
         ranks=ranks,
@@ -148,13 +160,16 @@ def look_at(job: Job, reader: JobReader, *, reads_native: bool = False) -> Look:
         limited=limited,
         unobserved=stacks.unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
-        left=moved_ranks(now, operations, resting_threads(before, now)),
+        left=moved_ranks(now, operations, resting_threads(before, now)) - spinning,
         blockers=(
             *state.blockers,
             *(_gives_up(ranks, name) for name, ranks in alike.items()),
             *served,
         ),
         is_proven=state.is_proof and not limited and not served,
+        waits=_waits(now, operations, spinning),
+        spinning=spinning,
+        may_be_ended=stacks.are_parents_busy or _handles_end(now),
     )
 
 
@@ -171,6 +186,27 @@ def _with_shared_waits(
         yield each if process is None else with_shared_wait(each, wait, process, now.at_s)
 
 
+_SIGTERM = 1 << 14  # signal 15; bit 0 is signal 1
+
+
+def _handles_end(now: KernelSnapshot) -> bool:
+    return any(each.caught & _SIGTERM for each in now.ranks.values())
+
+
+def _waits(
+    now: KernelSnapshot, operations: Iterable[Operations], spinning: Collection[int]
+) -> Mapping[int, tuple[object, ...]]:
+    """Return what identifies the wait of each rank in an operation, except those that spin."""
+    keys = {(rank, e.tid): e.wait_key for rank, each in now.ranks.items() for e in each.threads}
+    return {
+        each.rank: keys[each.rank, one.thread]
+        for each in operations
+        for one in each.recent
+        if one.waited_s is not None and (each.rank, one.thread) in keys
+        if each.rank not in spinning
+    }
+
+
 def _gives_up(ranks: Sequence[int], name: str) -> str:
     return f"{rank_set(ranks)} may give up {name}, whose limit cannot be seen"
 
@@ -185,10 +221,13 @@ def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> I
             yield f"rank {rank} waits in {found.name} for what its launcher's store may get"
 
 
+_NOT_HERE = Activity("not seen")
+
+
 def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSnapshot]:
     labels, locks = main_labels(before, stacks.now), lock_holders(stacks.now)
     for rank in range(job.size):
-        label, activity = labels.get(rank, (None, None))
+        label, activity = labels.get(rank, (None, None if rank in job.pids else _NOT_HERE))
         is_asleep = label not in {"RUNNING", "EXITED", None}
         yield RankSnapshot(
             rank=rank,

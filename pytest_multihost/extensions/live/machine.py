@@ -17,13 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_multihost.core.launch.launcher_env import Membership
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.kernel.proc_files import link
-from pytest_multihost.extensions.live.numbering import numbered
+from pytest_multihost.extensions.live.numbering import alone, numbered
 from pytest_multihost.extensions.live.processes import (
     NUMBERED,
     Job,
@@ -31,13 +30,14 @@ from pytest_multihost.extensions.live.processes import (
     command_words,
     find_job,
     is_agent,
+    is_python,
     membership_if_any,
-    read_some,
 )
 
-_PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
-_HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
-"""Processes that Python itself starts beside those of a program."""
+_TRACKER = re.compile(r"multiprocessing\.resource_tracker")
+_FORKSERVER = re.compile(r"multiprocessing\.forkserver")
+"""Processes that Python itself starts beside those of a program. Those that a fork server forks
+have its command line."""
 
 _DIGITS = 10
 """The most digits of a process's id."""
@@ -117,14 +117,22 @@ def children_of(pid: int) -> tuple[int, ...]:
     """Return the Python processes that a process has started, directly or through others."""
     parents = _parents()
     below = (each for each in parents if pid in _ancestors(each, parents))
-    return tuple(each for each in below if _is_python(each))
+    return tuple(each for each in below if is_python(each))
 
 
 def _outermost(pids: Collection[int]) -> tuple[int, ...]:
     """Return the processes that no other of them has started, except Python's own."""
     parents = _parents()
-    found = [each for each in pids if not _HELPERS.search(command_of(each))]
+    found = [each for each in pids if not _is_pythons_own(each)]
     return tuple(each for each in found if not set(found) & {*_ancestors(each, parents)})
+
+
+def _is_pythons_own(pid: int) -> bool:
+    """Return whether Python itself has started a process: its fork server, or its tracker."""
+    command, stat = command_of(pid), read_stat(f"/proc/{pid}")
+    is_server = bool(_FORKSERVER.search(command)) and stat is not None
+    is_forked = is_server and stat is not None and command_of(stat.parent) == command
+    return bool(_TRACKER.search(command)) or (is_server and not is_forked)
 
 
 def command_of(pid: int) -> str:
@@ -133,25 +141,8 @@ def command_of(pid: int) -> str:
 
 
 def _may_be_rank(pid: int) -> bool:
-    return _is_python(pid) and not _LOOKS.search(command_of(pid)) and not is_agent(pid)
-
-
-def _is_python(pid: int) -> bool:
-    """Return whether a process runs Python; for another user's, its command line decides."""
-    try:
-        name = Path(f"/proc/{pid}/exe").readlink().name
-    except PermissionError:
-        name = Path(command_of(pid).partition(" ")[0]).name
-    except OSError:
-        return False
-    return bool(_PYTHON.fullmatch(name)) or _is_embedded(pid)
-
-
-def _is_embedded(pid: int) -> bool:
-    try:
-        return b"/libpython" in read_some(f"/proc/{pid}/maps")
-    except OSError:
-        return False
+    is_other = _LOOKS.search(command_of(pid)) or is_agent(pid) or _is_pythons_own(pid)
+    return is_python(pid) and not is_other
 
 
 def _parents() -> Mapping[int, int]:
@@ -293,6 +284,8 @@ def _below(pid: int) -> Worlds | Job:
     if found.found:
         return found
     job = numbered(_outermost(pids), pid)
+    if job is None and is_python(pid) and not is_agent(pid):
+        job = alone(pid)
     if job is None:
         raise MultihostError(
             f"process {pid} has started no Python process",

@@ -61,6 +61,14 @@ def read_some(path: str) -> bytes:
         return file.read(_MAX_BYTES)
 
 
+def read_maps(pid: int) -> str:
+    """Return which files a process has mapped, as text; empty if that cannot be read."""
+    try:
+        return read_some(f"/proc/{pid}/maps").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def why_unreadable(pid: int) -> tuple[str, str]:
     """Return why the memory of a process may not be read, and the command that changes that."""
     again = f"sudo {shlex.join([*this_program(), *sys.argv[1:]])}"
@@ -195,6 +203,20 @@ def command_words(pid: int) -> list[str]:
     except OSError:
         return []
     return data.rstrip(b"\0").decode(errors="backslashreplace").split("\0")
+
+
+_PYTHON_NAME = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
+
+
+def is_python(pid: int) -> bool:
+    """Return whether a process runs Python; for another user's, its command line decides."""
+    try:
+        name = Path(f"/proc/{pid}/exe").readlink().name
+    except PermissionError:
+        name = Path("".join(command_words(pid)[:1])).name
+    except OSError:
+        return False
+    return bool(_PYTHON_NAME.fullmatch(name)) or "/libpython" in read_maps(pid)
 
 
 _RANK_AND_PID = re.compile(r"(?:(\d{1,6})=)?(\d{1,10})", re.ASCII)

@@ -26,12 +26,20 @@ from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
 from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
-from pytest_multihost.extensions.live.processes import Job, check_rights, is_agent
+from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
+from pytest_multihost.extensions.live.processes import (
+    Job,
+    check_rights,
+    is_agent,
+    is_python,
+    read_maps,
+)
 from pytest_multihost.extensions.live.waits import (
+    UNNAMED,
     SeenWait,
-    as_of_reducer,
+    as_of_probably_all,
     as_of_some,
-    is_backward,
+    is_in_ddp,
     seen_operation,
     seen_wait,
 )
@@ -43,6 +51,9 @@ _STOPPED_S = 2.0
 """The same if a rank is stopped: a profiler lets it continue after a moment."""
 
 _TRIES, _TRY_S = 5, 0.01
+
+_SAMPLES, _SAMPLE_S = 3, 0.3
+"""How often a rank that spins is read again: it must not have moved."""
 
 _BLOCKED = frozenset({"BLOCKED", "IO"})
 _POLLS = frozenset({"SLEEPING", "RUNNING"})
@@ -75,6 +86,8 @@ class Stacks:
         unobserved: What else could not be read, one sentence each.
         native: By rank, native frames of the main thread, if they were read.
         lines: The user's lines on the stacks, from files on the ranks' own machine.
+        are_parents_busy: Whether a program of Python that has started ranks runs, or will run by
+            a timer of its own: it may be about to end them.
     """
 
     now: KernelSnapshot
@@ -85,6 +98,7 @@ class Stacks:
     unobserved: tuple[str, ...] = ()
     native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
+    are_parents_busy: bool = False
 
 
 class JobReader(Protocol):
@@ -121,6 +135,7 @@ class LocalReader:
     job: Job
     context: SourceContext
     _proc: ProcReader = field(init=False)
+    _parents: ProcReader = field(init=False)
     _quiescence: Quiescence = field(init=False)
     _before: KernelSnapshot | None = None
 
@@ -130,6 +145,9 @@ class LocalReader:
         # Ranks on other machines may act through an agent's store.
         pids = self.job.pids if len(self.job.pids) == self.job.size else {}
         agents = frozenset(filter(is_agent, _parents(pids.values())))
+        above = {*_parents(self.job.pids.values())} - {*self.job.pids.values()}
+        programs = sorted(pid for pid in above if not is_agent(pid) and is_python(pid))
+        self._parents = ProcReader(dict(enumerate(programs)))
         harness = HarnessProcesses(controllers=agents, title="torchrun")
         self._proc = ProcReader(self.job.pids, harness)
         self._quiescence = Quiescence(self.job.pids, harness)
@@ -150,6 +168,7 @@ class LocalReader:
             reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         before = self._before or self.deep_snapshot()
+        above = self._parents.shallow_snapshot()
         threads, unread = spied_threads(self.job.pids)
         is_stopped = any(each.main and each.main.state in "Tt" for each in before.ranks.values())
         apart_s = _STOPPED_S if is_stopped else _APART_S
@@ -157,6 +176,7 @@ class LocalReader:
         now = self.deep_snapshot()
         seen = _Seen(self.job, before, now, threads, self.context)
         waits, native = seen.waits(reads_native=reads_native)
+        waits = self._steady(waits, threads)
         dumps = tuple(dump_of(rank, each) for rank, each in threads.items())
         return Stacks(
             now=now,
@@ -174,7 +194,25 @@ class LocalReader:
                 for rank, threads in native.threads.items()
             },
             lines=tuple(dict.fromkeys(line for each in dumps for line in self._lines(each))),
+            are_parents_busy=any(
+                label in _POLLS or activity.ends_in_s is not None
+                for label, activity in main_labels(above, self._parents.shallow_snapshot()).values()
+            ),
         )
+
+    def _steady(
+        self, waits: Mapping[int, SeenWait], threads: Mapping[int, Sequence[SpiedThread]]
+    ) -> Mapping[int, SeenWait]:
+        """Return the waits; of ranks that spin, only those that look the same each time."""
+        spin = {rank for rank, each in waits.items() if each.spins}
+        for _ in range(_SAMPLES if spin else 0):
+            time.sleep(_SAMPLE_S)
+            again, _ = spied_threads({rank: self.job.pids[rank] for rank in spin})
+            spin = {rank for rank in spin if _is_same(threads.get(rank), again.get(rank))}
+        return {
+            rank: SeenWait() if each.spins and rank not in spin else each
+            for rank, each in waits.items()
+        }
 
     def _lines(self, dump: Dump) -> Iterator[Line]:
         """Yield the user's lines on the stacks of a rank; of unreadable files without a text."""
@@ -191,6 +229,13 @@ class LocalReader:
                 return found.turns
             time.sleep(_TRY_S)
         return None
+
+
+def _is_same(one: Sequence[SpiedThread] | None, two: Sequence[SpiedThread] | None) -> bool:
+    """Return whether a main thread has the same frames with the same variables in two readings."""
+    mains = [next((each for each in found or () if each.is_main), None) for found in (one, two)]
+    seen = [(each.frames, each.values) for each in mains if each is not None]
+    return len(seen) == len(mains) and seen[0] == seen[1]
 
 
 def _parents(pids: Iterable[int]) -> Iterator[int]:
@@ -224,7 +269,10 @@ class _Seen:
     def waits(self, *, reads_native: bool) -> tuple[Mapping[int, SeenWait], NativeStacks]:
         """Return the operation that each rank waits in, and native frames if they may be read."""
         labels = {rank: label for rank, (label, _) in main_labels(self.before, self.now).items()}
-        found = {rank: self._by_frames(rank, labels.get(rank)) for rank in self.job.pids}
+        found = {
+            rank: self._in_mpi(rank, labels.get(rank)) or self._by_frames(rank, labels.get(rank))
+            for rank in self.job.pids
+        }
         asked = [
             rank
             for rank, each in found.items()
@@ -238,7 +286,8 @@ class _Seen:
         native = native_threads(here) if reads_native else NativeStacks()
         for rank in asked:
             threads = native.threads.get(rank)
-            found[rank] = self._by_native(rank, found[rank], labels.get(rank), threads)
+            in_mpi = self._in_mpi_by_native(rank, threads or ())
+            found[rank] = in_mpi or self._by_native(rank, found[rank], labels.get(rank), threads)
         gone = {
             rank: replace(each, is_unclear=False)
             for rank, each in found.items()
@@ -286,6 +335,33 @@ class _Seen:
                 return SeenWait(operation)
         return wait
 
+    def _in_mpi(self, rank: int, label: str | None) -> SeenWait | None:
+        """Return the operation of MPI that the user's innermost line performs, if it does one."""
+        main, user = self._main(rank), self._user_frame(rank)
+        if main is None or user is None or main.frames[0] != user or label in _GONE:
+            return None
+        if not uses_mpi(read_maps(self.job.pids[rank])):
+            return None
+        context = _as_seen_by(self.job.pids[rank], self.context)
+        found = operation_of_line(
+            context.place(user).source,
+            main.values[0] if main.values else {},
+            context.lines_of(user.file),
+            size=self.job.size,
+            at_s=self.now.at_s,
+        )
+        return None if found is None else self._of_mpi(rank, found, spins=label == "RUNNING")
+
+    def _in_mpi_by_native(self, rank: int, native: Sequence[NativeThread]) -> SeenWait | None:
+        """Return the operation of MPI that native frames of the main thread show, if any."""
+        main = [each for each in native if each.thread == self.job.pids[rank]]
+        found = operation_of_frames(main, size=self.job.size, at_s=self.now.at_s)
+        return None if found is None else self._of_mpi(rank, found, spins=True)
+
+    def _of_mpi(self, rank: int, found: Operation, *, spins: bool) -> SeenWait:
+        placed = replace(found, frame=self._user_frame(rank), thread=self.job.pids[rank])
+        return SeenWait(placed, spins=spins)
+
     def _by_native(
         self,
         rank: int,
@@ -313,16 +389,22 @@ class _Seen:
             return replace(kept, is_unclear=kept.is_unclear or is_inside)
         symbols = next((each.symbols for each in native if each.thread == found.thread), ())
         is_of_xla = any(each.startswith(_XLA) for each in symbols)
-        placed = self._placed(found, rank, wait, polls=polls)
+        placed = self._placed(found, rank, wait, polls=polls, is_of_xla=is_of_xla)
         return SeenWait(placed, has_hidden_limit=is_of_xla)
 
-    def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
-        """Return an operation at the user's line; a polled operation is one nobody waits in."""
+    def _placed(
+        self, found: Operation, rank: int, wait: SeenWait, *, polls: bool, is_of_xla: bool
+    ) -> Operation:
+        """Return an operation at the user's line; a polled operation is one nobody waits in.
+
+        jax's main thread wakes up while it waits; the thread that is in the collective does not.
+        """
         main = self._main(rank)
-        is_reducers = main is not None and is_backward(main.frames) and found.name != "work.wait"
+        is_ddps = main is not None and is_in_ddp(main.frames)
+        is_of_all = (is_ddps or is_of_xla) and found.name not in UNNAMED
         return replace(
-            as_of_reducer(found) if is_reducers else as_of_some(found),
-            thread=found.thread if polls else self.job.pids[rank],
+            as_of_probably_all(found) if is_of_all else as_of_some(found),
+            thread=found.thread if polls or is_of_xla else self.job.pids[rank],
             waited_s=None if polls else found.waited_s,
             frame=wait.operation.frame if wait.operation is not None else self._user_frame(rank),
         )

@@ -42,16 +42,33 @@ _NOBODY = "no rank is seen to wait for another one"
 _ENDED = "has ended: there is no such process any more"
 
 
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """A running job as one look shows it.
+
+    Attributes:
+        judged: Its judgement; its outcome is hung only if nothing seems to move.
+        waits: By rank that waits in an operation, the identity of this wait.
+    """
+
+    judged: Judgement
+    waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
+
+
 def judge_job(
     job: Job, reader: JobReader, context: SourceContext, *, reads_native: bool = False
-) -> Judgement:
-    """Return the judgement of a running job; its outcome is hung only if nothing seems to move.
+) -> SeenJob:
+    """Look at a running job, and judge it.
 
     Args:
         context: Used for source lines that the job's own machine has not sent.
         reads_native: Whether threads may be stopped for a moment to read native frames.
     """
     look = look_at(job, reader, reads_native=reads_native)
+    return SeenJob(_judgement(job, context, look), look.waits)
+
+
+def _judgement(job: Job, context: SourceContext, look: Look) -> Judgement:
     found_lines = sorted(look.lines, key=lambda each: bool(each.text))
     lines = {(each.file, each.line): each.text for each in found_lines}
     here = context.source_of
@@ -110,8 +127,19 @@ def _exited(look: Look) -> frozenset[int]:
 
 
 def _is_waited_for(look: Look, found: Diagnosis) -> bool:
-    """Return whether a rank waits for another one, or is stopped or holds the GIL."""
-    is_own = found.kind in ("stopped", "gil_held")
+    """Return whether a rank waits for another one, is stopped, holds the GIL or is proven stuck.
+
+    A rank that waits for itself may do so until its parent, or a signal, ends it. One that sleeps
+    goes on by itself, however late.
+    """
+    is_timed = any(
+        each.activity is not None and each.activity.ends_in_s is not None
+        for each in look.ranks
+        if each.rank in found.culprits
+    )
+    is_proven = look.is_proven and not look.may_be_ended and not is_timed
+    is_stuck = found.kind == "stuck" and is_proven
+    is_own = found.kind in ("stopped", "gil_held") or is_stuck
     return is_own or any(each.operations or each.lock_holders for each in look.ranks)
 
 
@@ -122,7 +150,13 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
         return f"{_have(left)} run between two looks"
     if found.kind == "died":
         return ""
-    moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
+    # A main thread may wake up while it waits in an operation that another thread performs.
+    are_inside = found.kind in ("mismatch", "deadlock")
+    inside = look.waits.keys() - look.left if are_inside else frozenset()
+    moving = {r: look.moving[r] for r in concerned if r in look.moving and r not in inside}
+    if spinning := look.spinning.intersection(concerned):
+        one = len(spinning) == 1
+        return f"{rank_set(spinning)} {'polls' if one else 'poll'}, and may get on at any time"
     if not found.culprits:  # a rank that times out moves again, and so may the others
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""
@@ -225,6 +259,9 @@ PATIENCE_S = 60.0
 _BETWEEN_S = 10.0
 """Time between two readings of stacks. A rank is named if two in a row show the same."""
 
+_RESTLESS_S = 30.0
+"""The same at most while no main thread rests: that of jax wakes up while it waits."""
+
 _GOES_ON = "the job goes on: no rank is waited for any more"
 
 
@@ -245,7 +282,7 @@ class _Waits:
 
 def follow(
     reader: JobReader,
-    judge: Callable[[], Judgement],
+    judge: Callable[[], SeenJob],
     say: Callable[[str], None],
     *,
     patience_s: float = PATIENCE_S,
@@ -260,15 +297,19 @@ def follow(
     """
     waits, said = _Waits(), tuple[int, ...]()
     judged_s, finding = float("-inf"), _Finding()
+    restless_s = min(_RESTLESS_S, max(_BETWEEN_S, patience_s / 2))
+    begun_s = reader.shallow_snapshot().at_s
     while True:
         now = reader.shallow_snapshot()
         waits.add(now)
         if all(each.is_dead for each in now.processes):
             return None
         still = {r: s for r, s in waits.since_s.items() if now.at_s - s >= STILL_S}
-        if still and now.at_s - judged_s >= _BETWEEN_S:
-            judged_s, judged = now.at_s, judge()
-            finding = finding.after(judged, now.at_s)
+        between_s = _BETWEEN_S if still else restless_s
+        if now.at_s - judged_s >= between_s and now.at_s - begun_s >= STILL_S:
+            judged_s, seen = now.at_s, judge()
+            judged = seen.judged
+            finding = finding.after(seen, now.at_s)
             if judged.finding.outcome == "hung":
                 return judged
             if finding.has_lasted(still, now.at_s, patience_s):
@@ -283,17 +324,25 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """The culprits and the waiting ranks last found, and since when they have been the same."""
+    """The culprits and the waiting ranks last found, and since when they have been the same.
+
+    Attributes:
+        waits: The waits in operations that have been the same since then, by rank.
+    """
 
     culprits: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     since_s: float = 0.0
+    waits: Mapping[int, tuple[object, ...]] = field(default_factory=dict)
 
-    def after(self, judged: Judgement, at_s: float) -> _Finding:
+    def after(self, seen: SeenJob, at_s: float) -> _Finding:
         """Return the finding after the next judgement; its start is kept if the ranks are."""
-        found = judged.diagnosis
+        found = seen.judged.diagnosis
         ranks = (found.culprits, found.waiting) if found is not None else ((), ())
-        return self if ranks == (self.culprits, self.waiting) else _Finding(*ranks, at_s)
+        if ranks != (self.culprits, self.waiting):
+            return _Finding(*ranks, at_s, seen.waits)
+        kept = {r: key for r, key in self.waits.items() if seen.waits.get(r) == key}
+        return replace(self, waits=kept)
 
     def has_lasted(self, still: Mapping[int, float], at_s: float, seconds: float) -> bool:
         """Return whether the finding is this old and all ranks of one side have rested since.
@@ -301,7 +350,8 @@ class _Finding:
         If both sides move, the culprit is merely the slowest rank, which is found every time.
         """
         return at_s - self.since_s >= seconds and any(
-            bool(side) and all(at_s - still.get(each, at_s) >= seconds for each in side)
+            bool(side)
+            and all(each in self.waits or at_s - still.get(each, at_s) >= seconds for each in side)
             for side in (self.culprits, self.waiting)
         )
 

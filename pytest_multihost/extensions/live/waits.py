@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from pytest_multihost.core.model.collectives import C10D, Collective, of_function
 from pytest_multihost.core.model.operation import Operation, OperationKind
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
-from pytest_multihost.core.torch_private import BACKWARD, MEET_BY_STORE
+from pytest_multihost.core.torch_private import BACKWARD, DDP, MEET_BY_STORE
+
+UNNAMED = frozenset({"work.wait", "connect"})
+"""Operations that may be a part of any collective."""
 
 _LOGGED = "torch/distributed/c10d_logger.py"
 
@@ -27,6 +31,8 @@ _WAITED = re.compile(r"\.wait\(")
 _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
 _GROUP = re.compile(r"<[\w.]*ProcessGroup at 0x[0-9a-f]+>")
+_GIVEN = re.compile(r"\bgroup\s*=\s*(\w+(?:\.\w+|\[[^\]]*\]|\([^()]*\))+)")
+"""The expression of a group in a call, if it is more than a variable."""
 _CUT_OFF = "..."
 _NUMBER, _NUMBERS = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\[[\d, ]+\]", re.ASCII)
 
@@ -39,11 +45,17 @@ class SeenWait:
         is_unclear: Whether the thread may be in an operation that Python frames do not show.
         has_hidden_limit: Whether the runtime may abort the operation at a time that cannot be seen:
             jax's threads wait without a timeout while another thread or process keeps the time.
+        spins: Whether the thread uses the processor while it waits, and was seen to be in the same
+            place with the same variables each time.
+        holders: The variables on the stack that hold the group of the operation, each with its
+            function; also the expression of the user's line that gives it.
     """
 
     operation: Operation | None = None
     is_unclear: bool = False
     has_hidden_limit: bool = False
+    spins: bool = False
+    holders: tuple[str, ...] = ()
 
 
 def seen_operation(
@@ -75,7 +87,8 @@ def seen_operation(
         caller = values[index + 2] if around is not None and len(values) > index + 2 else {}
         if any(each.function == MEET_BY_STORE for each in frames[:index]):
             return replace(found, has_members=True)
-        return _with_arguments(found, collective, values[index], around, caller)
+        told = _with_arguments(found, collective, values[index], around, caller)
+        return as_of_probably_all(told) if is_in_ddp(frames[index:]) else told
     return None
 
 
@@ -98,7 +111,8 @@ def seen_wait(
     """
     found = seen_operation(frames, values, size=size, at_s=at_s)
     if found is not None:
-        return SeenWait(found, has_hidden_limit=is_of_jax(frames))
+        holders = () if found.has_members else tuple(_holders(frames, values, source))
+        return SeenWait(found, has_hidden_limit=is_of_jax(frames), holders=holders)
     if not frames or not is_blocked:
         return SeenWait(is_unclear=not frames)
     if not is_library(frames[0].file):
@@ -106,6 +120,31 @@ def seen_wait(
         waited = replace(waited, frame=innermost_user_frame(frames))
         return SeenWait(waited) if _WAITED.search(source) else SeenWait()
     return SeenWait(is_unclear=any(each in frames[0].file for each in _RUNTIMES))
+
+
+def _holders(
+    frames: Sequence[Frame], values: Sequence[Mapping[str, str]], source: str
+) -> Iterator[str]:
+    """Yield the user's variables that hold the group given to an operation, with their functions.
+
+    Args:
+        source: The text of the user's innermost line.
+    """
+    users = [index for index, frame in enumerate(frames) if not is_library(frame.file)]
+    if not users:
+        return
+    around = [each for each in values[: users[0]] if "args" in each or "kwargs" in each]
+    given = {
+        group
+        for each in around
+        for group in _GROUP.findall(each.get("args", "") + each.get("kwargs", ""))
+    }
+    for index in users if len(given) == 1 else ():
+        function = f"{frames[index].file}:{frames[index].function}"
+        yield from (f"{function} {name}" for name, each in values[index].items() if {each} == given)
+    if expression := _GIVEN.search(source):
+        function = f"{frames[users[0]].file}:{frames[users[0]].function}"
+        yield f"{function} {expression[1].replace(' ', '')}"
 
 
 def is_of_jax(frames: Sequence[Frame]) -> bool:
@@ -194,15 +233,27 @@ def as_of_some(found: Operation) -> Operation:
     return replace(found, ordinal=ordinal, group_title=title)
 
 
-def as_of_reducer(found: Operation) -> Operation:
-    """Return a collective that DDP's reducer has begun in a backward pass: likely of all ranks."""
-    return replace(found, group_title="probably all of")
+def as_of_probably_all(found: Operation) -> Operation:
+    """Return a collective that DDP or a program of jax has begun: likely of all ranks."""
+    if found.has_members or found.kind != "collective":
+        return found
+    return replace(found, ordinal=0, detail="", group_title="probably all of")
 
 
-def is_backward(frames: Sequence[Frame]) -> bool:
-    """Return whether a thread runs a backward pass of torch."""
+def is_in_ddp(frames: Sequence[Frame]) -> bool:
+    """Return whether a thread is in code of DDP, or in a backward pass, which DDP's reducer joins.
+
+    The broadcast of buffers and the exchange of shapes are begun by DDP's C++ code. An operation of
+    the user's own module is not DDP's, although DDP has called the module.
+
+    Args:
+        frames: From the operation on outwards.
+    """
     end, function = BACKWARD
-    return any(each.file.endswith(end) and each.function == function for each in frames)
+    return any(
+        each.file.endswith(DDP) or (each.file.endswith(end) and each.function == function)
+        for each in takewhile(lambda frame: is_library(frame.file), frames)
+    )
 
 
 def _only_number(values: Mapping[str, str], names: Iterable[str]) -> int | None:

@@ -19,7 +19,10 @@ from pytest_multihost.core.watch.probes import SpiedThread
 from pytest_multihost.extensions.live.numbering import (
     GivenNumber,
     given_number,
+    is_idle_worker,
     job_of,
+    numbers_by_argument,
+    numbers_by_name,
     spawned_size,
 )
 from pytest_multihost.testing import Frame
@@ -72,6 +75,56 @@ def test_the_launchers_stack_shows_how_many_were_started() -> None:
     """Even where one of them has ended."""
     frame = Frame(SPAWN, 300, "start_processes")
     assert spawned_size(main_thread((STEP, {}), (frame, {"nprocs": "4"}))) == 4
+
+
+def tasks(*variables: dict[str, str]) -> dict[int, list[tuple[Frame, dict[str, str]]]]:
+    """Return the frames of processes that run one function with these variables."""
+    return {number: [(TRAIN, each)] for number, each in enumerate(variables, 11)}
+
+
+def test_a_variable_called_rank_numbers_a_process() -> None:
+    """It is no first argument, and may be larger than the number of processes that are left."""
+    given = tasks({"name": "x", "rank": "5"}, {"name": "x", "rank": "3"})
+    assert numbers_by_name(given) == ("rank", {11: 5, 12: 3})
+    assert job_of([11, 12], {11: 5, 12: 3}, None, "process 1", is_told=True).pids == {3: 12, 5: 11}
+
+
+def test_two_processes_with_the_same_rank_are_not_numbered_by_it() -> None:
+    """They may be of two jobs, or it is the rank of a machine."""
+    assert numbers_by_name(tasks({"rank": "0"}, {"rank": "0"}))[1] == {}
+
+
+def test_a_process_without_a_rank_is_not_numbered_beside_others() -> None:
+    """It would get a number that another rank elsewhere has."""
+    assert numbers_by_name(tasks({"rank": "0"}, {"n": "1"}))[1] == {}
+
+
+def test_the_argument_that_counts_the_processes_numbers_them() -> None:
+    """A port or a size that all have does not."""
+    given = tasks({"port": "7001", "n": "2", "r": "1"}, {"port": "7001", "n": "2", "r": "0"})
+    assert numbers_by_argument(given) == {11: 1, 12: 0}
+
+
+def test_arguments_that_do_not_count_the_processes_number_nothing() -> None:
+    """Two seeds, two ports."""
+    assert numbers_by_argument(tasks({"seed": "7"}, {"seed": "8"})) == {}
+
+
+POOL, QUEUE = "/usr/lib/python3.12/multiprocessing/pool.py", "multiprocessing/queues.py"
+WORKER = (Frame(POOL, 114, "worker"), {})
+
+
+def test_a_worker_of_a_pool_that_waits_for_a_task_is_idle() -> None:
+    """Its innermost frame reads the queue of tasks."""
+    get = (Frame(f"/usr/lib/python3.12/{QUEUE}", 386, "SimpleQueue.get"), {})
+    assert is_idle_worker(main_thread(get, WORKER))
+
+
+def test_a_worker_that_unpickles_or_runs_a_task_is_not_idle() -> None:
+    """An innocent: what it imports may take long."""
+    get = (Frame(f"/usr/lib/python3.12/{QUEUE}", 389, "SimpleQueue.get"), {})
+    assert not is_idle_worker(main_thread((STEP, {}), get, WORKER))
+    assert not is_idle_worker(main_thread((Frame(POOL, 48, "mapstar"), {}), WORKER))
 
 
 # Which job follows
@@ -129,13 +182,31 @@ class Work:
     def __init__(self, *given):
         self.given = given
     def __call__(self):
-        work(*self.given)
+        file = open(self.given[1] + "/lock", "w")
+        if self.given[0] == 0:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            open(self.given[1] + "/locked", "w").close()
+        while not os.path.exists(self.given[1] + "/locked"):
+            time.sleep(0.01)
+        open(f"{self.given[1]}/up-{self.given[0]}", "w").close()
+        if self.given[0] == 0:
+            time.sleep(100000)
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 if __name__ == "__main__":
     how, folder = sys.argv[1:]
     if how == "spawn":
         import torch.multiprocessing
         torch.multiprocessing.spawn(work, args=(folder,), nprocs=3)
+    elif how.startswith("pool"):
+        context = multiprocessing.get_context(how.removeprefix("pool-"))
+        with context.Pool(4) as pool:
+            pool.starmap(work, [(rank, folder) for rank in (2, 1, 0)], chunksize=1)
+    elif how == "lost":
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            for rank in range(3):
+                open(f"{folder}/up-{rank}", "w").close()
+            pool.apply(os._exit, (1,))
     else:
         context = multiprocessing.get_context("fork")
         for rank in (2, 1, 0):
@@ -152,11 +223,13 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
         pytest.importorskip("torch", reason="its spawn is asked for")
     program = tmp_path / "train.py"
     program.write_text(JOB)
-    command = [sys.executable, str(program), request.param, str(tmp_path)]
+    # By a shell, because a parent that runs may be about to end what it has started.
+    command = ["sh", "-c", '"$@" & echo $! > "$0"; wait', str(tmp_path / "pid")]
+    command += [sys.executable, str(program), request.param, str(tmp_path)]
     launcher = subprocess.Popen(command, start_new_session=True)
     try:
         await_that(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(3)), 120)
-        yield launcher.pid
+        yield int((tmp_path / "pid").read_text())
     finally:
         with suppress(ProcessLookupError):
             os.killpg(launcher.pid, signal.SIGKILL)
@@ -177,9 +250,11 @@ def diagnosis(launcher: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("started", ["spawn", "process"], indirect=True)
+@pytest.mark.parametrize(
+    "started", ["spawn", "process", "pool-fork", "pool-forkserver"], indirect=True
+)
 def test_the_rank_is_named_by_what_it_was_started_with(started: int) -> None:
-    """With torch's spawn, and with multiprocessing, which has started it last."""
+    """With torch's spawn, with multiprocessing, and as a task of a pool with one worker more."""
     found = diagnosis(started)
     assert (found["culprits"], found["waiting"]) == ([0], [1, 2])
     assert found["where"]["source"] == "time.sleep(100000)"
@@ -193,6 +268,26 @@ def test_a_number_that_is_a_guess_is_not_stated_flatly(started: int) -> None:
     assert found["culprits"] == [2]
     assert found["summary"].startswith("probably ")
     assert any("order of start" in each for each in found["notes"])
+
+
+def settled(launcher: int) -> dict[str, Any]:
+    """Return the verdict on a job that is said to hang; the last one if it is not."""
+    for _ in range(20):
+        done = attach("--json", "-", "--children-of", str(launcher))
+        if done.returncode == 0:
+            break
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("started", ["lost"], indirect=True)
+def test_a_program_whose_pool_has_lost_a_task_is_looked_at_itself(started: int) -> None:
+    """The worker that had the task has ended, and the others wait for another one."""
+    verdict = settled(started)
+    found = verdict["diagnosis"]
+    assert (verdict["outcome"], found["kind"], found["culprits"]) == ("hung", "stuck", [0])
+    assert found["where"]["source"] == "pool.apply(os._exit, (1,))"
+    assert any("is called rank 0" in each for each in found["notes"])
 
 
 @pytest.mark.parametrize("started", ["process"], indirect=True)

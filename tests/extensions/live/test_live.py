@@ -16,8 +16,8 @@ from pytest_multihost.core.blame import Cause, find_causes
 from pytest_multihost.extensions.live.processes import find_job, is_torchrun
 from pytest_multihost.extensions.live.waits import (
     SeenWait,
-    as_of_reducer,
-    is_backward,
+    as_of_probably_all,
+    is_in_ddp,
     seen_operation,
     seen_wait,
 )
@@ -317,19 +317,19 @@ REDUCED = builders.operation(has_members=False, sequence=0, source="native-frame
 
 def test_ddps_reducer_against_a_barrier_is_a_likely_mismatch() -> None:
     """The reducer's group is likely the default one: the smaller side is to blame."""
-    cause = judged(as_of_reducer(REDUCED), as_of_reducer(REDUCED), of_all("barrier", 3))
+    cause = judged(as_of_probably_all(REDUCED), as_of_probably_all(REDUCED), of_all("barrier", 3))
     assert (cause.kind, cause.confidence, cause.culprits) == ("mismatch", "likely", (2,))
 
 
 def test_a_backward_pass_of_all_ranks_is_no_mismatch() -> None:
     """An innocent: all of them reduce."""
-    assert judged(*[as_of_reducer(REDUCED)] * 3).kind == "transport"
+    assert judged(*[as_of_probably_all(REDUCED)] * 3).kind == "transport"
 
 
 def test_only_torchs_function_is_a_backward_pass() -> None:
     """A user's may have any name."""
-    assert is_backward([Frame(f"{SITE}/torch/autograd/graph.py", 823, "_engine_run_backward")])
-    assert not is_backward([Frame("/job/graph.py", 1, "_engine_run_backward")])
+    assert is_in_ddp([Frame(f"{SITE}/torch/autograd/graph.py", 823, "_engine_run_backward")])
+    assert not is_in_ddp([Frame("/job/graph.py", 1, "_engine_run_backward")])
 
 
 # Who is torchrun

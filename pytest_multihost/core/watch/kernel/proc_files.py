@@ -20,6 +20,7 @@ from pytest_multihost.core.proof.system_calls import (
     restarted_call,
 )
 
+_CLOCK_READINGS = 3
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CALLS = CALLS.get(os.uname().machine, {})
 _WORDS_OF_CALL = 9  # number, six arguments, stack pointer, program counter
@@ -173,13 +174,21 @@ def read_stat(directory: str) -> Stat | None:
     name = head.partition(b"(")[2].decode("utf-8", "backslashreplace")
     cpu_ns = (int(words[_USER_TIME]) + int(words[_SYSTEM_TIME])) * (1_000_000_000 // _TICKS)
     state, parent, session = words[_STATE].decode(), int(words[_PARENT]), int(words[_SESSION])
-    # stat counts from boot, including time while the machine was suspended; monotonic() does not.
-    suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    started_s = (int(words[_STARTED]) - 1) / _TICKS - suspended
+    started_s = (int(words[_STARTED]) - 1) / _TICKS - _suspended_s()
     status = int(words[_STATUS]) if len(words) > _STATUS else 0
     if int(words[_FLAGS]) & _EXITING and state != "Z":
         state = "X"
     return Stat(name, state, parent, session, started_s, cpu_ns, status)
+
+
+def _suspended_s() -> float:
+    """Return how long the machine was suspended: stat counts that time, and monotonic() does not.
+
+    On a busy machine this thread may lose the processor between the two clocks, so that the second
+    one is late. Then a process would seem to have begun later, and to be another one.
+    """
+    boot = time.CLOCK_BOOTTIME
+    return max(time.clock_gettime(boot) - time.monotonic() for _ in range(_CLOCK_READINGS))
 
 
 def read_runs(directory: str) -> tuple[int, int] | None:

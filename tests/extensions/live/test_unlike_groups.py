@@ -1,0 +1,126 @@
+"""Which operations of a job's ranks cannot be one, where frames do not show the groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import builders
+from builders import stands
+
+from pytest_multihost.core.blame import Cause, find_causes
+from pytest_multihost.extensions.live.groups import with_unlike_groups
+from pytest_multihost.extensions.live.waits import (
+    SeenWait,
+    as_of_probably_all,
+    as_of_some,
+    is_in_ddp,
+    seen_wait,
+)
+from pytest_multihost.testing import Frame
+
+SITE = "/venv/lib/python3.12/site-packages"
+TORCH = f"{SITE}/torch/distributed/distributed_c10d.py"
+LOGGED = Frame(f"{SITE}/torch/distributed/c10d_logger.py", 81, "wrapper")
+A, B = (f"<ProcessGroup at 0x7f{each}>" for each in ("0a", "0b"))
+
+
+def wait(held: str, line: int = 17, source: str = "", **variables: str) -> SeenWait:
+    """Return a wait in an all_reduce of a group, with the variables of its caller."""
+    frames = (Frame(TORCH, 3000, "all_reduce"), LOGGED, Frame("/job/train.py", line, "step"))
+    values = ({}, {"args": "(<Tensor at 0x7f>)", "kwargs": f'{{"group": {held}}}'}, variables)
+    return seen_wait(frames, source, size=2, at_s=1.0, is_blocked=True, values=values)
+
+
+def some(name: str) -> SeenWait:
+    """Return a wait in a collective of an unknown group."""
+    found = builders.operation(
+        name, has_members=False, sequence=0, source="python-frames", group=(0, 1, 2)
+    )
+    return SeenWait(as_of_some(found))
+
+
+def judged(*waits: SeenWait) -> Cause:
+    """Return why ranks hang that wait so; a rank without an operation sleeps."""
+    told = with_unlike_groups(dict(enumerate(waits)), range(len(waits)))
+    states = [
+        stands(rank, *([each.operation] if each.operation else []), label="BLOCKED")
+        for rank, each in told.items()
+    ]
+    return find_causes(states)[0]
+
+
+def test_groups_in_a_loop_in_opposite_orders_are_a_deadlock() -> None:
+    """The loop's variable holds both in turn; the other variables tell them apart."""
+    both = {"a": A, "b": B}
+    cause = judged(wait(A, group=A, **both), wait(B, group=B, **both))
+    assert (cause.kind, cause.culprits, cause.cycle) == ("deadlock", (), (0, 1))
+
+
+def test_groups_that_attributes_hold_are_told_apart_by_the_line() -> None:
+    """No variable holds them."""
+    tensor, data = (
+        wait(A, line, f"dist.all_reduce(x, group=self.{name})")
+        for line, name in ((17, "tensor"), (19, "data"))
+    )
+    assert judged(tensor, data).kind == "deadlock"
+
+
+def test_a_group_with_one_name_more_on_a_rank_may_be_the_same() -> None:
+    """An innocent: the rank has kept it under another name, too."""
+    cause = judged(wait(A, group=A, mine=A), wait(B, group=B))
+    assert cause.kind == "transport"
+
+
+def test_different_operations_of_unknown_groups_wait_for_each_other() -> None:
+    """Whether they are of one group or of two, no call of the others ends one of them."""
+    cause = judged(some("all_reduce"), some("barrier"), some("barrier"))
+    assert (cause.kind, cause.culprits) == ("deadlock", ())
+
+
+def test_a_rank_in_no_operation_explains_the_waits_better() -> None:
+    """The groups of the two that wait may both need it."""
+    cause = judged(some("all_reduce"), some("barrier"), SeenWait())
+    assert (cause.kind, cause.culprits) == ("straggler", (2,))
+
+
+def test_a_wait_for_earlier_work_may_be_any_collective() -> None:
+    """An innocent: the work was begun by the other operation."""
+    assert judged(some("all_reduce"), some("work.wait")).kind == "transport"
+
+
+def test_a_rank_that_leaves_is_missing_where_others_still_work() -> None:
+    """It waits in shutdown for all, and the others wait for its next step."""
+    step = replace(as_of_probably_all(builders.operation()), group=(0, 1, 2))
+    leaving = replace(step, name="shutdown", has_members=True)
+    cause = judged(SeenWait(step), SeenWait(leaving), SeenWait(leaving))
+    assert (cause.kind, cause.culprits, cause.waiting) == ("straggler", (1, 2), (0,))
+
+
+def test_ranks_that_all_leave_wait_for_the_one_that_does_not() -> None:
+    """Nobody waits in another operation."""
+    leaving = replace(builders.operation("shutdown"), group=(0, 1, 2), sequence=0)
+    cause = judged(SeenWait(), SeenWait(leaving), SeenWait(leaving))
+    assert (cause.kind, cause.culprits) == ("straggler", (0,))
+
+
+def test_a_program_of_jax_against_a_barrier_names_the_minority() -> None:
+    """Such a program is likely of all ranks."""
+    native = builders.operation(has_members=False, sequence=0, source="native-frames")
+    program = SeenWait(as_of_probably_all(replace(native, group=(0, 1, 2))))
+    sync = replace(native, name="sync_global_devices", group=(0, 1, 2), has_members=True)
+    cause = judged(program, SeenWait(replace(sync, source="python-frames")), program)
+    assert (cause.kind, cause.confidence, cause.culprits) == ("mismatch", "likely", (1,))
+
+
+DDP = Frame(f"{SITE}/torch/nn/parallel/distributed.py", 1700, "_sync_buffers")
+USER = Frame("/job/train.py", 17, "step")
+
+
+def test_a_broadcast_of_buffers_is_ddps() -> None:
+    """C++ code has begun it."""
+    assert is_in_ddp((DDP, Frame(f"{SITE}/torch/nn/modules/module.py", 1, "_call_impl"), USER))
+
+
+def test_an_operation_of_the_module_itself_is_not_ddps() -> None:
+    """An innocent: DDP has called the module, which uses a group of its own."""
+    assert not is_in_ddp((Frame("/job/model.py", 9, "forward"), DDP, USER))
