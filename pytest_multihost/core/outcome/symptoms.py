@@ -13,6 +13,9 @@ _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Fail
 """Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
 symptom, whatever text they quote."""
 
+_STATUS = re.compile(r"(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
+"""How an error of XLA begins, which jaxlib may raise as a ValueError."""
+
 _CLOSED = re.compile(
     r"(BrokenPipe|ConnectionAborted|ConnectionReset|EOF|IncompleteRead)Error\b"
     r"|connection.*(abort|clos|lost|reset)|broken pipe|socket closed",
@@ -93,7 +96,8 @@ class Symptoms:
         """
         if error.type in _RAISED_BY_TESTS:
             return False
-        is_of_runtime = not error.is_by_user and _may_be_of_runtime(error.type)
+        may_be = _may_be_of_runtime(error.type) or _STATUS.match(error.message) is not None
+        is_of_runtime = not error.is_by_user and may_be
         return error.is_harness_symptom or (is_of_runtime and self.is_in_error(text))
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:
