@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import threading
 import time
@@ -281,4 +282,67 @@ def test_save_on_the_primary_against_the_next_step(world, shared_tmp_path) -> No
         manager = ocp.CheckpointManager(shared_tmp_path / "manager")
         manager.save(0, args=ocp.args.StandardSave({"weights": np.ones(4)}))
         manager.wait_until_finished()
+    total(spread())
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1])
+def test_leaves_the_loop_after_a_bad_batch(world) -> None:
+    """One process finds an infinite value in its part of a batch and goes to the last barrier.
+
+    Source: field report class: a check of local data that ends the loop on one process
+    """
+    array = spread()
+    for step in range(4):
+        if step == 2 and world.rank == 2:
+            break
+        total(array)
+    multihost_utils.sync_global_devices("trained")
+
+
+@hang("mismatch", ranks=4, backend="jax", culprits=[3], waiting=[0, 1, 2])
+def test_one_of_four_waits_at_another_barrier(world) -> None:
+    """A process that has found no checkpoint waits at the barrier of a fresh start.
+
+    Source: https://github.com/marin-community/marin/pull/8538 (names that differ per rank)
+    """
+    found = "fresh" if world.rank == 3 else "resumed"
+    global_state.client.wait_at_barrier(found, 600_000)
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[1],
+    waiting=[0, 2],
+    by=("exit", "raise", "proof", "mismatch"),
+)
+def test_one_gathers_a_longer_list(world) -> None:
+    """The process whose list of scores is longer is alive; gloo ends one of the others.
+
+    Source: field report class: uneven batches gathered without padding
+    """
+    multihost_utils.sync_global_devices("evaluated")
+    scores = np.zeros(11 if world.rank == 1 else 6, np.float32)
+    multihost_utils.process_allgather(scores, tiled=True)
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0])
+def test_a_program_asks_the_host_and_gets_no_answer(world) -> None:
+    """A callback of one process waits for a queue that no thread fills.
+
+    Source: field report class: a logger that is called from a jitted step
+    """
+    answers: queue.Queue[int] = queue.Queue()
+
+    def ask(_: jax.Array) -> None:
+        if world.rank == 1:
+            answers.get()
+
+    def step(x: jax.Array) -> jax.Array:
+        jax.debug.callback(ask, jnp.float32(1))
+        return x.sum()
+
+    total(spread())
+    jax.block_until_ready(jax.jit(step)(spread()))
     total(spread())

@@ -191,3 +191,49 @@ def test_bystander_has_left_while_a_pair_works(world) -> None:
     jax.block_until_ready(
         jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
     )
+
+
+@innocent(ranks=2, backend="jax")
+def test_functions_of_other_names_have_the_same_collectives(world) -> None:
+    """The primary runs its own function, which sums up like that of the others, after a while.
+
+    Source: field report class: a subclass of the trainer on the primary
+    """
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    array = jax.make_array_from_process_local_data(rows, np.ones((1, 4), np.float32))
+
+    def on_primary(x: jax.Array) -> jax.Array:
+        return x.sum()
+
+    def on_others(x: jax.Array) -> jax.Array:
+        return x.sum()
+
+    step = jax.jit(on_primary if world.is_primary else on_others)
+    for late in range(2):
+        if world.rank == late:
+            time.sleep(2)
+        assert float(step(array)) == mesh.size * 4
+
+
+@innocent(ranks=2, backend="jax")
+def test_a_callback_of_one_process_is_slow(world) -> None:
+    """The other one waits in the program meanwhile.
+
+    Source: field report class: a logger that is called from a jitted step
+    """
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    array = jax.make_array_from_process_local_data(rows, np.ones((1, 4), np.float32))
+
+    def log(_: jax.Array) -> None:
+        if world.is_primary:
+            time.sleep(3)
+
+    def step(x: jax.Array) -> jax.Array:
+        jax.debug.callback(log, jnp.float32(1))
+        return x.sum()
+
+    for _ in range(2):
+        jax.block_until_ready(jax.jit(step)(array))
+    jax.effects_barrier()

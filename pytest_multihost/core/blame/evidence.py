@@ -112,6 +112,9 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         return Evidence(state.rank, "left no record of this group", "recorder")
     if last is None:
         return Evidence(state.rank, "entered no operation of this group", "recorder")
+    if last.is_program and last.is_open and state.entered.get(last.group_key, 0) < last.sequence:
+        fact = f"runs a function that {last.describe(result.spec.size)} calls on the host"
+        return Evidence(state.rank, fact, last.source)
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank
     left = f", which it left by {error}" if error else ""
     fact = f"last operation in this group was {last.describe(result.spec.size)}{left}"

@@ -82,7 +82,10 @@ def _of_comparison(causes: Sequence[Cause], states: States, finding: Finding) ->
         # The text of the exception has the rank's own value at its end.
         sorts = {}
         for other, each in there.items():
-            sorts.setdefault(each.error, []).append(other)
+            failure = finding.ranks[other].facts.failure
+            error = failure.error if failure is not None else None
+            # What was recorded of the exception is only its first line.
+            sorts.setdefault(error.message if error else each.error, []).append(other)
         if not odd_ones(sorts):
             return None
     return _cause(sorts, there, causes, at_s, is_certain=not is_value)

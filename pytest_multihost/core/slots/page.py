@@ -341,6 +341,10 @@ class SlotPage:
         """Set a group's last sequence without recording an operation."""
         self._halves[count_at(group)] = sequence
 
+    def reached(self, group: int) -> int:
+        """Return a group's last sequence."""
+        return int(self._halves[count_at(group)])
+
     def call(
         self,
         name: str,
@@ -464,6 +468,10 @@ class SlotPage:
     def set_fails_test(self, at: int) -> None:
         """Record that an error of the operation at `at` certainly fails the test."""
         self._halves[at * 2 + FLAGS_AT // 4] = FAILS_TEST
+
+    def sequence(self, at: int) -> int:
+        """Return the number of the operation at `at`."""
+        return int(self._halves[at * 2 + SEQUENCE_AT // 4])
 
     def began_ns(self, at: int) -> int:
         """Return when the operation at `at` began."""

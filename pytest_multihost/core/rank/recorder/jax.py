@@ -258,19 +258,19 @@ class _JaxRecorder:
 
         def recorded(program: JaxObject, *args: object) -> object:
             __tracebackhide__ = True
-            begin, is_known = None, False
+            begin, group = None, None
             if not thread.is_inside:
                 with contextlib.suppress(Exception):  # another version of jax
-                    begin, is_known = self._start_program(program)
+                    begin, group = self._start_program(program)
             if begin is None:
                 return call(program, *args)
             record = begin()
             thread.is_inside = True
             try:
-                if not is_known:
+                if group is None:
                     with self.recorder.during(record):
                         return call(program, *args)
-                with self.programs.running(record) as returned:
+                with self.programs.running(record, group) as returned:
                     result = call(program, *args)
                     returned(result)
                 return result
@@ -315,8 +315,8 @@ class _JaxRecorder:
 
         return _named_as(call, recorded)
 
-    def _start_program(self, program: JaxObject) -> tuple[Begin | None, bool]:
-        """Describe the start of a program, and whether its collectives are known.
+    def _start_program(self, program: JaxObject) -> tuple[Begin | None, int | None]:
+        """Describe the start of a program; return also its group if its collectives are known.
 
         The processes on which it runs are recorded as well. If its collectives are unknown, the
         call itself is recorded only if its error fails the test, and no thread counts as waiting
@@ -324,12 +324,12 @@ class _JaxRecorder:
         """
         processes = processes_of(program)
         if len(processes) < 2 or not self._is_of_this_world(state().client):  # noqa: PLR2004
-            return None, False
+            return None, None
         page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
         page.reach(page.group(self._ranks(processes), 0, scope), next(self.starts))
         must_pass = fails_test(get_frame(1), _directory())
         if (known := self._known(program)) is None:
-            return (self._begin_start if must_pass else None), False
+            return (self._begin_start if must_pass else None), None
         group, detail = page.group(self._ranks(known.processes)), _shortened(known.detail)
 
         def begin() -> int:
@@ -339,7 +339,7 @@ class _JaxRecorder:
                 page.set_fails_test(record)
             return record
 
-        return begin, True
+        return begin, group
 
     def _known(self, program: JaxObject) -> Program | None:
         return self.programs.program(program, state().process_id)

@@ -8,7 +8,8 @@ The start of a program may return before the program has ended. Then its record 
 thread that waits for devices waits for the oldest program that has not ended, because programs with
 collectives run in the order of their start.
 
-While a program runs a function of the user on the host, no thread waits for other ranks.
+While a program calls a function of the user on the host, no thread waits for other ranks, and the
+program does not count as entered: its collectives may come after the function.
 """
 
 from __future__ import annotations
@@ -82,8 +83,10 @@ class JaxPrograms:
     )
     _launched: deque[_Launch] = field(default_factory=deque)
     _awaited: dict[int, int] = field(default_factory=dict)
+    _places: dict[int, tuple[int, int]] = field(default_factory=dict)
     _callbacks: Iterator[int] = field(default_factory=itertools.count)
     _running: set[int] = field(default_factory=set)
+    _held: tuple[int, int, int] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def program(self, started: JaxObject, own: int) -> Program | None:
@@ -103,13 +106,17 @@ class JaxPrograms:
         return self._known[started]
 
     @contextmanager
-    def running(self, record: int) -> Iterator[Callable[[Iterable[JaxObject]], None]]:
+    def running(self, record: int, group: int) -> Iterator[Callable[[Iterable[JaxObject]], None]]:
         """Record that this thread runs the program of a record, which it has begun.
+
+        Args:
+            group: Number of its group.
 
         Yields:
             A function that takes the results of the start.
         """
         thread, outputs = threading.get_ident(), list[JaxObject]()
+        self._places[record] = group, self.recorder.page.sequence(record)
         self._await(thread, record)
         try:
             yield outputs.extend
@@ -188,18 +195,47 @@ class JaxPrograms:
         def called(*args: object) -> object:
             number = next(self._callbacks)
             with self._lock:
+                if not self._running:
+                    self._held = self._hold_back()
                 self._running.add(number)
-                for record in self._awaited.values():
-                    self.recorder.page.leave(record)
             try:
                 return function(*args)
             finally:
                 with self._lock:
                     self._running.discard(number)
-                    for record in () if self._running else self._awaited.values():
-                        self.recorder.page.resume(record, now_ns())
+                    if not self._running:
+                        self._go_on()
 
         return called
+
+    def _hold_back(self) -> tuple[int, int, int] | None:
+        """Record that no thread waits for a program, and that the one that runs is not entered.
+
+        Returns:
+            Its group, and the group's count before and now; None if no program is known to run.
+        """
+        page = self.recorder.page
+        for record in self._awaited.values():
+            page.leave(record)
+        # Programs run in the order of their start.
+        unended = [*self._awaited.values(), *(each.record for each in self._launched)]
+        places = [self._places[each] for each in unended if each in self._places]
+        if not places:
+            return None
+        group, sequence = min(places, key=lambda each: each[1])
+        before = page.reached(group)
+        page.reach(group, sequence - 1)
+        return group, before, sequence - 1
+
+    def _go_on(self) -> None:
+        """Record that threads wait for programs again, and that these are entered."""
+        page = self.recorder.page
+        for record in self._awaited.values():
+            page.resume(record, now_ns())
+        if self._held is not None:
+            group, before, now = self._held
+            if page.reached(group) == now:  # else another operation of the group has begun
+                page.reach(group, before)
 
     def _take_all(self) -> list[_Launch]:
         with self._lock:
