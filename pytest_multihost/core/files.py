@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from pytest_multihost.core.locks import MOMENT_S, lock, open_lock
 from pytest_multihost.core.model.errors import SettingError
 
 REMEDY = "Name another: --multihost-artifacts=DIR"
@@ -27,6 +28,7 @@ MARKER = ".made-by-pytest-multihost"
 """Name of the file that marks a directory as made by the harness."""
 
 _MARK = "pytest-multihost-hangs has made this directory, and removes old runs from it.\n"
+_LOCK = ".lock"
 _DAY_S = 86_400.0
 _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 
@@ -88,11 +90,25 @@ def claim(directory: Path, mode: int = 0o700) -> None:
         OSError: It cannot be made.
     """
     make_directory(directory, mode)
-    owner, above = directory.stat().st_uid, directory.resolve().parent.stat()
-    if owner not in (os.geteuid(), 0) and above.st_mode & stat.S_IWOTH:
+    owner = directory.stat().st_uid
+    above = directory.resolve().parents
+    # In a folder as /tmp everybody may make others, but above it replace only his own.
+    open_to_all = [
+        each
+        for each in above
+        if (bits := each.stat().st_mode) & stat.S_IWOTH
+        and (each == above[0] or not bits & stat.S_ISVTX)
+    ]
+    if owner not in (os.geteuid(), 0) and open_to_all:
         raise SettingError(
             f"{directory} belongs to the user with the id {owner}",
-            seen=f"All users may make directories in {directory.resolve().parent}.",
+            seen=f"All users may make directories in {open_to_all[0]}.",
+            remedy=REMEDY,
+        )
+    if directory.is_symlink() and directory.lstat().st_uid not in (os.geteuid(), 0):
+        raise SettingError(
+            f"{directory} is a link of the user with the id {directory.lstat().st_uid}",
+            seen=f"It leads to {directory.resolve()}.",
             remedy=REMEDY,
         )
     others, ignore = [path.name for path in directory.iterdir()], directory / ".gitignore"
@@ -155,16 +171,16 @@ def append(path: Path, text: str) -> None:
     Raises:
         OSError: It cannot be written, or is a symbolic link.
     """
-    import fcntl  # not on every system that can import this package
-
     data = text.encode("utf-8", "replace")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with naming(path), open(os.open(path, flags, mode_in(path.parent)), "ab", buffering=0) as file:  # noqa: PTH123
+        is_alone = False
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
+            is_alone = lock(file.fileno(), within_s=MOMENT_S)
         size = os.fstat(file.fileno()).st_size
         if file.write(data) < len(data):
-            file.truncate(size)
+            if is_alone:  # else others may have appended meanwhile
+                file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -231,19 +247,17 @@ def hold(directory: Path, mode: int = 0o700) -> None:
     Args:
         mode: The mode of the directory.
     """
-    import fcntl
-
     while True:  # another process may remove it meanwhile
         make_directory(directory, mode)
         try:
-            lock = _open_lock(directory)
+            held = open_lock(directory / _LOCK)
         except FileNotFoundError:
             continue
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        if os.fstat(lock).st_nlink:
+            lock(held, within_s=MOMENT_S, shared=True)
+        if os.fstat(held).st_nlink:
             return
-        os.close(lock)
+        os.close(held)
 
 
 def remove_unheld(directory: Path) -> None:
@@ -251,24 +265,14 @@ def remove_unheld(directory: Path) -> None:
 
     On a file system without locks, remove it unless it has changed within the last day.
     """
-    import fcntl
-
     with contextlib.suppress(OSError):
         age_s = time.time() - directory.stat().st_mtime
-        lock = _open_lock(directory)
+        held = open_lock(directory / _LOCK)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            is_unheld = not isinstance(error, BlockingIOError) and age_s > _DAY_S
-        else:
-            is_unheld = True
+            is_unheld = lock(held, within_s=0)
+        except OSError:
+            is_unheld = age_s > _DAY_S
         if is_unheld:
             shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
+        os.close(held)
         directory.rmdir()  # NFS keeps a directory until its open file is closed
-
-
-def _open_lock(directory: Path) -> int:
-    # Opened for writing as well: NFS grants no exclusive lock otherwise.
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(directory / ".lock", flags, mode_in(directory))

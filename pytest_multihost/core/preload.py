@@ -11,9 +11,9 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -21,12 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost.core.trust import why_untrusted
+
 COMPILER_S = 120.0
 """The compiler's timeout."""
 
 # Fortified headers define read() and others as inline wrappers; the libraries define them.
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthread")
 _LIBRARIES = ("-ldl",)
+
+_SPECIAL = re.compile(r"[\s:;$]")
+"""What has a meaning in LD_PRELOAD (ld.so(8))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +103,30 @@ def _find_once(library: PreloadedLibrary) -> tuple[Path | None, str]:
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return None, "it is for Linux with the GNU C library"
     if (beside := library.source.with_name(library.file_name)).exists():
-        return beside, ""
+        problem = _why_unloadable(beside)
+        return (None, problem) if problem else (beside, "")
     # Path.expanduser would raise if there is no home.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     target = Path(base, "pytest-multihost-hangs", library.file_name)
     if not target.is_absolute():  # no home: never load code from the current directory
         return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
     problem = ("" if target.exists() else library.build(target)) or _why_untrusted(target)
-    return (None, problem) if problem else (target, "")
+    return (None, problem) if problem else (target.resolve(), "")
 
 
 def _why_untrusted(target: Path) -> str:
-    """Return why the library must not be loaded, because another user may have written it."""
-    for path in (target.parent, target):
-        found = path.stat()
-        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
-            return f"other users can write {path}; name another cache in XDG_CACHE_HOME"
-    return ""
+    """Return why the library must not be loaded: another user may have written it, or its name."""
+    try:
+        why = why_untrusted(target) or _why_unloadable(target.resolve())
+    except OSError as error:
+        why = str(error)
+    return f"{why}; name another cache in XDG_CACHE_HOME" if why else ""
+
+
+def _why_unloadable(path: Path) -> str:
+    """Return why the loader would take a path for others: it separates and replaces some signs."""
+    is_plain = not _SPECIAL.search(str(path))
+    return "" if is_plain else f"the loader takes {str(path)!r} for several paths, or for another"
 
 
 def preload_variables(

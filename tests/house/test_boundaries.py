@@ -96,3 +96,48 @@ def test_what_a_node_sends_is_parsed_where_its_error_names_the_node() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in readers:
                 assert id(node) in inside, f"{path}:{node.lineno}"
+
+
+def test_only_one_module_locks_files() -> None:
+    """There each wait for a lock has an end, since whoever may read a file may lock it."""
+    locking = {"fcntl.flock", "fcntl.lockf"}
+    found = {path for path, tree in TREES.items() for call, _ in calls(tree) if call in locking}
+    assert found == {"core/locks.py"}
+    waits = [node for call, node in calls(TREES["core/locks.py"]) if call in locking]
+    assert all("LOCK_NB" in ast.unparse(node) for node in waits)
+
+
+def test_who_owns_what_is_asked_in_one_place() -> None:
+    """A file that is trusted is checked with all folders above it, by `core.trust`."""
+    asking = {"core/trust.py": 0, "core/preload.py": 1, "core/backends/jax.py": 1}
+    for path, count in asking.items():
+        called = [call for call, _ in _names(TREES[path])]
+        found = called.count("why_untrusted") + called.count("require_own_listener")
+        assert found == count, path
+    assert "_is_stray" in [call for call, _ in _names(TREES["core/launch/reaper.py"])]
+
+
+def test_a_port_that_a_rank_connects_to_is_checked() -> None:
+    """Each backend that has ranks meet at a reserved port asks first whose listener is there."""
+    users = {path for path, tree in TREES.items() if "spec.ports[" in ast.unparse(tree)}
+    users -= {path for path in users if "backends" not in path}
+    assert users
+    for path in users:
+        assert "require_own_listener(port)" in ast.unparse(TREES[path]), path
+
+
+def test_a_process_is_signalled_by_id_only_where_it_is_a_child() -> None:
+    """Another process may have the id by now; a stray is signalled by a descriptor."""
+    tree = TREES["core/launch/reaper.py"]
+    strays = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "kill_strays"
+    )
+    assert "os.kill" not in ast.unparse(strays)
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, node

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.jax_private import IMPORTED_LATE, advertise_to_gloo
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
+from pytest_multihost.core.trust import require_own_listener
 
 _MARGIN_S = 60.0
 _POLL_S = 0.002
@@ -76,6 +77,7 @@ def _start(spec: RankSpec) -> None:
             if probe.connect_ex((host, port)) == 0:
                 break
         time.sleep(_POLL_S)
+    require_own_listener(port)
     if not spec.world.shares_files:
         advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_multihost.core.backends.backend import Backend
 from pytest_multihost.core.model.spec import RankSpec, WorldSpec
+from pytest_multihost.core.trust import require_own_listener
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
@@ -52,6 +53,7 @@ def _new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not s
         return distributed.FileStore(str(Path(spec.scratch, "gloo-store")), spec.world.size)
     address, port = spec.world.host_of(0).address, spec.ports[1]
     # libuv would use io_uring, whose waits cannot be seen from outside: no hang could be proven.
+    require_own_listener(port)
     return distributed.TCPStore(
         address, port, spec.world.size, is_master=spec.is_primary, use_libuv=False
     )

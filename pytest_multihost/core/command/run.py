@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -37,6 +36,7 @@ from pytest_multihost.core.launch.job_spec import (
     ServerJob,
 )
 from pytest_multihost.core.launch.server import ServerLauncher, ServerProgram, exec_server
+from pytest_multihost.core.locks import MOMENT_S, lock
 from pytest_multihost.core.model.errors import LaunchError, SettingError
 from pytest_multihost.core.model.plugin_source import PluginSource
 from pytest_multihost.core.model.printable import printable
@@ -596,7 +596,7 @@ def scratch_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, within_s=MOMENT_S)
         _remove_abandoned(folder.parent)
         yield folder
     finally:
@@ -613,7 +613,7 @@ def _remove_abandoned(parent: Path) -> None:
                 continue
             descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(each, ignore_errors=True)
+                if lock(descriptor, within_s=0):
+                    shutil.rmtree(each, ignore_errors=True)
             finally:
                 os.close(descriptor)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from pytest_multihost.core.locks import LONGEST_S, lock, open_lock
 
 
 def permit_count() -> int:
@@ -24,31 +27,39 @@ def hold_permits(directory: Path, wanted: int, *, count: int | None = None) -> I
     """Hold permits for a world's ranks, waiting until they are free.
 
     A world larger than their number takes all of them. A waiting controller holds the gate lock,
-    so that several worlds cannot each hold some permits and wait for the rest.
+    so that several worlds cannot each hold some permits and wait for the rest. After an hour a
+    world begins without them: a process that never ends may hold them.
 
     Args:
         directory: Directory of the lock files, one for each run of pytest.
         wanted: Number of ranks.
         count: Number of permits; by default `permit_count()`.
     """
-    import fcntl  # not on every system that can import this package
-
     count = permit_count() if count is None else count
     missing = min(wanted, count)
     busy = []
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    until_s = time.monotonic() + LONGEST_S
     with contextlib.ExitStack() as held:
-        with (directory / "gate").open("a") as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
+        with _opened(directory / "gate") as gate:
+            lock(gate, within_s=LONGEST_S)
             for index in range(count):
                 if not missing:
                     break
-                permit = held.enter_context((directory / str(index)).open("a"))
-                try:
-                    fcntl.flock(permit, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                permit = held.enter_context(_opened(directory / str(index)))
+                if lock(permit, within_s=0):
                     missing -= 1
-                except BlockingIOError:
+                else:
                     busy.append(permit)
             for permit in busy[:missing]:
-                fcntl.flock(permit, fcntl.LOCK_EX)
+                lock(permit, within_s=max(0.0, until_s - time.monotonic()))
         yield
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = open_lock(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

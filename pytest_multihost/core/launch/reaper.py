@@ -211,29 +211,46 @@ def kill_strays() -> None:
     while now < began + ORPHANS_S and (found := _strays()):
         for pid in found:
             may_end = now < began + _TRACKERS_S and _is_tracker(pid)  # CONT: it may be stopped
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGCONT if may_end else signal.SIGKILL)
+            _signal_stray(pid, signal.SIGCONT if may_end else signal.SIGKILL)
         time.sleep(0.002)
         now = time.monotonic()
 
 
 def _strays() -> list[int]:
-    """Return marked processes whose server is dead.
+    """Return marked processes of this user whose server is dead.
 
     Processes of other pid namespaces are skipped: there the id in the mark means another process.
+    So are those of other users, who can mark what they start, and those that have taken the rights
+    of another user.
     """
     found = []
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with contextlib.suppress(OSError, psutil.Error):
-            mark, _ = resource.prlimit(pid, _LOCKS_LIMIT)
-            if (
-                mark >> 40 == _MARK >> 40
-                and not psutil.pid_exists(mark - _MARK)
-                and os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
-                and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-            ):
+            if _is_stray(pid):
                 found.append(pid)
     return found
+
+
+def _is_stray(pid: int) -> bool:
+    mark, _ = resource.prlimit(pid, _LOCKS_LIMIT)
+    return (
+        mark >> 40 == _MARK >> 40
+        and not psutil.pid_exists(mark - _MARK)
+        and {*psutil.Process(pid).uids()} == {os.geteuid()}
+        and os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+        and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    )
+
+
+def _signal_stray(pid: int, number: int) -> None:
+    """Signal a stray, but no other process that has got its id meanwhile."""
+    with contextlib.suppress(OSError, psutil.Error):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if _is_stray(pid):  # the descriptor keeps the id from meaning another process
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
 
 
 def wait_for_exit(server: int) -> None:

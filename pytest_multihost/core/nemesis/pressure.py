@@ -48,6 +48,8 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
             stale.rmdir()
     group = parent / f"{_GROUP_PREFIX}{os.getpid()}"
     group.mkdir(exist_ok=True)
+    if group.stat().st_uid != os.geteuid():
+        raise OSError(f"{group} belongs to another user")
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     limit = str(resident_pages * resource.getpagesize() + headroom)
     files.put(group / limit_name, limit)

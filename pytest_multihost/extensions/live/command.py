@@ -34,7 +34,13 @@ from pytest_multihost.core.model.stack import SourceContext, context_of
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
 from pytest_multihost.extensions.live.machine import Worlds, choose
-from pytest_multihost.extensions.live.processes import Job, is_own, this_program
+from pytest_multihost.extensions.live.processes import (
+    Job,
+    is_own,
+    owner_of,
+    this_program,
+    user_name,
+)
 from pytest_multihost.extensions.live.reader import JobReader, LocalReader
 from pytest_multihost.extensions.live.seen_world import follow, judge_job
 
@@ -153,8 +159,10 @@ def _listed(worlds: Worlds) -> Iterator[str]:
         job, ranks = each.job, rank_numbers(each.job.pids)
         here = "" if len(job.pids) == job.size else f", of which {ranks} are here"
         age = f"started {each.age_s / 60:.0f} min ago"
+        owner = owner_of(next(iter(job.pids.values())))
+        whose = "" if owner == os.geteuid() else f", of {user_name(owner)}"
         size = f"{job.size} rank{'' if job.size == 1 else 's'}"
-        yield f"{number:3}  {size}, {job.launcher}{here}, {age}"
+        yield f"{number:3}  {size}, {job.launcher}{here}{whose}, {age}"
         yield f"     {printable(each.command[:_MAX_COMMAND])}"
         pids = " ".join(map(str, job.pids.values()))
         is_alone = sum(each.parent == other.parent for other in worlds.found) == 1

@@ -32,6 +32,7 @@ from pytest_multihost.extensions.live.processes import (
     is_agent,
     is_python,
     membership_if_any,
+    owner_of,
 )
 
 _TRACKER = re.compile(r"multiprocessing\.resource_tracker")
@@ -98,7 +99,9 @@ def worlds_here(among: Collection[int] | None = None) -> Worlds:
         # Without a job id, only processes with the same parent are of the same job. An address of
         # one machine is another one in each container.
         same = link(f"/proc/{pid}/ns/net") if each.is_one_machine else ""
-        key = (each.key, same if each.job.strip("/") else parents[pid])
+        # Another user may have set the same variables: his processes are a job of their own.
+        owner = owner_of(pid)
+        key = (each.key, owner, same if each.job.strip("/") else parents[pid])
         by_key.setdefault(key, {})[pid] = each
     worlds = (_world(each, parents) for each in by_key.values())
     return Worlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)

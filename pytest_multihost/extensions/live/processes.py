@@ -51,6 +51,15 @@ def is_own(pid: int) -> bool:
     return bool(users) and {*users} == {str(os.geteuid())}
 
 
+def owner_of(pid: int) -> int:
+    """Return the user who has started a process, as this machine numbers users; 0 if it is gone.
+
+    The owner of its folder in /proc is another one if the process does not let itself be read.
+    """
+    users = read_status(f"/proc/{pid}").get("Uid", "").split()
+    return int(users[0]) if users else 0
+
+
 def read_some(path: str) -> bytes:
     """Return the beginning of a file that a process has made of its own memory, up to 4 MiB.
 
@@ -85,7 +94,7 @@ def why_unreadable(pid: int) -> tuple[str, str]:
         )
     owner = Path(f"/proc/{pid}").stat().st_uid
     if owner != os.geteuid():
-        return f"It belongs to {_user(owner)}, and you are {_user(os.geteuid())}.", again
+        return f"It belongs to {user_name(owner)}, and you are {user_name(os.geteuid())}.", again
     if scope not in {"", "0"}:
         return (
             f"kernel.yama.ptrace_scope is {scope}: only a parent may read its children.",
@@ -105,7 +114,8 @@ def this_program() -> list[str]:
     )
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """Return the name of a user."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -277,6 +287,13 @@ def find_job(names: Sequence[str]) -> Job:
     sources = {each.source for each in places.values()} | ({"you"} if given else set())
     sizes = {each.size for each in places.values()}
     ranks = [*given.values(), *(each.rank for each in places.values())]
+    owners = {owner_of(pid) for pid in places}
+    if len(owners) > 1:
+        raise MultihostError(
+            "the processes are not of one user, and a job is",
+            seen="\n".join(f"{pid}: {user_name(owner_of(pid))}" for pid in places),
+            remedy=NUMBERED,
+        )
     if len(sizes) > 1 or len(sources) > 1 or len({*ranks}) < len(ranks):
         seen = [f"{pid}: rank {e.rank} of {e.size}, by {e.source}" for pid, e in places.items()]
         seen += [f"{pid}: rank {rank}, as you say" for pid, rank in given.items()]

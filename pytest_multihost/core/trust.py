@@ -1,0 +1,107 @@
+"""Whether other users may have made, or may replace, a file that this user's processes trust.
+
+That takes more than the file: whoever may rename one of the folders above it replaces it as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from functools import cache
+from pathlib import Path
+
+from pytest_multihost.core.model.errors import LaunchError
+
+
+def why_untrusted(path: Path) -> str:
+    """Return why another user may replace a file or a folder; empty if none may.
+
+    The file and all folders above it must belong to this user or to root, and nobody else may write
+    them. Folders in which everybody may make files, but replace only their own (as /tmp), count as
+    those that nobody else may write. So does a group that is the user's alone.
+
+    Args:
+        path: It exists.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    real = path.resolve(strict=True)
+    for each in (real, *real.parents):
+        found = each.lstat()
+        if found.st_uid not in _owners():
+            return f"{each} belongs to the user with the id {found.st_uid}"
+        may_write = found.st_mode & stat.S_IWOTH or (
+            found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
+        )
+        is_shared = each != real and found.st_mode & stat.S_ISVTX
+        if may_write and not is_shared:
+            return f"other users can write {each}"
+    return ""
+
+
+def is_own_process(uids: str) -> bool:
+    """Return whether a process is this user's: its real, effective, saved and file system user.
+
+    Args:
+        uids: The line ``Uid`` of its status (proc(5)); empty if it is gone.
+    """
+    found = uids.split()
+    return bool(found) and {*found} == {str(os.geteuid())}
+
+
+_LISTENS = "0A"
+_STATE, _UID = 3, 7
+
+
+def listeners(port: int) -> frozenset[int]:
+    """Return the users whose processes listen at a TCP port of this machine, or of this host.
+
+    The kernel lets any user listen at a port that another one has bound with SO_REUSEADDR.
+    """
+    found = set[int]()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):  # no IPv6
+            for line in Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]:
+                words = line.split()
+                is_there = words[_STATE] == _LISTENS and words[1].endswith(f":{port:04X}")
+                found.update([int(words[_UID])] if is_there else ())
+    return frozenset(found)
+
+
+def require_own_listener(port: int) -> None:
+    """Check that no other user listens at a port that was reserved for this world.
+
+    What listens there tells ranks whom to connect to, and what to unpickle.
+
+    Raises:
+        LaunchError: Another user does.
+    """
+    strangers = listeners(port) - {os.geteuid(), os.getuid()}
+    if strangers:
+        raise LaunchError(
+            f"another user's process listens at port {port}, which is reserved for this world",
+            seen=f"It belongs to the user with the id {min(strangers)}.",
+            remedy="Run it again: it gets another port. On a machine with users whom you do not"
+            " trust, run it in a container.",
+        )
+
+
+def _owners() -> frozenset[int]:
+    """Return the users whose files are trusted: this one, and the one who owns the file system."""
+    # In a user namespace root's files belong to another number.
+    return frozenset((os.geteuid(), 0, os.stat("/").st_uid))  # noqa: PTH116 - as for PTH115
+
+
+@cache
+def _is_own_group(gid: int) -> bool:
+    """Return whether a group is this user's alone, as many systems make one for each user."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return gid == 0  # a user of a container, who has no name there
+    is_named_alike = group.gr_name == user.pw_name and user.pw_gid == gid
+    return (is_named_alike or gid == 0) and not {*group.gr_mem} - {user.pw_name, "root"}
