@@ -271,10 +271,16 @@ static int is_taken(struct slot *slot) {
   return atomic_load_explicit(&slot->tid, memory_order_relaxed) != 0;
 }
 
+/* The number of slots that may be in use: never more than there are, whatever the page says. */
+static uint32_t used_slots(struct page *page) {
+  uint32_t used = atomic_load(&page->used);
+  return used < SLOTS ? used : SLOTS;
+}
+
 /* Give back what threads have left that could not do so themselves: those that this process had before
    an exec, or if `is_full` those of all processes that have ended. */
 static void reclaim(struct page *page, int is_full) {
-  uint32_t used = atomic_load(&page->used), pid = (uint32_t)getpid();
+  uint32_t used = used_slots(page), pid = (uint32_t)getpid();
   for (uint32_t i = 0; i < used; i++) {
     struct slot *slot = &page->slots[i];
     uint32_t tid = atomic_load(&slot->tid), owner = slot->pid;
@@ -538,23 +544,27 @@ int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *asked, 
   return ppoll_for(fds, count, asked, mask, __builtin_return_address(0));
 }
 
+/* A set has as many bytes as its count needs, in whole words, as for the kernel: a program may have
+   allocated no more of it. */
 struct sets {
   fd_set *given[3];
+  size_t size;
   fd_set kept[3];
 };
 
 static void restore(struct sets *sets) {
   for (int i = 0; i < 3; i++)
-    if (sets->given[i]) *sets->given[i] = sets->kept[i];
+    if (sets->given[i]) memcpy(sets->given[i], &sets->kept[i], sets->size);
 }
 
 BEHIND(pselect)
 static int select_for(int count, fd_set *r, fd_set *w, fd_set *e, int64_t timeout,
                       const sigset_t *mask, int64_t *rest, const void *caller) {
   struct page *page = attached();
-  struct sets sets = {{r, w, e}, {{{0}}}};
+  size_t bits = 8 * sizeof(long);
+  struct sets sets = {{r, w, e}, ((size_t)count + bits - 1) / bits * sizeof(long), {{{0}}}};
   for (int i = 0; i < 3; i++)
-    if (sets.given[i]) sets.kept[i] = *sets.given[i];
+    if (sets.given[i]) memcpy(&sets.kept[i], sets.given[i], sets.size);
   int64_t due = world_ns(page) + timeout;
   int found;
   WAITS_FOR_DESCRIPTORS(POLL, due, caller, {
@@ -564,7 +574,7 @@ static int select_for(int count, fd_set *r, fd_set *w, fd_set *e, int64_t timeou
   })
   if (!found) {
     for (int i = 0; i < 3; i++)
-      if (sets.given[i]) FD_ZERO(sets.given[i]);
+      if (sets.given[i]) memset(sets.given[i], 0, sets.size);
   }
   *rest = left_of(page, due);
   return found;
@@ -581,7 +591,7 @@ int select(int count, fd_set *r, fd_set *w, fd_set *e, struct timeval *asked) {
   struct timespec time = {asked ? asked->tv_sec : 0, asked ? asked->tv_usec * 1000 : 0};
   int64_t timeout = nanoseconds(&time), rest;
   /* Sets of more than FD_SETSIZE descriptors, which some programs make, are not copied. */
-  if (!page || timeout <= 0 || count > FD_SETSIZE) return REAL(select)(count, r, w, e, asked);
+  if (!page || timeout <= 0 || count < 0 || count > FD_SETSIZE) return REAL(select)(count, r, w, e, asked);
   found = select_for(count, r, w, e, timeout, NULL, &rest, __builtin_return_address(0));
   *asked = (struct timeval){(time_t)(rest / SECOND), (suseconds_t)(rest % SECOND / 1000)};
   return found;
@@ -598,7 +608,7 @@ int pselect(int count, fd_set *r, fd_set *w, fd_set *e, const struct timespec *a
     WAITS_ENDLESSLY(found = REAL(pselect)(count, r, w, e, NULL, mask));
     return found;
   }
-  if (!page || !is_time(asked) || !nanoseconds(asked) || count > FD_SETSIZE)
+  if (!page || !is_time(asked) || !nanoseconds(asked) || count < 0 || count > FD_SETSIZE)
     return REAL(pselect)(count, r, w, e, asked, mask);
   return select_for(count, r, w, e, nanoseconds(asked), mask, &rest, __builtin_return_address(0));
 }
@@ -698,7 +708,7 @@ BEHIND(pthread_cond_timedwait)
    its waiter has left: that waits while its slot says IS_WOKEN. */
 static int wake_due(struct page *page, uint32_t pid) {
   int64_t now = world_ns(page);
-  uint32_t used = atomic_load(&page->used);
+  uint32_t used = used_slots(page);
   int is_any_due = 0;
   for (uint32_t i = 0; i < used; i++) {
     struct slot *slot = &page->slots[i];

@@ -236,7 +236,7 @@ class ClockPage:
                 yield number, *each[:8]
 
     def _slots(self) -> Iterator[tuple[int, ...]]:
-        size = self._header.used * _SLOT.size
+        size = min(self._header.used, MAX_SLOTS) * _SLOT.size
         return _SLOT.iter_unpack(self._map[_HEADER_SIZE : _HEADER_SIZE + size])
 
     def jump(self, to_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
+import hmac
 import json
 import os
 import sys
@@ -21,10 +22,21 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
 
-from pytest_multihost.extensions.object_store.store import CONTROL, StoreCount, StoreRule
+from pytest_multihost.extensions.object_store.store import (
+    CONTROL,
+    KEY_VARIABLE,
+    StoreCount,
+    StoreRule,
+)
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, Signature=0"
 """A signature for requests, because moto requires one but does not check it."""
+
+_OF_BROWSERS = frozenset({"HTTP_ORIGIN", "HTTP_SEC_FETCH_SITE"})
+"""Headers that a browser adds to the request of a page."""
+
+_WHOLE_PATHS = frozenset({"RAW_URI", "REQUEST_URI"})
+"""Where werkzeug keeps the path as it was sent."""
 
 _CHUNK = 1 << 16
 _CREDIT_S = 0.002  # sleeps end late; without this credit the rate would be too low
@@ -102,11 +114,23 @@ class FaultProxy:
     """A WSGI application that applies the rules and forwards to the store's application."""
 
     store: WSGIApplication
+    key: str
     rules: list[ActiveRule] = field(default_factory=list)
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        """Answer a request to the store, or one that reads or changes the rules."""
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        """Answer a request to the store, or one that reads or changes the rules.
+
+        Requests without the key of the run are refused: every user of the machine reaches the port.
+        So are those of a browser's page, which any page on the web may make it send.
+        """
+        method = environ["REQUEST_METHOD"]
+        first, _, rest = environ["PATH_INFO"].removeprefix("/").partition("/")
+        is_known = hmac.compare_digest(first.encode(), self.key.encode())
+        if not is_known or _OF_BROWSERS & environ.keys():
+            return Response("It lacks the key of the run.", 403)(environ, start)
+        path = environ["PATH_INFO"] = f"/{rest}"
+        for name in _WHOLE_PATHS & environ.keys():
+            environ[name] = environ[name].replace(f"/{self.key}", "", 1) or "/"
         if path == CONTROL:
             return self._control(method, environ)(environ, start)
         applied = [active for active in self.rules if active.applies(method, path)]
@@ -115,7 +139,7 @@ class FaultProxy:
         for active in applied:
             if active.rule.status is not None and not active.healed.is_set():
                 return _failure(active.rule.status, environ)(environ, start)
-        environ.setdefault("HTTP_AUTHORIZATION", _SIGNED)
+        environ["HTTP_AUTHORIZATION"] = _SIGNED  # of S3: moto finds the service by it
         if applied:
             environ["wsgi.input"] = Body(environ["wsgi.input"], applied)
         return _paced(self.store(environ, start), applied)
@@ -159,6 +183,15 @@ def _paced(answer: Iterable[bytes], rules: list[ActiveRule]) -> Iterator[bytes]:
             yield part
 
 
+class OnlyS3(DomainDispatcherApplication):
+    """moto's application without its other services, some of which start containers."""
+
+    def get_backend_for_host(self, host: str | None) -> str:
+        """Return the service for a request: S3, whatever it asks for."""
+        del host
+        return "s3"
+
+
 def serve(listening: int, parent: int) -> None:
     """Serve on a listening socket until the process `parent` has ended.
 
@@ -168,7 +201,7 @@ def serve(listening: int, parent: int) -> None:
     server = make_server(
         "127.0.0.1",
         0,
-        FaultProxy(DomainDispatcherApplication(create_backend_app)),
+        FaultProxy(OnlyS3(create_backend_app), os.environ.pop(KEY_VARIABLE)),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening,

@@ -19,6 +19,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from typing import Any, Literal
 
 CONTROL = "/_multihost"
 """The path of requests that change the rules; no bucket can have this name."""
+
+KEY_VARIABLE = "PYTEST_MULTIHOST_OBJECT_STORE_KEY"
+"""Environment variable of the store's process with the key that requests must have."""
 
 _ANSWER_S = 60.0
 _SERVER = "pytest_multihost.extensions.object_store.server"
@@ -94,7 +98,8 @@ class ObjectStore:
     """A client of the store. Any process can call its methods.
 
     Attributes:
-        endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234``.
+        endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234/KEY``. Its path is a key of
+            the run: whoever knows it can read and write all objects.
     """
 
     endpoint: str
@@ -189,15 +194,18 @@ def serving() -> Iterator[str]:
     if problem := why_no_store():
         raise RuntimeError(problem)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-        port = listening.getsockname()[1]
+        port, key = listening.getsockname()[1], secrets.token_urlsafe(16)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
             pass_fds=[listening.fileno()],
             # The store is not part of the test, so it gets no I/O shim and no coverage.
             env={
-                name: value
-                for name, value in os.environ.items()
-                if name != "LD_PRELOAD" and not name.startswith("COV_")
+                KEY_VARIABLE: key,  # not an argument, which every user sees
+                **{
+                    name: value
+                    for name, value in os.environ.items()
+                    if name != "LD_PRELOAD" and not name.startswith("COV_")
+                },
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -205,7 +213,7 @@ def serving() -> Iterator[str]:
             start_new_session=True,  # Ctrl-C ends the run, which then ends the store
         )
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}/{key}"
     finally:
         process.kill()  # its objects are only in its memory, so there is nothing to save
         process.wait()

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.core import files, locks
-from pytest_multihost.core.launch import permits
-from pytest_multihost.core.launch.permits import hold_permits
 from pytest_multihost.core.locks import lock, open_lock
 
 pytestmark = pytest.mark.unit
@@ -48,18 +46,6 @@ def test_a_folder_is_held_though_somebody_holds_its_lock(tmp_path: Path) -> None
         files.hold(tmp_path / "run")
         files.remove_unheld(tmp_path / "run")
     assert (tmp_path / "run").is_dir()
-
-
-@pytest.mark.parametrize("name", ["gate", "0", "1"])
-def test_a_world_begins_though_somebody_holds_its_permits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a time in which no world of ours would still run."""
-    monkeypatch.setattr(permits, "LONGEST_S", 0.3)
-    with hold_permits(tmp_path, 2, count=2):
-        pass
-    with held(tmp_path / name), hold_permits(tmp_path, 2, count=2):
-        pass
 
 
 def test_only_this_user_may_open_a_file_to_be_locked(tmp_path: Path) -> None:
@@ -97,20 +83,3 @@ def test_locks_of_readers_are_shared(tmp_path: Path) -> None:
     assert not lock(descriptors[2], within_s=0)
     for each in descriptors:
         os.close(each)
-
-
-def test_permits_of_sound_worlds_still_keep_them_apart(tmp_path: Path) -> None:
-    """A world that needs all permits waits for one that has some."""
-    order: list[str] = []
-
-    def run() -> None:
-        with hold_permits(tmp_path, 4, count=4):
-            order.append("second")
-
-    other = threading.Thread(target=run)
-    with hold_permits(tmp_path, 1, count=4):
-        other.start()
-        time.sleep(0.2)
-        order.append("first")
-    other.join()
-    assert order == ["first", "second"]
