@@ -127,7 +127,8 @@ class FaultProxy:
         first, _, rest = environ["PATH_INFO"].removeprefix("/").partition("/")
         is_known = hmac.compare_digest(first.encode(), self.key.encode())
         if not is_known or _OF_BROWSERS & environ.keys():
-            return Response("It lacks the key of the run.", 403)(environ, start)
+            refusal: WSGIApplication = Response("It lacks the key of the run.", 403)
+            return refusal(environ, start)
         path = environ["PATH_INFO"] = f"/{rest}"
         for name in _WHOLE_PATHS & environ.keys():
             environ[name] = environ[name].replace(f"/{self.key}", "", 1) or "/"
@@ -183,13 +184,12 @@ def _paced(answer: Iterable[bytes], rules: list[ActiveRule]) -> Iterator[bytes]:
             yield part
 
 
-class OnlyS3(DomainDispatcherApplication):
-    """moto's application without its other services, some of which start containers."""
-
-    def get_backend_for_host(self, host: str | None) -> str:
-        """Return the service for a request: S3, whatever it asks for."""
-        del host
-        return "s3"
+def _only_s3() -> WSGIApplication:
+    """Return moto's application without its other services, some of which start containers."""
+    found = DomainDispatcherApplication(create_backend_app)
+    found.get_backend_for_host = lambda _host: "s3"  # whatever a request asks for
+    application: WSGIApplication = found
+    return application
 
 
 def serve(listening: int, parent: int) -> None:
@@ -201,7 +201,7 @@ def serve(listening: int, parent: int) -> None:
     server = make_server(
         "127.0.0.1",
         0,
-        FaultProxy(OnlyS3(create_backend_app), os.environ.pop(KEY_VARIABLE)),
+        FaultProxy(_only_s3(), os.environ.pop(KEY_VARIABLE)),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening,

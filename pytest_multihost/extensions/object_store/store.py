@@ -98,8 +98,8 @@ class ObjectStore:
     """A client of the store. Any process can call its methods.
 
     Attributes:
-        endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234/KEY``. Its path is a key of
-            the run: whoever knows it can read and write all objects.
+        endpoint: The URL for S3 clients, such as ``http://127.0.0.1:1234/KEY``. Its path is the key
+            of the run: whoever knows it can read and write all objects.
     """
 
     endpoint: str
