@@ -57,11 +57,19 @@ inside() {
 }
 
 make_root() {
+    # Root is about to run programs of it: nobody else may have made it, or be able to write it.
+    if [ -e "$root" ]; then
+        [ ! -L "$root" ] && [ "$(stat --format %u "$root")" = "$(id -u)" ] ||
+            fail "$root belongs to another user, or is a link"
+        [ -z "$(find "$root" -maxdepth 0 -perm /022)" ] || fail "other users can write $root"
+    else
+        mkdir -m 755 -p "$root"
+    fi
     if [ ! -e "$root/made" ]; then
         command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get install debootstrap"
         [ ! -e "$root" ] || [ -z "$(ls -A "$root")" ] || fail "$root is not empty, and no root that this script has made"
         echo "Making a root of Debian $1 in $root: one to three minutes."
-        debootstrap --variant=minbase --include="$PACKAGES" "$1" "$root" "$MIRROR" >"$root.log" 2>&1 || {
+        debootstrap --force-check-gpg --variant=minbase --include="$PACKAGES" "$1" "$root" "$MIRROR" >"$root.log" 2>&1 || {
             tail -n 15 "$root.log" >&2
             fail "debootstrap has failed: $root.log"
         }

@@ -18,7 +18,7 @@ make() {
     command -v debootstrap >/dev/null || { echo "debootstrap is missing: apt-get install debootstrap" >&2; exit 1; }
     work=$(mktemp -d)
     trap 'rm -rf "$work" "$1.part"' EXIT
-    debootstrap --variant=minbase --include="$PACKAGES" "$SUITE" "$work/root" "$MIRROR" >"$work/log" 2>&1 || {
+    debootstrap --force-check-gpg --variant=minbase --include="$PACKAGES" "$SUITE" "$work/root" "$MIRROR" >"$work/log" 2>&1 || {
         tail -n 15 "$work/log" >&2
         exit 1
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -155,3 +156,41 @@ def test_a_local_service_asks_for_the_key_of_the_run() -> None:
     source = ast.unparse(TREES["extensions/object_store/server.py"])
     assert "compare_digest" in source
     assert "_OF_BROWSERS" in source
+
+
+def test_actions_are_pinned_and_the_build_of_a_release_has_one_index() -> None:
+    """A tag can be moved, a cache filled by another run, and a second index asked first."""
+    workflows = sorted((ROOM.parent / ".github/workflows").glob("*.yml"))
+    used = [
+        line.partition("uses:")[2].strip()
+        for path in workflows
+        for line in path.read_text("utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [
+        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each)
+    ] == []
+    release = (ROOM.parent / ".github/workflows/release.yml").read_text("utf-8")
+    assert "cache:" not in release
+    assert "INDEX" not in release
+    assert "persist-credentials: false" in release
+
+
+def test_roots_are_made_of_signed_packages() -> None:
+    """Without a keyring, debootstrap goes on with what anybody on the way has sent."""
+    scripts = [
+        e for e in (ROOM.parent / "docker").rglob("*.sh") if "debootstrap --" in e.read_text()
+    ]
+    assert len(scripts) == 2
+    assert all("debootstrap --force-check-gpg" in each.read_text() for each in scripts)
+
+
+def test_the_guide_says_whom_to_trust_and_where_to_report() -> None:
+    """A user with a finding, and one of a shared machine, find what they look for."""
+    policy = (ROOM.parent / "SECURITY.md").read_text("utf-8")
+    assert "Report a vulnerability" in policy
+    assert "Supported versions" in policy
+    guide = (ROOM.parent / "docs/security.md").read_text("utf-8")
+    for part in ("As root", "On a machine with other users", "On a network", "no authentication"):
+        assert part in guide

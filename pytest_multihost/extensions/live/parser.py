@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def add_attach(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "attach", help="say for which rank of a running job the others wait; reads only"
+        "attach",
+        help="say for which rank of a running job the others wait; reads only",
+        epilog="Another user's job decides what is read: as root, use --native only on jobs of"
+        " users whom you trust (docs/security.md).",
     )
     parser.set_defaults(act=_attach)
     which = parser.add_mutually_exclusive_group()
