@@ -33,6 +33,7 @@ from pytest_multihost.core.model.source import files_below
 from pytest_multihost.core.model.stack import SourceContext, context_of
 from pytest_multihost.core.model.verdict import Verdict
 from pytest_multihost.core.report.artifacts import Attempt, build_verdict
+from pytest_multihost.extensions.live.as_user import Texts, User, as_user, user_of, why_not
 from pytest_multihost.extensions.live.machine import Worlds, choose
 from pytest_multihost.extensions.live.processes import (
     Job,
@@ -66,7 +67,16 @@ def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     if job is None:
         return 1
     context = _context(job, options)
-    return _show(job, LocalReader(job, context), context, options)
+    return _show(job, LocalReader(job, context), context, options, _user(job))
+
+
+def _user(job: Job) -> User | None:
+    """Return the user with whose rights root looks at a job; None: with its own."""
+    user = user_of(job.pids.values())
+    if user is not None and (why := why_not(user)):
+        _say(f"reads this job with root's rights: {user_name(user.uid)} {why}")
+        return None
+    return user
 
 
 def _context(job: Job, options: argparse.Namespace) -> SourceContext:
@@ -96,47 +106,72 @@ def _attach_together(options: argparse.Namespace, hook: pluggy.HookRelay) -> int
     return look_together(meeting, found, lambda job, reader: _show(job, reader, context, options))
 
 
-def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace) -> int:
-    """Print what a job's ranks do; return the exit code."""
-    judge = partial(judge_job, job, reader, context, reads_native=options.native)
+def _show(
+    job: Job,
+    reader: JobReader,
+    context: SourceContext,
+    options: argparse.Namespace,
+    user: User | None = None,
+) -> int:
+    """Print what a job's ranks do; return the exit code.
+
+    Args:
+        user: Whose rights the process that reads them takes; None: none but its own.
+    """
+    look = partial(_look, job, reader, context, options)
     try:
-        judged = (
-            follow(reader, judge, _say, patience_s=options.patience)
-            if options.follow
-            else judge().judged
-        )
+        found = look() if user is None else as_user(user, look)
     except KeyboardInterrupt:
         return 1
-    if judged is None:
+    if not found.page:
         _say("the job has ended")
         return 1
-    _write(judged, job.title, options)
-    return int(judged.diagnosis is None or judged.finding.outcome != "hung")
+    _write(found, options)
+    return int(not found.is_hung)
+
+
+def _look(
+    job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace
+) -> Texts:
+    """Read and judge a job; return what is to be shown of it."""
+    judge = partial(judge_job, job, reader, context, reads_native=options.native)
+    judged = (
+        follow(reader, judge, _say, patience_s=options.patience)
+        if options.follow
+        else judge().judged
+    )
+    if judged is None:
+        return Texts()
+    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
+    return Texts(
+        page=page_of(judged, job.title, shows_native=options.native),
+        verdict=f"{json.dumps(verdict.record(), indent=2)}\n",
+        html=_html(judged, verdict) if options.html is not None else "",
+        is_hung=judged.diagnosis is not None and judged.finding.outcome == "hung",
+    )
 
 
 def _say(line: str) -> None:
     sys.stderr.write(f"{datetime.now().astimezone():%H:%M:%S}  {printable(line)}\n")
 
 
-def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
+def _write(found: Texts, options: argparse.Namespace) -> None:
     """Print the page or the verdict, and write the files that the user asked for."""
-    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
-    text = f"{json.dumps(verdict.record(), indent=2)}\n"
-    page = page_of(judged, title, shows_native=options.native)
-    sys.stdout.write(text if options.json == "-" else f"{page}\n")
+    text = found.verdict if options.json == "-" else f"{found.page}\n"
+    sys.stdout.write("\n".join(map(printable, text.split("\n"))))
     if options.json not in {None, "-"}:
-        files.write_named(Path(options.json), text)
+        files.write_named(Path(options.json), found.verdict)
     if options.html is not None:
-        _write_html(judged, verdict, options.html)
+        files.write_named(options.html, found.html)
 
 
-def _write_html(judged: Judgement, verdict: Verdict, file: Path) -> None:
+def _html(judged: Judgement, verdict: Verdict) -> str:
     from pytest_multihost.core.report.html import PageModel, write_page  # rarely needed
 
     with tempfile.TemporaryDirectory(prefix="multihost-") as scratch:
         page = write_page(Path(scratch), PageModel(judged=judged, verdict=verdict))
-        files.write_named(file, page.read_bytes())
+        return page.read_text("utf-8")
 
 
 def _asked(worlds: Worlds) -> Job | None:

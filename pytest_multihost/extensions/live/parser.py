@@ -17,8 +17,8 @@ def add_attach(commands: Commands) -> None:
     parser = commands.add_parser(
         "attach",
         help="say for which rank of a running job the others wait; reads only",
-        epilog="Another user's job decides what is read: as root, use --native only on jobs of"
-        " users whom you trust (docs/security.md).",
+        epilog="As root it reads a job with the rights of the job's user, if he may read this"
+        " Python. docs/security.md says what an attacker can do.",
     )
     parser.set_defaults(act=_attach)
     which = parser.add_mutually_exclusive_group()
