@@ -8,7 +8,9 @@ inputs, `make fuzz` many.
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
 import io
 import json
 import os
@@ -19,6 +21,7 @@ import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +37,7 @@ from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
 from pytest_multihost.core.option import Settings
 from pytest_multihost.core.pytest_plugin.acceptances import read_acceptances
 from pytest_multihost.core.pytest_plugin.options import ACCEPTED_NAME
-from pytest_multihost.core.report import Attempt, build_verdict
+from pytest_multihost.core.report import Attempt, build_verdict, rejudge
 from pytest_multihost.core.report.html import PageModel, write_page
 from pytest_multihost.core.slots import (
     SlotPage,
@@ -63,7 +66,13 @@ from pytest_multihost.extensions.sweep.record import read_sweep, sweep_record
 from pytest_multihost.extensions.sweep.report import sweep_section
 from pytest_multihost.extensions.sweep.saved.formats import Format, problem_of
 from pytest_multihost.extensions.sweep.summary import sweep_summary
-from pytest_multihost.testing import MultihostError, SettingError, context_of, files_below
+from pytest_multihost.testing import (
+    MultihostError,
+    SettingError,
+    context_of,
+    files_below,
+    read_token,
+)
 
 START_NS = 1_795_000_000_000_000_000
 SECRET_LINE = "root:$6$the-line-of-another-users-file"  # noqa: S105 - no password
@@ -702,7 +711,77 @@ class ElfTarget(_Foreign):
         return "names" if any(names) else "no names"
 
 
+class TokenTarget(_Foreign):
+    """A replay token, as the options of a run and the command `reproduce` read it."""
+
+    name = "replay tokens"
+    fault = ("raise_at", [1], {"point": "collective", "name": "barrier"}, {"error": "OSError"}, 1)
+    options = (["ranks", "2"], ["backend", "gloo"], ["timeout", "7"])
+    honest: Mapping[str, Any] = {
+        "v": 1,
+        "t": 7,
+        "n": 2,
+        "s": 5,
+        "c": ["clock"],
+        "f": [[*fault]],
+        "o": [*options],
+    }
+
+    def read(self, draw: random.Random) -> str:
+        """Read a hostile token, whose checksum mostly fits."""
+        kind = draw.randrange(10)
+        if kind == 0:
+            data = draw.choice((deep(draw, "[", "]"), deep(draw, '{"a":', "}"), draw.randbytes(40)))
+        else:
+            data = _json(damaged(self.honest, draw))
+        sealed = data + zlib.crc32(data).to_bytes(4, "big")
+        text = base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+        if kind == 1:
+            at = draw.randrange(len(text) + 1)
+            text = text[:at] + draw.choice(TEXTS) + text[at:]
+        try:
+            found = read_token(text)
+        except SettingError as error:
+            require_printable(str(error))
+            return self.refused(error)
+        assert 0 <= found.size <= 10_000
+        problems = [each for fault in found.faults for each in fault.problems()]
+        return "a token with faults that are refused" if problems else "a token"
+
+
+class FactsTarget(_Foreign):
+    """A facts.json, as `multihost explain` and `multihost report` judge it again."""
+
+    name = "facts.json"
+
+    def __init__(self) -> None:
+        super().__init__()
+        recorded = Path(__file__).parents[1].joinpath("recorded").glob("*.json.gz")
+        chosen = sorted(recorded, key=lambda path: path.stat().st_size)[:6]
+        self.records = [json.loads(gzip.decompress(path.read_bytes())) for path in chosen]
+
+    def read(self, draw: random.Random) -> str:
+        """Judge a hostile facts.json again."""
+        record = draw.choice(self.records)
+        data, kind = _json(damaged(record["facts"], draw)), draw.randrange(12)
+        path = self.inside / "facts.json"
+        if kind == 0:
+            special_file(path, draw, self.secret)
+        else:
+            path.write_bytes(deep(draw, "[", "]") if kind == 1 else data)
+        (self.inside / "verdict.json").write_bytes(_json(record["verdict"]))
+        try:
+            again = rejudge(self.inside, self.sources)
+        except MultihostError as error:
+            require_printable(str(error))
+            return self.refused(error)
+        assert SECRET_LINE not in json.dumps(again.verdict.record(), default=repr)
+        return "judged"
+
+
 FOREIGN = (
+    TokenTarget,
+    FactsTarget,
     DumpTarget,
     SweepTarget,
     AcceptTarget,
