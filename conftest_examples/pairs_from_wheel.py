@@ -64,6 +64,7 @@ OPTIONS = {
     "hosts": "hosts='netns'",
     "local_devices": "local_devices=1",
     "ranks": "ranks=3",
+    "semantics": "backend='simulated', semantics='nccl'",
     "roles": "ranks=None, roles={'a': Role(1), 'b': Role(1)}",
     "simulated": "backend='simulated'",
     "startup_timeout": "startup_timeout=50",
@@ -227,7 +228,7 @@ def first_test(name: str) -> str:
         option = f"faults=[faults.{name}({FAULTS[name]}, must_fire=False)]"
         option += ", hosts='netns'" if name in NETWORK else ""
         backend = "none"
-    body = "pass" if name in ("kill", "simulated") else "world.barrier()"
+    body = "pass" if name in ("kill", "semantics", "simulated") else "world.barrier()"
     return TEST.format(name=name, option=option, backend=backend, body=body, timeout=TIMEOUT_S)
 
 
