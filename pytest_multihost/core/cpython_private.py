@@ -149,6 +149,28 @@ def clear_exit_handlers() -> None:
     atexit._clear()
 
 
+def note_exit_handlers(is_noted: Callable[[str], bool]) -> Collection[str]:
+    """Collect the files whose code registers functions with `atexit` from now on.
+
+    Args:
+        is_noted: Whether a file counts.
+
+    Returns:
+        The files, which grow.
+    """
+    files: set[str] = set()
+    register: Callable[..., Any] = atexit.register
+
+    def noting(function: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        file = sys._getframe(1).f_code.co_filename
+        if is_noted(file):
+            files.add(file)
+        return register(function, *args, **kwargs)
+
+    atexit.register = noting
+    return files
+
+
 def run_exit_handlers() -> None:
     """Run the handlers registered with `atexit`, as the interpreter does when it ends."""
     atexit._run_exitfuncs()

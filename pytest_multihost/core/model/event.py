@@ -251,9 +251,15 @@ class WarningRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Its test body is over; runtime and sockets stay open."""
+    """Its test body is over; runtime and sockets stay open.
+
+    Attributes:
+        runs_more: Whether the program has registered a function with `atexit`: it runs when the
+            process ends, and may meet other ranks.
+    """
 
     kind: ClassVar = "parked"
+    runs_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

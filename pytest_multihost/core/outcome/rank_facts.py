@@ -39,6 +39,7 @@ class RankFacts:
         phase: The last phase that it reached.
         ready_s: When its backend was up.
         parked_s: When its test body was over.
+        runs_more: Whether code of the program runs when its process ends; see `Parked`.
         done_s: When its teardown was over.
         exited_s: When its process ended.
         was_ended: Whether the harness ended its process.
@@ -66,6 +67,7 @@ class RankFacts:
     can_dump: bool = False
     ready_s: float | None = None
     parked_s: float | None = None
+    runs_more: bool = False
     done_s: float | None = None
     exited_s: float | None = None
     exit: Exited | None = None
@@ -197,8 +199,8 @@ def _progress_changes(event: Event) -> _Changes:
             return {"program_ready_s": event.at_s}
         case PhaseEntered(phase, xfail):
             return {"phase": phase, **({"xfail_before_setup": xfail} if xfail else {})}
-        case Parked():
-            return {"parked_s": event.at_s}
+        case Parked(runs_more):
+            return {"parked_s": event.at_s, "runs_more": runs_more}
         case Done():
             return {"done_s": event.at_s, "phase": "shutdown"}
         case TerminalWanted():

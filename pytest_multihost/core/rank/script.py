@@ -18,7 +18,11 @@ from typing import Any, NoReturn
 import pluggy
 
 from pytest_multihost.core.backends import Backend, find_backend, offered_backends
-from pytest_multihost.core.cpython_private import clear_exit_handlers, wait_for_threads
+from pytest_multihost.core.cpython_private import (
+    clear_exit_handlers,
+    note_exit_handlers,
+    wait_for_threads,
+)
 from pytest_multihost.core.launch.job_spec import (
     RankJob,
     ScriptRun,
@@ -32,6 +36,7 @@ from pytest_multihost.core.launch.wire import Channel
 from pytest_multihost.core.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.core.model.role import RoleSpec
 from pytest_multihost.core.model.spec import RankSpec
+from pytest_multihost.core.model.stack import is_library
 from pytest_multihost.core.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.core.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.core.rank.program_child import run_in_child
@@ -88,6 +93,7 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     start_backend(spec, channel, backend)
     # Exit handlers that a backend has registered, such as jax's shutdown barrier, must not run.
     clear_exit_handlers()
+    own_handlers = note_exit_handlers(lambda file: not is_library(file))
     with sending_errors(channel, root=root):
         points = _begin(spec, link, backend, kinds_by_name(hook.pytest_multihost_faults()), root)
     kept: dict[str, Any] = {}
@@ -102,7 +108,7 @@ def _run_rank(spec: RankSpec, channel: Channel, *, run: ScriptRun) -> None:
     else:
         if channel.is_ours:
             end_test()
-            _end(link, points)
+            _end(link, points, runs_more=bool(own_handlers))
         del kept
 
 
@@ -186,10 +192,14 @@ def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
     send_interrupted(channel, error, root=root)
 
 
-def _end(link: ControllerLink, points: Points) -> NoReturn:
-    """Wait until the scripts of all ranks are over, and leave."""
+def _end(link: ControllerLink, points: Points, *, runs_more: bool) -> NoReturn:
+    """Wait until the scripts of all ranks are over, and leave.
+
+    Args:
+        runs_more: Whether the script has registered functions of its own with `atexit`.
+    """
     points.heal()
-    link.send(Parked())
+    link.send(Parked(runs_more=runs_more))
     park_services()
     link.await_gate("teardown")
     link.send(Done())

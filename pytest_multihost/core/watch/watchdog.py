@@ -587,7 +587,8 @@ class Watchdog:
         waiting = waiting_ranks(now.operations)
         over = {each.rank for each in facts if each.is_past_body and not each.is_gone}
         rest = {each.rank for each in facts if not each.is_past_body}
-        left = over - waiting
+        # Functions that a script has registered with atexit run later, and may meet other ranks.
+        left = over - waiting - {each.rank for each in facts if each.runs_more}
         if not (left and rest) or not waiting.issuperset(rest):
             return deep
         pages = self.observer.recorded_operations()

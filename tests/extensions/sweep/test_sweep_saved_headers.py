@@ -79,6 +79,17 @@ def told(content: bytes, form: Format) -> str:
         (b"[" * 100_000, "json", "cannot be read"),
         (b"[1]", "json", ""),
     ],
+    # An archive holds the time at which it was made, so its bytes are no name.
+    ids=[
+        "many entries",
+        "archive that is cut off",
+        "archive",
+        "long header",
+        "short header",
+        "long list",
+        "deep list",
+        "list",
+    ],
 )
 def test_saved_files_of_other_formats_cost_no_memory(
     content: bytes, form: Format, problem: str
