@@ -23,6 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 900
+NAME = "pytest-multihost-hangs"
 _OTHERS = ("PYTEST_", "PYTHON", "GITHUB_", "COV_")
 """Variables of whoever runs us that are not the example's business."""
 
@@ -71,7 +72,7 @@ def read_example(path: Path) -> Example:
     block = seen.split("\n\n", 1)[0].splitlines()
     return Example(
         path=path,
-        install=_command(text, "pip install "),
+        install=tuple(each.replace("../..", NAME, 1) for each in _command(text, "pip install ")),
         run=_command(text, "python "),
         seen=tuple(line.strip() for line in block if line.startswith("    ")),
     )

@@ -144,6 +144,18 @@ def entered_with_items(frame: FrameType) -> int:
     )
 
 
+PROCESS_BEGIN: Final = "_bootstrap"
+"""The function of multiprocessing that each process begins with; its caller may be the parent. In a
+version that calls it otherwise no process is told from its parent's frames."""
+
+WORKERS: Final = (
+    ("multiprocessing/pool.py", "worker"),
+    ("concurrent/futures/process.py", "_worker"),
+)
+"""The ends of files and names of the functions in which the workers of pools wait for work. In a
+version without them an idle worker counts as a rank."""
+
+
 def clear_exit_handlers() -> None:
     """Forget all handlers registered with `atexit`; CPython's own tests do the same."""
     atexit._clear()

@@ -270,6 +270,11 @@ def xfail_before_setup(item: pytest.Item) -> Xfail | None:
     return None
 
 
+def reset_stop_requests(session: pytest.Session) -> None:
+    """Forget that the session is to stop: a process forked during a run inherits the parent's."""
+    session.shouldfail = session.shouldstop = False
+
+
 def stop_requests(session: pytest.Session) -> tuple[str, str]:
     """Return why a session should stop, as failed and otherwise; empty: it should not."""
     found = (getattr(session, name, False) for name in ("shouldfail", "shouldstop"))

@@ -275,3 +275,9 @@ def _without_compiler() -> Iterator[None]:
     finally:
         if modules.get(_COMPILER, ...) is None:
             del modules[_COMPILER]
+
+
+PROFILERS: Final = ("_ZN9libkineto12ConfigLoader18updateConfigThreadEv",)
+"""Mangled names of the functions in which threads of torch's profiler (Kineto) wait: once a program
+has used it, such a thread looks every few minutes whether the settings have changed. In a version
+that has none of them the thread counts as one with a timeout of its own."""

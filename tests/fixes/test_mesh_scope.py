@@ -35,7 +35,7 @@ def test_none(shared_tmp_path):
 PATCHED = """
 @pytest.mark.multihost_expect(
     "raised", culprits=[0], waiting=[1, 2],
-    match="rank 0 raised .* incompatible devices .* ranks 1,2 wait for it in all_reduce")
+    match="rank 0 raised .* incompatible devices .* ranks 1,2 wait for it in jit_")
 def test_published(shared_tmp_path):
     restore_within_mesh(shared_tmp_path / "ckpt", patch_orbax_mesh_scope("published"))
 

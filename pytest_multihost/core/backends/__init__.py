@@ -65,6 +65,7 @@ def symptoms_of(backends: Iterable[Backend]) -> Symptoms:
     return Symptoms(
         tuple(text for each in found for text in each.symptoms),
         tuple(text for each in found for text in each.fatal_symptoms),
+        tuple(text for each in found if each not in BUILT_IN_BACKENDS for text in each.symptoms),
     )
 
 

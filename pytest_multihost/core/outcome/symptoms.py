@@ -57,10 +57,13 @@ class Symptoms:
     Attributes:
         raised: Regular expressions for the text of an exception.
         fatal: Regular expressions for the log of a rank whose runtime ended it.
+        by_users: Those of `raised` that belong to a backend of the project, whose own code may
+            raise such an exception.
     """
 
     raised: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
+    by_users: tuple[str, ...] = ()
 
     def known_among(self, known: Symptoms) -> tuple[Symptoms, tuple[str, ...]]:
         """Return the symptoms that may be looked for if a file has named these, and the others.
@@ -78,7 +81,9 @@ class Symptoms:
             tuple(each for each in group if each not in others)
             for group in (self.raised, self.fatal)
         )
-        return Symptoms(raised, fatal), others
+        return Symptoms(
+            raised, fatal, tuple(each for each in self.by_users if each in raised)
+        ), others
 
     def is_in_error(self, text: str) -> bool:
         """Return whether the text of an exception matches a symptom."""
@@ -97,7 +102,7 @@ class Symptoms:
         if error.type in _RAISED_BY_TESTS:
             return False
         may_be = _may_be_of_runtime(error.type) or _STATUS.match(error.message) is not None
-        is_of_runtime = not error.is_by_user and may_be
+        is_of_runtime = (not error.is_by_user or _matches(self.by_users, text)) and may_be
         return error.is_harness_symptom or (is_of_runtime and self.is_in_error(text))
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:

@@ -28,6 +28,7 @@ from pytest_multihost.core.proof.system_calls import (
     ENDED_BY_STOPS,
     FUTEXES,
 )
+from pytest_multihost.core.torch_private import PROFILERS
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
@@ -52,9 +53,6 @@ _CUDA = re.compile(r"/nvidia/\w+/lib/|/lib(cuda|cudart|nccl|nvidia-[-\w]+)(-\w+)
 """The libraries of CUDA and NCCL. A program's callbacks run in their threads only by way of code
 that is no runtime's, which the stack shows."""
 _TORCH = "/torch/lib/"
-PROFILERS = ("_ZN9libkineto12ConfigLoader18updateConfigThreadEv",)
-"""Mangled names of the functions in which threads of torch's profiler (Kineto) wait: once a program
-has used it, such a thread looks every few minutes whether the settings have changed."""
 _MPI = re.compile(r"/lib(mpi|pmix|open-pal|open-rte|uc[mpst]|fabric|psm2)[-\w]*\.so[.\d]*$")
 """The libraries of MPI, and those that carry its messages: a thread of theirs waits for peers."""
 _RUNTIME = re.compile(rf"/(torch/lib|jaxlib|jax_plugins|grpc)/|{_CUDA.pattern}|{_MPI.pattern}")

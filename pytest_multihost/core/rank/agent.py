@@ -53,6 +53,7 @@ from pytest_multihost.core.pytest_private import (
     redirect_terminal,
     register_tracing,
     reset_setup_state,
+    reset_stop_requests,
     runtestprotocol,
     set_base_temp,
     start_debugger,
@@ -415,5 +416,6 @@ def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:
     # A server that replaces a dead one is forked during a run, when the controller has set up an
     # item.
     reset_setup_state(item.session)
+    reset_stop_requests(item.session)
     plugin: RankPlugin = config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment]
     return plugin

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.core.cpython_private import PROCESS_BEGIN, WORKERS
 from pytest_multihost.core.model.stack import Frame, is_library
 from pytest_multihost.core.torch_private import SPAWN, SPAWNED, SPAWNS
 from pytest_multihost.core.watch.kernel import read_stat
@@ -20,10 +21,6 @@ from pytest_multihost.core.watch.probes.py_spy import SpiedThread, spied_threads
 from pytest_multihost.extensions.live.processes import Job
 
 _PROCESS, _RUN = "multiprocessing/process.py", ("run", "BaseProcess.run", "Process.run")
-_BEGIN = "_bootstrap"
-"""The function of multiprocessing that each process begins with; its caller may be the parent."""
-
-_WORKERS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_worker"))
 _QUEUES = ("multiprocessing/queues.py",)
 _IN_QUEUES = (*_QUEUES, "multiprocessing/connection.py", "multiprocessing/synchronize.py")
 _NAMES = ("global_rank", "world_rank", "rank", "process_id", "process_index", "local_rank")
@@ -169,7 +166,7 @@ def _task(threads: Sequence[SpiedThread]) -> Iterator[tuple[Frame, Mapping[str, 
 
 
 def _is_begin(frame: Frame) -> bool:
-    return frame.file.endswith(_PROCESS) and frame.function.endswith(_BEGIN)
+    return frame.file.endswith(_PROCESS) and frame.function.endswith(PROCESS_BEGIN)
 
 
 def is_idle_worker(threads: Sequence[SpiedThread]) -> bool:
@@ -177,7 +174,7 @@ def is_idle_worker(threads: Sequence[SpiedThread]) -> bool:
     main = next((each for each in threads if each.is_main), None)
     frames = main.frames if main is not None else ()
     for at, each in enumerate(frames):
-        if any(each.file.endswith(f) and each.function.endswith(name) for f, name in _WORKERS):
+        if any(each.file.endswith(f) and each.function.endswith(name) for f, name in WORKERS):
             inner = frames[:at]
             asks = bool(inner) and inner[-1].file.endswith(_QUEUES)
             return asks and all(e.file.endswith(_IN_QUEUES) for e in inner)

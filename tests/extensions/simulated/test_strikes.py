@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -47,6 +48,8 @@ def address(tmp_path: Path) -> Iterator[str]:
         yield found
         os.close(writing)
         thread.join()
+        for each in serving.peers.values():
+            each.connection.close()
     os.close(reading)
 
 
@@ -58,7 +61,7 @@ def test_an_exchange_that_has_ended_is_an_error_of_the_harness(address: str) -> 
     connection = watched.connection
     assert connection is not None
     connection.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(LaunchError, match="has ended"):
+    with contextlib.closing(connection), pytest.raises(LaunchError, match="has ended"):
         watched.check()
     watched.close()
 

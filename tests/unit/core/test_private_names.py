@@ -41,7 +41,10 @@ ELSEWHERE = {
     "core/launch/interpreter.py": {"_typeshed"},
     "core/launch/job_spec.py": {"_typeshed"},
     "core/model/json_values.py": {"_typeshed"},
+    "core/standard_streams.py": {"_typeshed"},
     "core/nemesis/io_shim/__init__.py": {"_NamedFuncPointer"},
+    # The end of a variable's name.
+    "extensions/engines/attach/rendezvous.py": {"_FILE"},
     "core/watch/kernel/elf.py": {"_NamedFuncPointer"},
     # argparse has no public name for what `add_subparsers` returns.
     "hookspecs.py": {"_SubParsersAction"},

@@ -8,7 +8,6 @@ import builders
 import pytest
 
 from pytest_multihost.core.proof.runtime_threads import (
-    PROFILERS,
     caller_of,
     has_gloo_timeout,
     is_ended_by_signal,
@@ -16,6 +15,7 @@ from pytest_multihost.core.proof.runtime_threads import (
     profiler_of,
 )
 from pytest_multihost.core.proof.system_calls import SystemCall, restarted_call
+from pytest_multihost.core.torch_private import PROFILERS
 
 thread = partial(builders.thread, tid=7, args=(0,) * 6)
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +21,13 @@ class PeerLosses:
     Attributes:
         peers: The peers by rank.
         lost: A description of each peer that is gone; also why, unless an error says that.
+        process: The process that controls them. Ranks that are forked from it have this plugin,
+            too, but no connections to peers.
     """
 
     peers: Mapping[int, Peer]
     lost: dict[int, str] = field(default_factory=dict)
+    process: int = field(default_factory=os.getpid)
 
     def take_signals(self) -> None:
         """Let signals that end a run interrupt it, unless they have a handler already."""
@@ -52,7 +56,7 @@ class PeerLosses:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """End the run if a process is lost or was interrupted, because it starts no more ranks."""
-        if call.when != "teardown":
+        if call.when != "teardown" or os.getpid() != self.process:
             return
         if lost := self._note():
             happened = lost[0].partition("\n")[0]
