@@ -73,7 +73,8 @@ def test_a_generator_returns_early(world) -> None:
         meet()
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2])
+# Rank 2 gets the last broadcast from rank 0, its parent in gloo's tree, and leaves.
+@hang("finished", ranks=3, backend="gloo", culprits=[1], waiting=[0])
 def test_islice_by_a_count_of_its_own(world) -> None:
     """Each rank takes a tenth of its own file's records."""
     records = [100, 90, 100][world.rank]

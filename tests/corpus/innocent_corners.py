@@ -230,7 +230,8 @@ def test_a_store_counts_to_the_end(world) -> None:
 @innocent(ranks=2, backend="gloo")
 def test_a_store_timeout_is_handled(world) -> None:
     """Both ranks ask for a key that nobody sets, and go on without it."""
-    with contextlib.suppress(dist.DistStoreError):
+    # A FileStore raises a plain RuntimeError, other stores a DistStoreError.
+    with contextlib.suppress(RuntimeError):
         _get_default_store().wait(["optional"], timedelta(seconds=2))
     meet()
 
