@@ -402,7 +402,7 @@ HANGS = {
     "stopped": Case(
         "if world.rank: os.kill(os.getpid(), signal.SIGSTOP)\nworld.barrier()",
         "failed",
-        "HUNG  rank 1 is stopped from outside the test; rank 0 waits for it in world.barrier",
+        "HUNG  rank 1 is stopped by a signal such as SIGSTOP; rank 0 waits for it in world.barrier",
     ),
     "handler_raises_when_it_is_ended": Case(
         """

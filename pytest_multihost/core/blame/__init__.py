@@ -9,7 +9,8 @@
 * `other_members`: groups of other members than the others ask for. `unmatched_transfers`: transfers
   with a wrong rank.
 * `partings`: where histories of ranks part. `divergence`: the parting that explains a hang.
-* `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`.
+* `build_diagnosis`: what users read, with its `headline`, `evidence`, `places` and `notes`;
+  `native_call` names the call that holds the GIL.
 
 Waits that no recorder has seen are `inferred` from native frames, from sockets (`socket_waits`)
 and from stacks (`program_members`); those of ranks with roles for each other by `role_waits`.

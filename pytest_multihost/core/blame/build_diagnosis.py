@@ -8,6 +8,7 @@ from dataclasses import replace
 from pytest_multihost.core.blame.causes import Cause, first_waits
 from pytest_multihost.core.blame.evidence import DIGITS, evidence
 from pytest_multihost.core.blame.headline import headline, waiting_line
+from pytest_multihost.core.blame.native_call import native_call
 from pytest_multihost.core.blame.notes import notes
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
@@ -57,6 +58,7 @@ def build_diagnosis(
     Args:
         causes: At least one: the first is the diagnosis, the others become notes.
     """
+    causes = [replace(each, call=native_call(each, result, context)) for each in causes]
     cause = causes[0]
     # When a rank last made progress, sent an event, or died by itself.
     last_progress_s = result.progress_s or max(

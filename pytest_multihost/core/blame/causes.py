@@ -61,6 +61,8 @@ class Cause:
         sides: What ranks entered at one place, culprits first, if a failure shows that it differs.
         unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
             rank that lacks it, each with its rank.
+        left: Members that have left the operation in which all others wait.
+        call: Where native code of the culprit holds the GIL, as in "in torch.save".
         is_silent: Whether nothing is known of the culprits.
         is_owed: Whether they wait for something that another rank may provide.
         parts: The causes that this one puts together; empty for a cause of its own.
@@ -81,6 +83,8 @@ class Cause:
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     sides: tuple[Side, ...] = ()
     unmatched: tuple[tuple[int, Operation], ...] = ()
+    left: tuple[int, ...] = ()
+    call: str = ""
     is_silent: bool = False
     is_owed: bool = False
     parts: tuple[Cause, ...] = ()
@@ -409,8 +413,22 @@ def _transport(
         error=next(iter(errors.values()), ""),
         waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
         operation=operation,
+        left=tuple(sorted(_left(operation, states) - fellows)) if operation is not None else (),
         at_s=_since_s(own),
     )
+
+
+def _left(operation: Operation, states: States) -> set[int]:
+    """Return the ranks that are known to have entered a collective, and no longer wait in it."""
+    if operation.kind != "collective" or not operation.sequence:
+        return set()
+    key, sequence = operation.group_key, operation.sequence
+    return {
+        rank
+        for rank, each in states.items()
+        if each.entered.get(key, 0) >= sequence
+        and not any(own.is_open and own.is_same_as(operation) for own in each.known)
+    }
 
 
 def _is_of_unknown(wait: Wait) -> bool:
@@ -431,6 +449,7 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
     inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
     concerned = ranks | graph.waiters(ranks)
     held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
+    held = [rank for rank in held if states[rank].condition == states[held[0]].condition]
     if held:  # no deadlock: if continued, such a rank would finish its collective
         into = [wait for wait in graph.waits if wait.missing & {*held} and wait.rank not in held]
         return Cause(
@@ -729,6 +748,20 @@ def _exchange(silent: Sequence[int], others: Sequence[int], states: States) -> b
 
 
 def first_waits(cause: Cause) -> list[Wait]:
-    """Return the first wait of each rank that belongs to the cause."""
+    """Return one wait of each rank that belongs to the cause: the one that the cause is about.
+
+    A rank may wait in several operations, each in a thread of its own.
+    """
+    ahead = dict(zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True))
+
+    def concerns_less(wait: Wait) -> tuple[bool, ...]:
+        own, its = wait.operation, cause.operation
+        return (
+            ahead.get(wait.rank) not in wait.missing,
+            cause.kind == "mismatch" and not wait.is_mismatch,
+            own is None or its is None or not own.is_same_as(its),
+            wait.missing.isdisjoint(cause.culprits),
+        )
+
     by_rank = group_by_value((wait.rank, wait) for wait in cause.concerned_waits)
-    return [waits[0] for waits in by_rank.values()]
+    return [min(waits, key=concerns_less) for waits in by_rank.values()]

@@ -17,6 +17,9 @@ from pytest_multihost.core.outcome import Finding, describe_exit
 
 DIGITS = 4  # of seconds in a verdict
 
+_WAITS = frozenset({"IO", "DISK", "CHILD"})
+"""Labels of a main thread that are no participles."""
+
 
 def evidence(
     cause: Cause, states: States, result: WorldResult, finding: Finding
@@ -66,8 +69,10 @@ def _of_processes(state: RankState) -> Iterator[Evidence]:
     seen = state.seen
     for each in seen.lost:
         yield Evidence(state.rank, f"its child {each.title} {each.ended}", "proc")
-    if seen.label is not None and state.condition == "alive":
+    if seen.label is not None and state.condition in ("alive", "gil_held"):
         yield Evidence(state.rank, _main_thread(seen), "proc")
+    if state.condition == "gil_held":
+        yield Evidence(state.rank, "native code of its main thread holds the GIL", "py-spy")
 
 
 def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
@@ -79,6 +84,8 @@ def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
 
 def _main_thread(seen: RankSnapshot) -> str:
     """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
+    if seen.label in _WAITS and seen.activity is not None:
+        return f"main thread waits in {seen.activity}"
     state = f"main thread is {(seen.label or '').lower()}"
     if seen.sleep is not None:
         return f"{state}{seen.sleep.until}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from pytest_multihost.core.blame.causes import Cause
+from pytest_multihost.core.blame.causes import Cause, first_waits
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
@@ -38,7 +38,8 @@ def headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         before, after = _SENTENCES[cause.kind]
         what = finding.ranks[cause.culprits[0]].summary
         be, subject = "is" if is_one else "are", result.spec.subject
-        after = after.format(what=what, be=be, subject=subject)
+        call, stopped = f" {cause.call}".rstrip(), _how_stopped(cause.culprits, result)
+        after = after.format(what=what, be=be, subject=subject, call=call, stopped=stopped)
         return sentence(
             before, _ranks(cause.culprits, cause), after, _waiters(cause, finding, size)
         )
@@ -89,21 +90,58 @@ def _waiters(cause: Cause, finding: Finding, size: int) -> Sentence:
     if not cause.waiting:
         return ()
     have_raised = all(finding.ranks[rank].facts.failure is not None for rank in cause.waiting)
-    inside = replace(cause, waiting=_members_among(cause.waiting, cause.operation))
-    verb = "waited" if have_raised else _wait(inside)
+    verb = "waited" if have_raised else _wait(cause.waiting)
     them = "it" if len(cause.culprits) == 1 else "them"
-    where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
-    return sentence(f"; {rank_set(inside.waiting)} {verb} for {them}", where)
+    lead = f"; {rank_set(cause.waiting)} {verb} for {them}"
+    return _in_operations(cause, cause.waiting, sentence(lead), size)
 
 
-def _members_among(ranks: tuple[int, ...], operation: Operation | None) -> tuple[int, ...]:
-    """Return the ranks that can be in an operation; all if none can.
+_MAX_WAITS = 3
+"""How many operations a headline names in which ranks wait; the page has all of them."""
 
-    Others wait in operations of other groups, for ranks that wait for the culprits.
+
+def _in_operations(
+    cause: Cause, ranks: Sequence[int], lead: Sentence, size: int, rest: Sentence = ()
+) -> Sentence:
+    """Return what some ranks do, and the operation in which each of them does it.
+
+    One operation of all of them follows: "ranks 1-3 wait for it in A". Several are listed: "ranks
+    1-3 wait for it: rank 1 in A, ranks 2,3 in B". A rank without an operation is not in the list.
+
+    Args:
+        lead: The ranks and what they do, as in "ranks 1-3 wait".
+        rest: What follows this and the one operation, as in " for rank 0".
     """
-    if operation is None or operation.kind != "collective" or not operation.has_members:
-        return ranks
-    return tuple(rank for rank in ranks if rank in operation.group) or ranks
+    own = {each.rank: each.operation for each in first_waits(cause) if each.rank in ranks}
+    inside = _ranks_in([(rank, each) for rank, each in own.items() if each is not None], size)
+    if not inside:
+        return sentence(lead, rest)
+    if {*inside[0][1]} == {*ranks}:
+        return sentence(lead, " in ", inside[0][0], rest)
+    found = sentence(lead, rest)
+    for number, (words, those) in enumerate(inside[:_MAX_WAITS]):
+        found = sentence(found, ", " if number else ": ", f"{rank_set(those)} in ", words)
+    if others := [rank for _, those in inside[_MAX_WAITS:] for rank in those]:
+        found = sentence(found, f", {rank_set(others)} in other operations")
+    return found
+
+
+def _ranks_in(
+    operations: Sequence[tuple[int, Operation]], size: int
+) -> Sequence[tuple[Sentence, Sequence[int]]]:
+    """Return the texts of ranks' operations, and the ranks in each.
+
+    Operations of several groups of the same size are one if there would be too many texts.
+    """
+    alone = group_by_value((_words(each, size), (rank, each)) for rank, each in operations)
+    if len(alone) > _MAX_WAITS:
+        alike = group_by_value(
+            ((each.title, len(each.group)), (rank, each)) for rank, each in operations
+        )
+        alone = {
+            _words_of_all([each for _, each in those], size): those for those in alike.values()
+        }
+    return [(words, sorted(rank for rank, _ in those)) for words, those in alone.items()]
 
 
 def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
@@ -116,18 +154,26 @@ def waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
     return f" at {at.file}:{at.line}" if at is not None else ""
 
 
-def _wait(cause: Cause) -> str:
-    return "waits" if len(cause.waiting) == 1 else "wait"
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 _SENTENCES: Mapping[Kind, tuple[str, str]] = {
     "finished": ("", " returned from the {subject}"),
     "raised": ("", " raised {what}"),
     "died": ("", " {what}"),
-    "stopped": ("", " {be} stopped from outside the {subject}"),
-    "gil_held": ("native code in ", " holds the GIL"),
+    "stopped": ("", " {be} {stopped}"),
+    "gil_held": ("native code in ", " holds the GIL{call}"),
 }
 """The texts before and after the culprits, for kinds that their own state explains."""
+
+
+def _how_stopped(ranks: Sequence[int], result: WorldResult) -> str:
+    """Return how ranks are stopped; the kernel does not say who has done it."""
+    seen = [result.last_seen.get(rank) for rank in ranks]
+    if all(each and each.activity and each.activity.name == "held by a tracer" for each in seen):
+        return "held by a debugger or another tracer"
+    return "stopped by a signal such as SIGSTOP"
 
 
 _TO_ROOT = frozenset({"reduce", "gather", "gather_object"})
@@ -135,30 +181,30 @@ _TO_ROOT = frozenset({"reduce", "gather", "gather_object"})
 
 
 def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
-    who, operation = _ranks(cause.culprits, cause), cause.operation
+    who, operation, size = _ranks(cause.culprits, cause), cause.operation, result.spec.size
+    wait = f"{rank_set(cause.waiting)} {_wait(cause.waiting)}"
     if operation is None:
-        waiting = f"{rank_set(cause.waiting)} {_wait(cause)} for a lock that "
-        return sentence(waiting, who, " holds")
-    words = _words(operation, result.spec.size)
+        direct = [w.rank for w in cause.concerned_waits if w.missing & {*cause.culprits}]
+        waiters = sorted({*direct} & {*cause.waiting}) or cause.waiting
+        waiting = f"{rank_set(waiters)} {_wait(waiters)} for a lock that "
+        return sentence(waiting, who, f" {'holds' if len(cause.culprits) == 1 else 'hold'}")
+    words = _words(operation, size)
     into = [w for w in cause.concerned_waits if w.operation and {*cause.culprits} & w.missing]
     if operation.scope == READY_SCOPE:
-        waiters = f"; {rank_set(cause.waiting)} {_wait(cause)} for that"
-        return sentence(who, f" never became ready ({operation.detail})", waiters)
+        return sentence(who, f" never became ready ({operation.detail}); {wait} for that")
     if cause.is_silent:
-        is_one = len({w.operation.place for w in into if w.operation}) == 1
-        where = sentence(" in ", words) if is_one else ()
-        waiters = f"{rank_set(cause.waiting)} {_wait(cause)}"
-        return sentence(waiters, where, " for ", who, ", of which nothing was recorded")
+        nothing = sentence(" for ", who, ", of which nothing was recorded")
+        return _in_operations(cause, cause.waiting, sentence(wait), size, nothing)
     if operation.kind == "collective":
         return sentence(who, " never reached ", words)
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
     if operation.kind == "transfer" and len(cause.culprits) > 1:
-        waiters = rank_set(w.rank for w in into)
-        return sentence(who, f" never did their part in transfers of {waiters}")
+        of = rank_set(w.rank for w in into if w.operation and w.operation.kind == "transfer")
+        return sentence(who, f" never did their part in transfers of {of}")
     if operation.kind == "transfer":
         return sentence(who, " never did its part in ", words, f" of {rank_name(waiter)}")
-    waiting = f"{rank_set(cause.waiting)} {_wait(cause)} in "
-    return sentence(waiting, words, " for something that ", who, " did not provide")
+    lacking = sentence(" for something that ", who, " did not provide")
+    return _in_operations(cause, cause.waiting, sentence(wait), size, lacking)
 
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
@@ -333,18 +379,8 @@ def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 def _long_deadlock(cause: Cause, result: WorldResult) -> Sentence:
     """Return what the ranks of a long cycle wait in; groups that are alike are one."""
-    waits = [each for each in cause.concerned_waits if each.operation is not None]
-    sides = group_by_value(
-        ((each.operation.title, len(each.operation.group)), each)
-        for each in waits
-        if each.operation
-    )
-    found = sentence(_ranks(cause.cycle, cause), " wait for each other: ")
-    for number, each in enumerate([*sides.values()][:_MAX_SIDES]):
-        words = _words_of_all([wait.operation for wait in each if wait.operation], result.spec.size)
-        who = rank_set(wait.rank for wait in each)
-        found = sentence(found, ", " if number else "", f"{who} in ", words)
-    return found
+    who = sentence(_ranks(cause.cycle, cause), " wait for each other")
+    return _in_operations(cause, cause.cycle, who, result.spec.size)
 
 
 def _words_of_all(operations: Sequence[Operation], size: int) -> Sentence:
@@ -370,30 +406,28 @@ def _lock_cycle(cause: Cause, result: WorldResult) -> Sentence:
     who = (Span(rank_name(rank), "culprit"),)
     threads = f"threads {', '.join(names)} and {last} of "
     found = sentence(threads, who, f" wait for each other{which}")
-    others = replace(cause, waiting=tuple(each for each in cause.waiting if each != rank))
-    if not others.waiting:
+    others = [each for each in cause.waiting if each != rank]
+    if not others:
         return found
-    where = sentence(" in ", _words(cause.operation, result.spec.size)) if cause.operation else ()
-    waiters = f"; {rank_set(others.waiting)} {_wait(others)}"
-    return sentence(found, f"{waiters} for {rank_name(rank)}", where)
+    found = sentence(found, f"; {rank_set(others)} {_wait(others)} for {rank_name(rank)}")
+    return _in_operations(cause, others, found, result.spec.size)
 
 
 def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     operation, size = cause.operation, result.spec.size
     words = _words(operation, size, otherwise="an operation")
     if cause.culprits:
-        waiters = _waiters(replace(cause, operation=None), finding, size)
+        are_told = {*_inside(cause)} >= {*cause.waiting}
+        waiters = _waiters(replace(cause, waits=()) if are_told else cause, finding, size)
         who = _ranks(cause.culprits, cause)
         return sentence(who, " left ", words, f" by {cause.error}", waiters)
+    entered = _inside(cause)
+    have = "has" if len(entered) == 1 else "have"
+    if not entered:  # of the operation nothing is known
+        waits = f"{rank_set(cause.waiting)} {_wait(cause.waiting)}"
+        return sentence(waits, f", and {cause.cut.words if cause.cut else 'nothing moves'}")
     if cause.cut is not None:
-        inside = {w.rank for w in cause.waits if w.operation and w.rank in cause.waiting}
-        has = "has" if len(inside) == 1 else "have"
-        cut = f", and {cause.cut.words}"
-        return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
-    members = operation.group if operation is not None else ()
-    if operation is not None and operation.kind == "transfer":
-        members = tuple(w.rank for w in cause.waits if w.operation and _is_in(w, operation))
-    entered = [rank for rank in cause.waiting if rank in members] or cause.waiting
+        return sentence(f"{rank_set(entered)} {have} entered ", words, f", and {cause.cut.words}")
     lines = _lines_in_unknown_groups(cause)
     if operation is not None and len(lines) > 1:
         where = "; ".join(f"{rank_set(ranks)} at {line}" for line, ranks in lines.items())
@@ -401,14 +435,28 @@ def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
             f"{rank_set(entered)} wait in {operation.name} at different lines, of one group or of"
             f" several: {where}"
         )
-    have = "has" if len(entered) == 1 else "have"
+    if cause.left:
+        has = "has" if len(cause.left) == 1 else "have"
+        found = sentence(f"{rank_set(entered)} {_wait(entered)} in ", words)
+        found = sentence(found, f", which {rank_set(cause.left)} {has} left")
+        waiting = {each.rank for each in first_waits(cause) if each.operation is not None}
+        if gone := [rank for rank in cause.left if rank in waiting]:
+            found = sentence(found, f"; {rank_set(gone)} now {_wait(gone)}")
+            return _in_operations(cause, gone, found, size)
+        return sentence(found, ", and nothing moves")
     return sentence(f"{rank_set(entered)} {have} entered ", words, ", and nothing moves")
 
 
-def _is_in(wait: Wait, transfer: Operation) -> bool:
-    """Return whether a rank waits in a transfer, and not for a rank that does."""
-    own = wait.operation
-    return own is not None and own.is_same_as(transfer) and own.name == transfer.name
+def _inside(cause: Cause) -> Sequence[int]:
+    """Return the ranks that wait in the operation of a cause; of a transfer, in its side of it."""
+    operation = cause.operation
+    if operation is None:
+        return []
+    waits = [each for each in cause.concerned_waits if each.operation is not None]
+    its = [each for each in waits if each.operation and each.operation.is_same_as(operation)]
+    if operation.kind == "transfer":  # other pairs of the group count theirs alike
+        its = [wait for wait in its if wait.operation is operation]
+    return sorted({wait.rank for wait in its})
 
 
 def _lines_in_unknown_groups(cause: Cause) -> Mapping[str, Sequence[int]]:
@@ -424,18 +472,21 @@ def _lines_in_unknown_groups(cause: Cause) -> Mapping[str, Sequence[int]]:
 
 
 def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
-    facts, subject = finding.ranks[cause.culprits[0]].facts, result.spec.subject
-    phase = phase_name(facts.phase, subject)
-    own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
-    where = sentence(" in ", _words(own[0], result.spec.size)) if own else ()
-    be, them = ("is", "it") if len(cause.culprits) == 1 else ("are", "them")
-    who = _ranks(cause.culprits, cause)
-    doing = f"{be} stuck in {phase}"
-    seen = [result.last_seen.get(rank) for rank in cause.culprits]
-    if all(each is not None and each.label == "SLEEPING" for each in seen):
-        doing = f"{'sleeps' if be == 'is' else 'sleep'} in {phase}"
-    alone = f", and no other rank waits for {them}"
-    return sentence(who, f" {doing}", where, alone, _lost_children(cause))
+    ranks, subject = cause.culprits, result.spec.subject
+    phases = group_by_value((finding.ranks[rank].facts.phase, rank) for rank in ranks)
+    seen = [result.last_seen.get(rank) for rank in ranks]
+    sleep = all(each is not None and each.label == "SLEEPING" for each in seen)
+    be, them = ("is", "it") if len(ranks) == 1 else ("are", "them")
+    state = f" {'sleeps' if be == 'is' else 'sleep'}" if sleep else f" {be} stuck"
+    (first, *_), alone = phases, f", and no other rank waits for {them}"
+    where = "" if len(phases) > 1 else f" in {phase_name(first, subject)}"
+    who = sentence(_ranks(ranks, cause), f"{state}{where}")
+    if len(phases) > 1:
+        told = (f"{rank_set(each)} in {phase_name(it, subject)}" for it, each in phases.items())
+        doing = sentence(who, f": {', '.join(told)}")
+    else:
+        doing = _in_operations(cause, ranks, who, result.spec.size)
+    return sentence(doing, alone, _lost_children(cause))
 
 
 def _lost_children(cause: Cause) -> str:

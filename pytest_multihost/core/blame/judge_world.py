@@ -136,7 +136,7 @@ def diagnose(
     )
     states = {each.rank: each for each in with_clashes(seen)}
     causes = find_causes(states.values())
-    # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
+    # "stopped" means that no fault has done it. A rank that a fault freezes never arrives.
     causes = tuple(
         replace(each, kind="straggler" if each.waiting else "stuck")
         if each.kind == "stopped" and planned_freeze(each, result) is not None

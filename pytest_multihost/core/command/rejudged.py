@@ -45,7 +45,7 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
     """
     again = rejudge(directory, sources, known_symptoms())
     finding = again.judged.finding
-    lines = [f"{finding.outcome.upper()}  {printable(finding.reason)}"]
+    lines = [f"{finding.word.upper()}  {printable(finding.reason)}"]
     with ranks_named(again.judged.result.spec.role_names):
         sections = list(page_sections(again.judged, files=str(directory), quotes_file=True))
     for part in sections:

@@ -39,7 +39,7 @@ def _word(judged: Judgement) -> str:
     """Return in a word how the world has ended, or whether it hangs."""
     found, outcome = judged.diagnosis, judged.finding.outcome
     if outcome in ("failed", "crashed", "error"):
-        return outcome.upper()
+        return judged.finding.word.upper()
     if found is None or outcome != "hung":
         return "NOT KNOWN TO HANG"
     # A single look cannot distinguish a slow rank from a hanging one, except by proof.

@@ -351,6 +351,25 @@ LARGE = 64
 """The number of ranks above which a verdict may be compact."""
 
 
+def outcome_word(outcome: str, exit_code: int | None) -> str:
+    """Return the reader's word for an outcome: a process that exits with 0 has not crashed.
+
+    Args:
+        exit_code: The exit code of the process; None if a signal ended it, or if it has not ended.
+    """
+    return "exited" if outcome == "crashed" and exit_code == 0 else outcome
+
+
+def world_word(verdict: JsonVerdict) -> str:
+    """Return the reader's word for the outcome of a verdict's world; see `outcome_word`."""
+    outcome = str(verdict["outcome"])
+    if outcome != "crashed":
+        return outcome
+    gone = (each for each in verdict["rank_results"] if each["outcome"] == outcome)
+    codes = {each["exit_code"] for each in gone}
+    return outcome_word(outcome, 0 if codes == {0} else None)
+
+
 def _class_of(rank: RankResult) -> tuple[object, ...]:
     """Return what ranks that ended alike have in common."""
     operations = tuple(

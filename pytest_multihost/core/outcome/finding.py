@@ -39,7 +39,13 @@ from pytest_multihost.core.model.event import (
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
-from pytest_multihost.core.model.verdict import Outcome, RankError, RankOutcome, Status
+from pytest_multihost.core.model.verdict import (
+    Outcome,
+    RankError,
+    RankOutcome,
+    Status,
+    outcome_word,
+)
 from pytest_multihost.core.outcome.rank_facts import RankFacts, describe_exit, fold_history
 from pytest_multihost.core.outcome.symptoms import Symptoms, is_closed_connection
 
@@ -91,6 +97,12 @@ class RankFinding:
     last_words: str = ""
 
     @property
+    def word(self) -> str:
+        """The reader's word for its outcome."""
+        code = self.facts.exit.code if self.facts.exit is not None else None
+        return outcome_word(self.outcome, code)
+
+    @property
     def has_given_up(self) -> bool:
         """Whether the rank raised or died only because another failed or was missing."""
         return self.outcome == "collateral" and self.at_s is not None
@@ -130,6 +142,12 @@ class Finding:
     call: tuple[Status, str] | None
     ranks: tuple[RankFinding, ...]
     symptoms: Symptoms = field(default_factory=Symptoms)
+
+    @property
+    def word(self) -> str:
+        """The reader's word for its outcome."""
+        gone = {each.word for each in self.ranks if each.outcome == "crashed"}
+        return "exited" if self.outcome == "crashed" and gone == {"exited"} else self.outcome
 
     @property
     def in_harness(self) -> frozenset[int]:

@@ -87,7 +87,7 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     peer = found.peer or "an unknown peer"
     leaves = found.where == "outside" or (found.kind != "udp" and found.where == "unknown")
     if leaves and found.fd != _INPUT:
-        yield f"{found.kind} socket to {peer} leads outside the world"
+        yield f"{found.kind} socket to {peer} {_strange_end(found)}"
     last = interval.was.descriptors.get(found.fd)
     if last is None or last.target != found.target:
         yield f"{found.kind} socket to {peer} is new"
@@ -95,6 +95,14 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
         yield f"data moves on the {found.kind} socket to {peer}"
     elif may_arrive(interval, found):
         yield f"data that it has sent to {peer} may still arrive"
+
+
+def _strange_end(found: Descriptor) -> str:
+    """Return which process has the other end of a descriptor that is no rank's."""
+    may_be, may_have = ("is", "has") if found.where == "outside" else ("may be", "may have")
+    if found.kind in SOCKETS:
+        return f"{may_be} connected to a process that is not part of this world"
+    return f"a process that is not part of this world {may_have} open"
 
 
 def may_arrive(interval: Interval, found: Descriptor) -> bool:
@@ -162,8 +170,7 @@ def waker_of(interval: Interval, found: Descriptor | None, *, is_runtimes: bool)
         if found.where == "harness":
             whose = found.peer[1:-1] if found.peer.startswith("(") else found.peer
             return f"{found.kind} {found.target}, which leads to {whose}"
-        leads = "may lead" if found.where == "unknown" else "leads"
-        return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
+        return f"{found.kind} {found.peer or found.target}, which {_strange_end(found)}"
     if found.kind == "pidfd":
         is_known = interval.now.kernel.process(found.pid) is not None
         return "" if is_known else f"process {found.pid}, of which nothing is known"

@@ -273,7 +273,7 @@ def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
     message = finding.reason
     headline = next((e for e in finding.ranks if e.facts.rank == finding.headline), None)
     if finding.outcome == "crashed" and (headline is None or headline.outcome == "crashed"):
-        message = f"CRASHED  {message}"
+        message = f"{finding.word.upper()}  {message}"
     if headline is not None and headline.report is not None:
         original = _deserialized(item.config, headline.report).longrepr
         if isinstance(original, ExceptionRepr) and original.reprcrash is not None:

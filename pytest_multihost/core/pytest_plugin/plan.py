@@ -489,7 +489,7 @@ _CHECKS_WITH_ROLES: Mapping[str, Check] = dict.fromkeys(
 
 def _other_than_passed(finding: Finding) -> str:
     """Return how a world has ended that did not hang; empty if it has passed."""
-    return "" if finding.outcome == "passed" else f"{finding.outcome}: {finding.reason}"
+    return "" if finding.outcome == "passed" else f"{finding.word}: {finding.reason}"
 
 
 def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:

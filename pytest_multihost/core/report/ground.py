@@ -45,7 +45,8 @@ def ground(judged: Judgement) -> str:
         sleeps = _sleepers(judged, diagnosis)
         advice = "" if _is_by_horizon(result) else _IF_RIGHT
         return f"{sleeps}; {found}{advice}" if sleeps else f"{_no_progress(result)}; {found}"
-    why = _GROUNDS.get(by) or result.reason or "its timeout is over"
+    why = "a rank exited" if judged.finding.word == "exited" else _GROUNDS.get(by)
+    why = why or result.reason or "its timeout is over"
     if by == "raise" and diagnosis.kind != "raised":  # as a barrier does that can never complete
         why = f"{why} because of it"
         if judged.finding.outcome != "hung":  # else the headline stands above

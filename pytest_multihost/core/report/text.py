@@ -243,7 +243,7 @@ def _cells(
     if finding.at_s is not None:
         error = finding.error
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
-        return finding.outcome, finding.summary, raised_at, ""
+        return finding.word, finding.summary, raised_at, ""
     seen = result.last_seen_of(finding.facts.rank)
     state, details = rank_activity(finding.outcome, seen, result, in_call)
     own = "" if finding.summary == finding.outcome else finding.summary

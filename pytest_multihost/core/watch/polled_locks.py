@@ -70,7 +70,8 @@ def with_polled_locks(
         if held and not seen.lock_holders:
             ranks[i] = replace(seen, lock_holders=held, tries_lock=True)
         for pid in set(pids) - owners.keys():
-            held_by = f"the lock of {lock.detail}, which process {pid} outside the world holds"
+            of_whom = f"process {pid}, which is not part of this world"
+            held_by = f"the lock of {lock.detail}, held by {of_whom}"
             strangers.setdefault(held_by, []).append(seen.rank)
     notes = [_stranger(lock, waiting) for lock, waiting in strangers.items()]
     return _with_ranks(snapshot, ranks, notes)

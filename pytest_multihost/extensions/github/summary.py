@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_multihost.core import files
 from pytest_multihost.core.model.operation import group_by_value
 from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.core.model.verdict import JsonVerdict
+from pytest_multihost.core.model.verdict import JsonVerdict, outcome_word, world_word
 from pytest_multihost.core.report.artifacts import last_attempts
 from pytest_multihost.core.report.markdown import escaped, fitted
 from pytest_multihost.core.report.renderer import Renderer
@@ -44,7 +44,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     if not last:
         return ""
     bad = [each for each in last if has_failed(each) or each["status"] == "xfailed"]
-    outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
+    outcomes = Counter(world_word(each) if has_failed(each) else each["status"] for each in last)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     tests = "test" if len(last) == 1 else "tests"
     heading = f"### Multi-host tests\n\n{len(last)} {tests} ran on several ranks: {counts}\n\n"
@@ -65,7 +65,7 @@ def _row(verdict: JsonVerdict) -> str:
     sides = [
         f"{file}:{line} ({rank_set(ranks)})" for (file, line), ranks in sides_of(found).items()
     ]
-    result = verdict["outcome"].upper() if has_failed(verdict) else verdict["status"]
+    result = world_word(verdict).upper() if has_failed(verdict) else verdict["status"]
     attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
     cells = [
         verdict["nodeid"],
@@ -91,7 +91,8 @@ def _details(verdict: JsonVerdict) -> str:
             for each in [*divergence_texts(diagnosis), *claims, *diagnosis["notes"][:MAX_CLAIMS]]
         ]
     alike = group_by_value(
-        ((each["outcome"], each["label"]), each["rank"]) for each in verdict["rank_results"]
+        ((outcome_word(each["outcome"], each.get("exit_code")), each["label"]), each["rank"])
+        for each in verdict["rank_results"]
     )
     for (outcome, label), ranks in alike.items():
         state = f"{outcome}{f', {label.lower()}' if label else ''}"

@@ -141,7 +141,7 @@ def test_what_the_main_thread_of_a_culprit_does_is_told_in_words() -> None:
     reads = {"label": "IO", "activity": Activity("read", "/data/ckpt")}
     for seen, words in (
         (sleeps, "main thread is sleeping for another 600.0 s"),
-        (reads, "main thread is io (read(/data/ckpt))"),
+        (reads, "main thread waits in read(/data/ckpt)"),
         ({"label": "RUNNING"}, "main thread is running"),
     ):
         found = told(cause("straggler", (1,)), stands(1, **seen))

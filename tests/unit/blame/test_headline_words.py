@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import builders
 import pytest
-from builders import cause, in_tests, lock_wait
+from builders import in_tests, lock_wait
 
 from pytest_multihost import faults
 from pytest_multihost.core.blame.causes import Cause
@@ -15,9 +17,11 @@ from pytest_multihost.core.blame.headline import headline, waiting_line
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.outcome import Symptoms, judge
 from pytest_multihost.testing import (
+    Activity,
     Dump,
     Effect,
     Frame,
+    Kind,
     Operation,
     RankPlace,
     RankSnapshot,
@@ -39,6 +43,7 @@ REDUCE = operation("all_reduce")
 OF_PAIR = operation("all_reduce", group=(0, 2))
 RECEIVE = operation("recv", kind="transfer", peer=1)
 KEY = operation("store.get", kind="wait", detail="ready")
+OTHER_KEY = operation("store.get", kind="wait", detail="done")
 FROM_2 = operation("broadcast", root=2)
 IN_PROGRAM = operation(
     "all_gather", sequence=0, root=1, frame=Frame("/t/step.py", 9, "step"), source="native-frames"
@@ -48,6 +53,14 @@ IN_PROGRAM = operation(
 def waits(*found: tuple[int, Operation | None, set[int]]) -> tuple[Wait, ...]:
     """Return waits: rank, operation, ranks that it lacks."""
     return tuple(Wait(rank, each, frozenset(missing)) for rank, each, missing in found)
+
+
+def cause(kind: Kind, culprits: Sequence[int] = (), **more: Any) -> Cause:  # noqa: ANN401
+    """Return a cause in which all that wait are in its operation, unless `waits` says more."""
+    operation, waiting = more.get("operation"), more.get("waiting", ())
+    if operation is not None:
+        more.setdefault("waits", waits(*((rank, operation, {*culprits}) for rank in waiting)))
+    return builders.cause(kind, culprits, **more)
 
 
 LOCKS = Dump(1, "scripted", (), locks=(lock_wait(1, 2, "b"), lock_wait(2, 1, "a")))
@@ -91,9 +104,16 @@ def words(found: Cause, result: WorldResult) -> str:
     return "".join(each.text for each in spans)
 
 
+TRACED = WorldSnapshot(
+    at_s=9.0,
+    reason="end",
+    ranks=(RankSnapshot(rank=1, label="STOPPED", activity=Activity("held by a tracer")),),
+)
 CUT = Effect("group 0 is cut off from group 1", ((0, 1), (1, 0)))
 ENTERED = waits((0, REDUCE, set()), (3, None, {1}), (2, REDUCE, set()))
 CYCLE = waits((2, REDUCE, {0}), (1, REDUCE, {3}), (0, RECEIVE, {1}), (1, None, {0}))
+OF_TWO_GROUPS = waits((0, OF_PAIR, set()), (2, OF_PAIR, set()), (1, REDUCE, {0}))
+LEFT_BY_0 = waits((0, RECEIVE, {1}), (1, REDUCE, set()), (2, REDUCE, set()))
 LONG_CYCLE = waits((0, RECEIVE, {1}), (1, REDUCE, {2}), (2, OF_PAIR, {0}))
 IN_BROADCAST = waits(
     (0, FROM_2, {1}), (2, FROM_2, {1}), (1, RECEIVE, set()), (3, IN_PROGRAM, set())
@@ -119,8 +139,8 @@ CASES = {
         world(dumps=(THREE_THREADS,)),
     ),
     "rank 1 is stuck in the test, and no other rank waits for it": (cause("stuck", [1]),),
-    "ranks 0,1 are stuck in the test in all_reduce #3 (world group), and no other rank waits for"
-    " them": (
+    "ranks 0,1 are stuck in the test: rank 0 in all_reduce #3 (world group), and no other rank"
+    " waits for them": (
         cause("stuck", [0, 1], waits=waits((3, KEY, set()), (0, REDUCE, set()))),
         labelled("SLEEPING", "BLOCKED", None, None),
     ),
@@ -136,7 +156,14 @@ CASES = {
         cause("transport", waiting=(0, 1), operation=REDUCE),
     ),
     "ranks 0,2 have entered all_reduce #3 (group 0,2), and nothing moves": (
-        cause("transport", waiting=(0, 1, 2), operation=OF_PAIR),
+        cause("transport", waiting=(0, 1, 2), operation=OF_PAIR, waits=OF_TWO_GROUPS),
+    ),
+    "ranks 1,2 wait in all_reduce #3 (world group), which rank 0 has left; rank 0 now waits in"
+    " recv #3": (
+        cause("transport", waiting=(0, 1, 2), operation=REDUCE, left=(0,), waits=LEFT_BY_0),
+    ),
+    "ranks 1,2 wait in all_reduce #3 (world group), which ranks 0,3 have left, and nothing moves": (
+        cause("transport", waiting=(1, 2), operation=REDUCE, left=(0, 3)),
     ),
     "rank 0 has entered recv #3, and nothing moves": (
         cause(
@@ -146,10 +173,7 @@ CASES = {
             waits=waits((0, RECEIVE, set()), (1, REDUCE, {0}), (2, REDUCE, {0})),
         ),
     ),
-    "ranks 1,3 have entered all_reduce #3 (group 0,2), and nothing moves": (
-        cause("transport", waiting=(1, 3), operation=OF_PAIR),
-    ),
-    "ranks 0,1 have entered an operation, and nothing moves": (cause("transport", waiting=(0, 1)),),
+    "ranks 0,1 wait, and nothing moves": (cause("transport", waiting=(0, 1)),),
     "rank 1 left all_reduce #3 (world group) by OSError: gone; ranks 0,2 wait for it": (
         cause("transport", [1], waiting=(0, 2), operation=REDUCE, error="OSError: gone"),
     ),
@@ -183,6 +207,30 @@ CASES = {
     "rank 2 waits in store.get ready for something that rank 1 did not provide": (
         cause("straggler", [1], waiting=(2,), operation=KEY),
     ),
+    "ranks 0,2 wait for something that rank 1 did not provide: rank 0 in store.get ready, rank 2 in"
+    " store.get done": (
+        cause(
+            "straggler",
+            [1],
+            waiting=(0, 2),
+            operation=KEY,
+            waits=waits((0, KEY, {1}), (2, OTHER_KEY, {1})),
+        ),
+    ),
+    "ranks 0,2 wait for ranks 1,3, of which nothing was recorded: rank 0 in store.get ready, rank 2"
+    " in all_reduce #3 (group 0,2)": (
+        cause(
+            "straggler",
+            [1, 3],
+            waiting=(0, 2),
+            operation=KEY,
+            is_silent=True,
+            waits=waits((0, KEY, {1}), (2, OF_PAIR, {3})),
+        ),
+    ),
+    "rank 0 waits for a lock that rank 1 holds": (
+        cause("straggler", [1], waiting=(0, 2), waits=waits((0, None, {1}), (2, REDUCE, {0}))),
+    ),
     "ranks 0,2 wait for a lock that rank 1 holds": (cause("straggler", [1], waiting=(0, 2)),),
     "rank 2 waits for a lock that rank 1 holds": (cause("straggler", [1], waiting=(2,)),),
     "rank 1 never reached all_reduce #3 (world group): it is busy, or waits again and again": (
@@ -196,16 +244,60 @@ CASES = {
     ),
     "rank 3 raised ValueError: no such step; ranks 0,1 wait for it in all_reduce #3"
     " (world group)": (cause("raised", [3], waiting=(0, 1), operation=REDUCE),),
-    "rank 2 was killed by SIGKILL in the test; rank 0 waits for it in all_reduce #3 (group 0,2)": (
-        cause("died", [2], waiting=(0, 1), operation=OF_PAIR),
+    "rank 2 was killed by SIGKILL in the test; ranks 0,1 wait for it: rank 0 in all_reduce #3"
+    " (group 0,2)": (
+        cause(
+            "died",
+            [2],
+            waiting=(0, 1),
+            operation=OF_PAIR,
+            waits=waits((0, OF_PAIR, {2}), (1, None, {2})),
+        ),
+    ),
+    "rank 0 returned from the test; ranks 1-3 wait for it: ranks 1,3 in store.get ready, rank 2 in"
+    " recv #3": (
+        cause(
+            "finished",
+            [0],
+            waiting=(1, 2, 3),
+            operation=KEY,
+            waits=waits((1, KEY, {0}), (2, RECEIVE, {1}), (3, RECEIVE, {1}), (3, KEY, {0})),
+        ),
+    ),
+    "rank 5 returned from the test; ranks 0-4 wait for it: rank 0 in store.get ready, rank 1 in"
+    " store.get done, rank 2 in all_reduce #3 (group 0,2), ranks 3,4 in other operations": (
+        cause(
+            "finished",
+            [5],
+            waiting=(0, 1, 2, 3, 4),
+            operation=KEY,
+            waits=waits(
+                (0, KEY, {5}),
+                (1, OTHER_KEY, {5}),
+                (2, OF_PAIR, {5}),
+                (3, RECEIVE, {5}),
+                (4, FROM_2, {5}),
+            ),
+        ),
+        builders.world(6, history=in_tests(6)),
     ),
     "rank 2 was killed by SIGKILL in the test": (cause("died", [2]),),
-    "rank 1 is stopped from outside the test; rank 0 waits for it": (
+    "rank 1 is stopped by a signal such as SIGSTOP; rank 0 waits for it": (
         cause("stopped", [1], waiting=(0,)),
     ),
-    "ranks 0,1 are stopped from outside the test; ranks 2,3 wait for them": (
+    "ranks 0,1 are stopped by a signal such as SIGSTOP; ranks 2,3 wait for them": (
         cause("stopped", [0, 1], waiting=(2, 3)),
     ),
+    "rank 1 is held by a debugger or another tracer; rank 0 waits for it": (
+        cause("stopped", [1], waiting=(0,)),
+        world(snapshots=(TRACED,)),
+    ),
+    "ranks 1,2 are stopped by a signal such as SIGSTOP; rank 0 waits for them": (
+        cause("stopped", [1, 2], waiting=(0,)),
+        world(snapshots=(TRACED,)),
+    ),
+    "native code in rank 1 holds the GIL in torch.save (file a); rank 0 waits for it in store.get"
+    " ready": (cause("gil_held", [1], waiting=(0,), operation=KEY, call="in torch.save (file a)"),),
     "native code in rank 1 holds the GIL; rank 0 waits for it": (
         cause("gil_held", [1], waiting=(0,)),
     ),

@@ -502,6 +502,25 @@ def test_the_reason_says_who_and_what(fates: str, ending: Ending, reason: str) -
     assert world(fates, ending, own).reason == reason
 
 
+@pytest.mark.parametrize(
+    ("fates", "of_world", "of_ranks"),
+    [
+        ("quits hangs", "exited", ["exited", "collateral"]),
+        ("crashes hangs", "crashed", ["crashed", "collateral"]),
+        ("quits crashes", "crashed", ["exited", "crashed"]),
+        ("breaks hangs", "crashed", ["crashed", "collateral"]),
+        ("subfails quits-early", "exited", ["failed", "exited"]),
+    ],
+)
+def test_a_rank_that_exits_with_0_has_not_crashed(
+    fates: str, of_world: str, of_ranks: list[str]
+) -> None:
+    """The reader's words; the outcomes in verdict.json stay."""
+    finding = world(fates, "settled")
+    assert (finding.word, [each.word for each in finding.ranks]) == (of_world, of_ranks)
+    assert {each.outcome for each in finding.ranks if each.word == "exited"} <= {"crashed"}
+
+
 def test_a_lost_server_is_the_reason_of_an_error() -> None:
     """A world is not an error because of what a rank raised in its test."""
     assert world("fails hangs", "lost", "the server is gone").reason == "the server is gone"

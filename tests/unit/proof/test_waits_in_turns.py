@@ -40,7 +40,7 @@ def test_a_rank_and_its_child_that_wait_for_each_other_in_turns_hang() -> None:
 
 def test_a_pipe_that_leads_outside_may_end_a_wait_in_turns() -> None:
     """Its turns do not matter; the writer does."""
-    assert "leads outside the world" in found_in(waiting(RANK, where="outside"))
+    assert "not part of this world" in found_in(waiting(RANK, where="outside"))
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_holder_outside_the_world_is_noted() -> None:
     """No rank is to blame for it."""
     found = judged(holder=999)
     assert found.ranks[0].lock_holders == ()
-    assert "lock of /data/prep.lock, which process 999 outside the world" in found.notes[0]
+    assert "lock of /data/prep.lock, held by process 999" in found.notes[0]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_multihost.core import files
 from pytest_multihost.core.blame import Judgement
-from pytest_multihost.core.model.verdict import JsonVerdict, Verdict
+from pytest_multihost.core.model.verdict import JsonVerdict, Verdict, world_word
 from pytest_multihost.core.report import ground
 from pytest_multihost.core.report.artifacts import (
     Attempt,
@@ -40,7 +40,17 @@ _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
 _ALL_LOGS_BYTES = 500_000
 """Maximum size of all logs together; a page of that size opens without delay."""
 
-_OUTCOMES = ("hung", "crashed", "failed", "error", "xfailed", "xpassed", "skipped", "passed")
+_OUTCOMES = (
+    "hung",
+    "crashed",
+    "exited",
+    "failed",
+    "error",
+    "xfailed",
+    "xpassed",
+    "skipped",
+    "passed",
+)
 """Outcomes in the order in which a run's page lists them."""
 
 
@@ -176,7 +186,7 @@ def run_page(
 def _outcome(verdict: JsonVerdict) -> str:
     """Return a test's status, or its world's outcome if that made it fail."""
     if verdict["status"] in ("failed", "error") and verdict["outcome"] in ("hung", "crashed"):
-        return str(verdict["outcome"])
+        return world_word(verdict)
     return str(verdict["status"])
 
 

@@ -31,6 +31,7 @@ from pytest_multihost.core.model.verdict import (
     RankResult,
     Sentence,
     Verdict,
+    outcome_word,
     sentence,
 )
 from pytest_multihost.core.outcome import RankFinding
@@ -143,6 +144,7 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     rank = finding.facts.rank
     seen, result = page.last_seen.get(rank), page.judged.result
     state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
+    state = finding.word if state == finding.outcome else state
     if not details and finding.summary != finding.outcome:
         details = finding.summary
     is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
@@ -291,6 +293,11 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
 def phase_words(rank: RankResult, page: PageModel) -> str:
     """Return the last phase of a rank as readers know it."""
     return phase_name(rank.phase, page.judged.result.spec.subject)
+
+
+def outcome_words(rank: RankResult) -> str:
+    """Return what happened to a rank as readers know it."""
+    return outcome_word(rank.outcome, rank.exit_code).replace("_", " ")
 
 
 def exit_words(rank: RankResult, page: PageModel) -> str:
