@@ -100,6 +100,17 @@ def tcp_store_class(c10d: ModuleType) -> TorchObject:
     return c10d.torch._C._distributed_c10d.TCPStore
 
 
+def file_store_class(c10d: ModuleType) -> TorchObject:
+    """Return the class of stores in a file that ranks share."""
+    return c10d.torch._C._distributed_c10d.FileStore
+
+
+def default_store(c10d: ModuleType) -> TorchObject | None:
+    """Return the store of the default group; None if there is no such group."""
+    group = c10d._world.default_pg
+    return None if group is None else c10d._world.pg_map[group][1]
+
+
 def future_class(api: ModuleType) -> TorchObject:
     """Return the class of the results of remote calls; `api` is `torch.distributed.rpc.api`."""
     return api.torch._C.Future

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from expectation import hang
 from mishaps import FOREVER_S
@@ -180,4 +182,28 @@ def test_store_of_a_rank_is_gone(world, shared_tmp_path) -> None:
             time.sleep(0.01)
         number = int(port.read_text())
         dist.TCPStore("127.0.0.1", number, 2, is_master=False, wait_for_workers=False).get("a")
+    dist.barrier()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], where="client.wait(")
+def test_key_of_a_store_that_a_rank_has_for_itself(world) -> None:
+    """A rank waits as the client of its own store for a key that no thread of it sets.
+
+    Source: field report class: a local cache in a TCPStore, asked before it is filled
+    """
+    if world.rank == 1:
+        cache = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        client = dist.TCPStore("127.0.0.1", cache.port, None, False, wait_for_workers=False)
+        client.wait(["filled"], timedelta(seconds=FOREVER_S))
+    dist.all_reduce(torch.ones(4))
+
+
+@hang("raised", ranks=3, backend="gloo", culprits=[0], waiting=[1, 2], by=("raise",), where="wait(")
+def test_file_store_of_a_rank_gives_up(world, tmp_path) -> None:
+    """The timeout of a rank's own FileStore strikes; the others wait for that rank.
+
+    Source: field report class: a local cache in a FileStore, asked before it is filled
+    """
+    if world.is_primary:
+        dist.FileStore(str(tmp_path / "cache"), 1).wait(["filled"], timedelta(seconds=2))
     dist.barrier()

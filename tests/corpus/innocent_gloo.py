@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -472,3 +473,15 @@ def test_message_to_a_late_rank_comes_before_that_to_another(world) -> None:
     if world.rank == 2:
         time.sleep(2)
         dist.recv(torch.zeros(4), src=0)
+
+
+@innocent(ranks=3, backend="gloo")
+def test_stores_that_each_rank_has_for_itself(world, tmp_path) -> None:
+    """A thread of each rank sets the key late; another store's timeout is handled."""
+    cache = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", cache.port, None, False, wait_for_workers=False)
+    threading.Timer(world.rank + 1, lambda: cache.set("filled", "yes")).start()
+    client.wait(["filled"], timedelta(seconds=50))
+    with contextlib.suppress(RuntimeError):
+        dist.FileStore(str(tmp_path / "cache"), 1).wait(["filled"], timedelta(seconds=1))
+    dist.barrier()

@@ -19,6 +19,7 @@ from pytest_multihost.core.model.operation import (
     HARNESS_SCOPE,
     READY_SCOPE,
     RUNTIME_SCOPE,
+    STORE_KIND,
     Operation,
 )
 from pytest_multihost.core.model.result import Ending, WorldResult
@@ -124,7 +125,7 @@ def _medium(rank: int, operation: Operation | None, spec: WorldSpec) -> str:
     if operation.name.startswith("zmq."):
         return "zmq"
     role = spec.role_of(rank)
-    is_of_runtime = operation.scope == RUNTIME_SCOPE and role is not None
+    is_of_runtime = operation.scope == RUNTIME_SCOPE or operation.scope.kind == STORE_KIND
     if not is_of_runtime or role is None:
         return ""
     return role.backend if role.backend != "none" else "group"

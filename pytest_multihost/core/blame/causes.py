@@ -329,7 +329,7 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
     is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
     is_certain = is_event or any(wait.is_sure for wait in into)
-    is_owed = kind in _IDLE and bool(state.seen.owed)
+    is_owed = kind in _IDLE and bool(state.owed)
     return Cause(
         kind=kind,
         confidence="certain" if is_certain and not is_owed else "likely",

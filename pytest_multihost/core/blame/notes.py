@@ -58,9 +58,10 @@ def _owed(cause: Cause, states: States) -> Iterator[str]:
     """Yield what ranks wait for that other ranks may provide; ranks with the same are together."""
     concerned = {*cause.culprits, *cause.waiting, *cause.cycle}
     found = group_by_value(
-        (each.seen.owed, rank)
+        (owed, rank)
         for rank, each in states.items()
-        if each.seen.owed and (rank in concerned or not concerned)
+        if (owed := each.owed if rank in cause.culprits else each.seen.owed)
+        if rank in concerned or not concerned
     )
     for note, ranks in found.items():
         verb, _, rest = note.partition(" ")

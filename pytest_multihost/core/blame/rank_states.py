@@ -16,7 +16,13 @@ from typing import Literal
 
 from pytest_multihost.core.model.collectives import BY_NAME
 from pytest_multihost.core.model.history import Parting
-from pytest_multihost.core.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.core.model.operation import (
+    FLIGHT_SCOPE,
+    STORE_KIND,
+    GroupKey,
+    Operation,
+    Operations,
+)
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding, RankFinding, Symptoms
 
@@ -53,6 +59,9 @@ _SHORT_S = 6.0
 
 _SAME_INSTANT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
+
+
+_LONE_STORE = "waits at a store that no other rank has used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,12 @@ class RankState:
     def rank(self) -> int:
         """Its index."""
         return self.seen.rank
+
+    @property
+    def owed(self) -> str:
+        """What it waits for that another rank may provide, if it is itself the one to blame."""
+        is_at_store = any(each.scope.kind == STORE_KIND for each in self.pending)
+        return self.seen.owed or (_LONE_STORE if is_at_store else "")
 
 
 def states_from_slots(operations: Sequence[Operations]) -> Mapping[int, RankState]:

@@ -21,8 +21,10 @@ from pytest_multihost.core.model.operation import (
     PROGRAM_PREFIX,
     READY_SCOPE,
     SOCKET_SCOPE,
+    STORE_KIND,
     GroupPlace,
     Operation,
+    Scope,
     comparable,
     group_by_value,
 )
@@ -77,7 +79,7 @@ class _World:
     absent: dict[tuple[object, ...], tuple[frozenset[int], bool]] = field(default_factory=dict)
     clashing: dict[tuple[object, ...], frozenset[int]] = field(default_factory=dict)
     there: dict[GroupPlace, list[tuple[int, Operation]]] = field(default_factory=dict)
-    providers: dict[tuple[str, str, bool], frozenset[int]] = field(default_factory=dict)
+    providers: dict[tuple[str, str, Scope], frozenset[int]] = field(default_factory=dict)
 
     def collectives_at(self, place: GroupPlace) -> Sequence[tuple[int, Operation]]:
         """Return the ranks' collectives at one place of a group."""
@@ -481,7 +483,7 @@ def _wait_for_any_provider(rank: int, operation: Operation, world: _World) -> Wa
     A rank that waits for a connection waits for none of the waiting ranks, because they will not
     connect.
     """
-    key = (operation.name, operation.detail, operation.scope == SOCKET_SCOPE)
+    key = (operation.name, operation.detail, operation.scope)
     if key not in world.providers:
         world.providers[key] = _providers(operation, world.states)
     return Wait(rank, operation, _without(world.providers[key], rank), is_sure=False)
@@ -491,8 +493,7 @@ def _providers(operation: Operation, states: States) -> frozenset[int]:
     fellows = {
         each.rank
         for each in states.values()
-        if ("wait", operation.name, operation.detail)
-        in ((theirs.kind, theirs.name, theirs.detail) for theirs in each.pending)
+        if any(_is_same_wait(operation, theirs) for theirs in each.pending)
     }
     if operation.scope == SOCKET_SCOPE:
         fellows |= {each.rank for each in states.values() if each.pending}
@@ -501,7 +502,26 @@ def _providers(operation: Operation, states: States) -> frozenset[int]:
     if {"raised", "died"} & set(conditions.values()):
         # One of these is likelier: a finished rank has done all that it had to.
         providers = frozenset(each for each in providers if conditions[each] != "finished")
-    return providers
+    if operation.scope.kind != STORE_KIND:
+        return providers
+    users = frozenset(each for each in providers if uses_store(operation.scope, states[each]))
+    # Another rank may still come to the store: not one that waits itself, or has left.
+    return users or frozenset(
+        each for each in providers if not states[each].pending and conditions[each] != "finished"
+    )
+
+
+def _is_same_wait(one: Operation, two: Operation) -> bool:
+    """Return whether two ranks wait for the same thing, which both can only get from another."""
+    of_stores = STORE_KIND in (one.scope.kind, two.scope.kind)
+    is_elsewhere = of_stores and one.scope != two.scope
+    same = ("wait", one.name, one.detail) == (two.kind, two.name, two.detail)
+    return same and not is_elsewhere
+
+
+def uses_store(store: Scope, state: RankState) -> bool:
+    """Return whether a rank has opened the store with a scope, read from it or written to it."""
+    return any(scope == store for _, _, scope in state.entered)
 
 
 @dataclass(frozen=True, slots=True)

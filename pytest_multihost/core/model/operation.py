@@ -65,6 +65,10 @@ FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""
 
+STORE_KIND = "in-store"
+"""The kind of the scope of waits at a store that is not the default group's. Its name says where
+the store is. A rank that uses the store has entered a group in this scope, without an operation."""
+
 REQUEST_SCOPE = Scope("group-request")
 """The scope in which a rank counts the groups that it asks for together with all other ranks. A
 group's members are in the detail; the rank may be none of them."""

@@ -36,6 +36,7 @@ from pytest_multihost.core.model.event import (
     ReportMade,
     SerializedReport,
 )
+from pytest_multihost.core.model.operation import STORE_KIND, Operations
 from pytest_multihost.core.model.rank_names import rank_set
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.spec import Subject, phase_name
@@ -189,7 +190,7 @@ def judge(
         replace(each, outcome="collateral")
         if any(_lost_a_peer(each, dead, result) for dead in deaths)
         else replace(each, outcome="failed")
-        if _lost_no_rank(each, ranks, result)
+        if _lost_no_rank(each, ranks, result) or _asked_nobody(each, result)
         else each
         for each in ranks
     )
@@ -290,6 +291,32 @@ def _lost_no_rank(finding: RankFinding, ranks: Sequence[RankFinding], result: Wo
             _is_gone(each, at_s + _DEATH_SEEN_LAST_S) for each in ranks if each is not finding
         )
     )
+
+
+def _asked_nobody(finding: RankFinding, result: WorldResult) -> bool:
+    """Return whether a rank gave up at a store that no other rank used or could still come to.
+
+    All others had left the test, or were in operations of their own.
+    """
+    rank, at_s = finding.facts.rank, finding.at_s
+    if finding.outcome != "collateral" or at_s is None:
+        return False
+    left = [
+        each.scope
+        for each in result.operations_of(rank)
+        if each.scope.kind == STORE_KIND and each.failed and finding.is_from(each.error)
+    ]
+    others = [each for each in result.operations if each.rank != rank]
+    return any(
+        not any(scope == store for each in others for _, _, scope in each.entered)
+        and all(_was_busy(each, at_s) for each in others)
+        for store in left[-1:]
+    )
+
+
+def _was_busy(other: Operations, at_s: float) -> bool:
+    """Return whether a rank was in an operation at a time."""
+    return any(e.since_s <= at_s and (e.is_open or (e.ended_s or 0) >= at_s) for e in other.recent)
 
 
 def _is_gone(finding: RankFinding, until_s: float) -> bool:

@@ -67,6 +67,7 @@ STEP = collective(1, name="jit_step", detail="all_reduce f32[8]")
 STEP_OF_13 = replace(STEP, detail="all_reduce f32[13]")
 TRAIN = replace(STEP, name="jit_train")
 
+OWN_KEY = replace(key("ready"), scope=Scope("in-store", "port 1"))
 DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socket"))
 
 SHUTDOWN = collective(1, name="rpc.shutdown", group=(0, 1, 2), scope=Scope("rpc"))
@@ -579,6 +580,41 @@ CASES = {
         "finished",
         (0,),
         (1,),
+        confidence="likely",
+    ),
+    "a key of a store that no other rank has used": Case(
+        [stands(0, FIRST), stands(1, OWN_KEY), stands(2, FIRST), stands(3, FIRST)],
+        "straggler",
+        (1,),
+        (0, 2, 3),
+        confidence="likely",
+    ),
+    "keys of one name, each of a store of its own": Case(
+        [stands(0, OWN_KEY), stands(1, replace(OWN_KEY, scope=Scope("in-store", "port 2")))],
+        "unknown",
+        confidence="unknown",
+    ),
+    "a key of a store that one other rank has used, and that this one does not set": Case(
+        [
+            stands(0, FIRST),
+            stands(1, OWN_KEY),
+            stands(2, FIRST),
+            stands(3, label="SLEEPING", entered={(ALL, 0, OWN_KEY.scope): 0}),
+        ],
+        "straggler",
+        (3,),
+        (0, 1, 2),
+    ),
+    "a key of a store that the late rank has not come to": Case(
+        [stands(0, OWN_KEY), stands(1, FIRST), stands(2, FIRST), stands(3, label="SLEEPING")],
+        "straggler",
+        (3,),
+        (0, 1, 2),
+    ),
+    "a key of a store that one who has left never used": Case(
+        [stands(0, OWN_KEY), *(stands(r, condition="finished", since_s=1.0) for r in (1, 2, 3))],
+        "stuck",
+        (0,),
         confidence="likely",
     ),
     "a lock of a file": Case(

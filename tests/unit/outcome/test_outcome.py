@@ -20,6 +20,7 @@ from pytest_multihost.testing import (
     Operations,
     Phase,
     RankSnapshot,
+    Scope,
     WorldSnapshot,
     exited,
     make_event,
@@ -392,6 +393,32 @@ def test_a_store_that_is_lost_while_no_rank_has_left_is_no_rank_s(
     lost = [("report", report("call", "failed", error=raised(f"torch.{CLOSED}"))), ("parked", {})]
     history = [*fate(0, lost, 1.0), *left(0), *fate(1, FATES[other], 1.2)]
     finding = judged(history, 2, "settled", operations=(Operations(0, (wait,)),))
+    assert finding.ranks[0].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("store", "users", "is_busy", "outcome"),
+    [
+        ("in-store port 1", (), True, "failed"),
+        ("in-store port 1", ("in-store port 2",), True, "failed"),
+        ("in-store port 1", ("in-store port 1",), True, "collateral"),
+        ("in-store port 1", (), False, "collateral"),
+        ("", (), True, "collateral"),
+    ],
+    ids=["alone", "another store", "shared", "it may still come", "the store of all"],
+)
+def test_who_gives_up_at_a_store_of_its_own_has_waited_for_no_other_rank(
+    store: str, users: tuple[str, ...], is_busy: bool, outcome: str
+) -> None:
+    """All others wait for it, so none of them comes to the store any more."""
+    wait = Operation(name="get", kind="wait", group=(0, 1), sequence=1, since_s=0.5, ended_s=1.0)
+    wait = replace(wait, error=CLOSED, failed=True, scope=Scope.parse(store))
+    barrier = Operation(name="barrier", kind="collective", group=(0, 1), sequence=1, since_s=0.6)
+    entered = {((0, 1), 0, Scope.parse(each)): 0 for each in users}
+    pages = (Operations(0, (wait,)), Operations(1, (barrier,) if is_busy else (), entered))
+    lost = [("report", report("call", "failed", error=raised(f"torch.{CLOSED}"))), ("parked", {})]
+    history = [*fate(0, lost, 1.0), *left(0), *fate(1, FATES["parks"], 1.2)]
+    finding = judged(history, 2, "settled", operations=pages)
     assert finding.ranks[0].outcome == outcome
 
 

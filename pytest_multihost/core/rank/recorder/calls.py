@@ -88,18 +88,20 @@ class Calls:
         size: int | None = None,
         detail: str = "",
         timeout: object = None,
+        at: Scope | None = None,
     ) -> Begin:
         """Describe an operation of all ranks; without a scope, a wait for an unknown one of them.
 
         Args:
             size: How many members take part if they are not the ranks of this world; 0: unknown.
+            at: The scope of a wait at a store that perhaps not all ranks use.
         """
         return partial(
             self.recorder.begin,
             name,
             "collective" if scope else "wait",
             self.recorder.all_ranks if size is None else size,
-            scope=scope or RUNTIME_SCOPE,
+            scope=scope or at or RUNTIME_SCOPE,
             sequence=0 if scope else next(self._waits),
             detail=detail,
             timeout_s=seconds(timeout),

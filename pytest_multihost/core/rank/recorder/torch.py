@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pytest_multihost.core.model.collectives import COLLECTIVES
 from pytest_multihost.core.model.event import now_ns
 from pytest_multihost.core.model.memberships import creation_scope
-from pytest_multihost.core.model.operation import REQUEST_SCOPE, Scope
+from pytest_multihost.core.model.operation import REQUEST_SCOPE, STORE_KIND, Scope
 from pytest_multihost.core.model.rank_names import rank_numbers
 from pytest_multihost.core.rank.recorder import torch_rpc
 from pytest_multihost.core.rank.recorder.calls import (
@@ -54,6 +54,8 @@ from pytest_multihost.core.torch_private import (
     BUILD_GROUP,
     MAKE_GROUP,
     agree_in,
+    default_store,
+    file_store_class,
     is_of_this_process,
     reducer_class,
     tcp_store_class,
@@ -103,6 +105,9 @@ _OBJECT_CALLS = (
     *("recv_object_list", "send_object_list"),
 )
 _MAX_KEYS = 120
+_MAX_STORES = 64
+"""Of how many stores a rank notes that it uses them."""
+
 _TCP_TIMEOUT = timedelta(minutes=5)
 
 
@@ -199,6 +204,7 @@ class GroupCreationRecorder:
     flight: FlightRecorderThread  # started with the first group
     calls: Calls
     _sizes: dict[str, int] = field(default_factory=dict)
+    _stores: dict[str, Scope] = field(default_factory=dict)
 
     def wrap(self, module: ModuleType) -> None:
         """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
@@ -216,6 +222,10 @@ class GroupCreationRecorder:
         tcp_store = tcp_store_class(module)
         connected = self.calls.recorded(self._connect, tcp_store.__init__)
         tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
+        file_store = file_store_class(module)
+        file_store.__init__ = copy_identity(
+            file_store.__init__, self._using(file_store.__init__, is_used_after=True)
+        )
 
     def wrap_store(self, store: type) -> None:
         """Wrap the methods of a class of stores."""
@@ -225,7 +235,42 @@ class GroupCreationRecorder:
                 setattr(store, name, copy_identity(original, recorded))
             elif name in _STORE_WRITES:
                 noticed = self._noticed(f"store.{name}", original)
-                setattr(store, name, copy_identity(original, noticed))
+                setattr(store, name, copy_identity(original, self._using(noticed)))
+
+    def _using(self, original: Function, *, is_used_after: bool = False) -> Function:
+        """Wrap a method of a store, so that the rank notes that it uses the store.
+
+        Args:
+            is_used_after: Whether the method makes the store.
+        """
+
+        def used(store: Argument, *args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            if not is_used_after:
+                self._scope_of(store)
+            result = original(store, *args, **kwargs)
+            if is_used_after:
+                self._scope_of(store)
+            return result
+
+        return used
+
+    def _scope_of(self, store: Argument) -> Scope | None:
+        """Return the scope of waits at a store, and note that this rank uses it.
+
+        It is None for the store of the default group, which all ranks use, for one whose place is
+        unknown, and for a store that torch itself uses.
+        """
+        with contextlib.suppress(Exception):  # an error in recording is no error of the test
+            where = "" if self.calls.are_nested else where_is(store)
+            is_full = where not in self._stores and len(self._stores) == _MAX_STORES
+            if not where or is_full or where == where_is(default_store(self.groups.module)):
+                return None
+            if where not in self._stores:
+                self._stores[where] = Scope(STORE_KIND, where)
+                self.recorder.page.group(self.recorder.all_ranks, 0, self._stores[where])
+            return self._stores[where]
+        return None
 
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
@@ -405,7 +450,7 @@ class GroupCreationRecorder:
             scope = self._creation(where, size)
         detail = "host" if is_master else "client"
         begin = self.calls.begin("TCPStore", scope, size=size, detail=detail, timeout=timeout)
-        return begin, lambda _: None
+        return begin, lambda _: self._scope_of(_store)
 
     def _store_wait(
         self, name: str, store: Argument, *args: Argument, **kwargs: Argument
@@ -419,7 +464,12 @@ class GroupCreationRecorder:
         timeout = next(given, getattr(store, "timeout", None))
         size = self._sizes.get(where_is(store)) if self._sizes else None
         begin = self.calls.begin(
-            f"store.{name}", None, size=size, detail=text[:_MAX_KEYS], timeout=timeout
+            f"store.{name}",
+            None,
+            size=size,
+            detail=text[:_MAX_KEYS],
+            timeout=timeout,
+            at=self._scope_of(store) if size is None else None,
         )
         return begin, lambda _: None
 
