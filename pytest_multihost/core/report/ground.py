@@ -60,6 +60,10 @@ def ground(judged: Judgement) -> str:
 def _sleepers(judged: Judgement, diagnosis: Diagnosis) -> str:
     """Return how long the culprits sleep, if all of them do; empty otherwise."""
     spec, last = judged.result.spec, judged.result.last_seen
+    # A rank that polls within an operation sleeps, too.
+    waiting = {each.rank for each in diagnosis.waits_for if each.operation is not None}
+    if not waiting.isdisjoint(diagnosis.culprits):
+        return ""
     seen = [last[rank].activity for rank in diagnosis.culprits if rank in last]
     left = [each.ends_in_s for each in seen if each is not None and each.name == "sleep"]
     longest_s = max((each for each in left if each is not None), default=None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from pytest_multihost.core.blame import Judgement
@@ -247,24 +247,41 @@ def waited_operation(seen: RankSnapshot) -> Operation | None:
     return next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
 
 
+def told_operations(judged: Judgement) -> Mapping[int, Operation]:
+    """Return the operations of ranks as the diagnosis tells them, where a snapshot does not.
+
+    These are calls in other threads, and collectives that torch's flight recorder counts: the
+    rank's own count lacks those that C++ code has called.
+    """
+    found = dict(judged.in_calls)
+    for wait in judged.diagnosis.waits_for if judged.diagnosis is not None else ():
+        seen, told = judged.result.last_seen_of(wait.rank), wait.operation
+        own = waited_operation(seen) if seen is not None else None
+        if own is None or told is None or (own.name, own.group) != (told.name, told.group):
+            continue
+        if own.sequence != told.sequence:
+            found.setdefault(wait.rank, replace(own, sequence=told.sequence))
+    return found
+
+
 def rank_activity(
     outcome: RankOutcome,
     seen: RankSnapshot | None,
     result: WorldResult,
-    in_call: Operation | None = None,
+    told: Operation | None = None,
 ) -> tuple[str, str]:
     """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
 
     Args:
         seen: The last snapshot of the rank.
-        in_call: The RPC handler the diagnosed thread is running, if any.
+        told: Its operation in `told_operations`, if it is there.
     """
     is_dumped = seen is not None and seen.label is None and seen.activity is not None
     if seen is None or not (is_dumped or outcome in ("hung", "collateral")):
         return outcome, ""
-    if in_call is not None and in_call.scope == CALLEE_SCOPE:
-        return "serving", f"runs {in_call.detail}"
-    operation = in_call or waited_operation(seen)
+    if told is not None and told.scope == CALLEE_SCOPE:
+        return "serving", f"runs {told.detail}"
+    operation = told or waited_operation(seen)
     if operation is not None:
         child = f" of its child {operation.child.title}" if operation.child is not None else ""
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}{child}"

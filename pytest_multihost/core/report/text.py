@@ -45,6 +45,7 @@ from pytest_multihost.core.report.layout import (
     text_of,
     titled,
     titled_line,
+    told_operations,
     waited_operation,
     walk,
 )
@@ -185,12 +186,12 @@ def _rows(judged: Judgement) -> list[Row]:
     # One row for each group of ranks with the same outcome, the culprits first.
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     places = rank_places(judged)
-    in_calls = judged.in_calls
+    told = told_operations(judged)
     culprits = frozenset(diagnosis.blamed if diagnosis is not None else ())
     decided = () if finding.headline is None else (finding.headline,)
     marked = culprits or {r for r in decided if finding.ranks[r].outcome != "collateral"}
     groups = group_by_value(
-        ((rank in culprits, _cells(each, result, places.get(rank), in_calls.get(rank))), each)
+        ((rank in culprits, _cells(each, result, places.get(rank), told.get(rank))), each)
         for rank, each in enumerate(finding.ranks)
     )
     if len(groups) > _MAX_GROUPS:
@@ -237,7 +238,7 @@ def _with_groups_alike(
 
 
 def _cells(
-    finding: RankFinding, result: WorldResult, at: Place | None, in_call: Operation | None
+    finding: RankFinding, result: WorldResult, at: Place | None, told: Operation | None
 ) -> tuple[str, str, str, str]:
     """Return a rank's state, the details of it, and the line and function in the code."""
     if finding.at_s is not None:
@@ -245,7 +246,7 @@ def _cells(
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
         return finding.word, finding.summary, raised_at, ""
     seen = result.last_seen_of(finding.facts.rank)
-    state, details = rank_activity(finding.outcome, seen, result, in_call)
+    state, details = rank_activity(finding.outcome, seen, result, told)
     own = "" if finding.summary == finding.outcome else finding.summary
     place, function = (f"{at.file}:{at.line}", at.function) if at is not None else ("", "")
     return state, details or ("" if finding.outcome == "hung" else own), place, function

@@ -40,7 +40,7 @@ from pytest_multihost.core.outcome.own_failures import later_failures
 from pytest_multihost.core.report import ground as grounds
 from pytest_multihost.core.report.child_lines import child_lines
 from pytest_multihost.core.report.hints import hints
-from pytest_multihost.core.report.layout import rank_activity, rank_places
+from pytest_multihost.core.report.layout import rank_activity, rank_places, told_operations
 from pytest_multihost.core.report.leftovers import leftover_texts
 from pytest_multihost.core.report.lock_lines import lock_lines
 from pytest_multihost.core.report.logs import LogExcerpt
@@ -86,9 +86,9 @@ class PageModel:
         return self.judged.result.last_seen
 
     @cached_property
-    def in_calls(self) -> Mapping[int, Operation]:
-        """By rank, the RPC handler that the diagnosed thread is running, if any."""
-        return self.judged.in_calls
+    def told_operations(self) -> Mapping[int, Operation]:
+        """By rank, its operation as the diagnosis tells it, where a snapshot does not."""
+        return told_operations(self.judged)
 
     @cached_property
     def parked(self) -> frozenset[int]:
@@ -143,7 +143,8 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     """Return the group of one rank, without the rank's number so that equal groups are equal."""
     rank = finding.facts.rank
     seen, result = page.last_seen.get(rank), page.judged.result
-    state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
+    told = page.told_operations.get(rank)
+    state, details = rank_activity(finding.outcome, seen, result, told)
     state = finding.word if state == finding.outcome else state
     if not details and finding.summary != finding.outcome:
         details = finding.summary
