@@ -49,8 +49,17 @@ Task = Any
 
 def thread_names() -> dict[int, str]:
     """Return the names of all threads, without the lock that `threading.enumerate` takes."""
+    return {number: thread.name for number, thread in _threads()}
+
+
+def native_ids() -> dict[int, int]:
+    """Return the kernel's ids of all threads, without that lock."""
+    return {number: thread.native_id or 0 for number, thread in _threads()}
+
+
+def _threads() -> list[tuple[int, threading.Thread]]:
     known: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
-    return {number: thread.name for number, thread in list(known.items())}
+    return list(known.items())
 
 
 def wrap_poll(queue: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 - of any context

@@ -100,6 +100,8 @@ from pytest_multihost.core.model.messages import WorldForked as WorldForked
 from pytest_multihost.core.model.operation import CALLEE_SCOPE as CALLEE_SCOPE
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE as FLIGHT_SCOPE
 from pytest_multihost.core.model.operation import HARNESS_SCOPE as HARNESS_SCOPE
+from pytest_multihost.core.model.operation import JAX_SHUTDOWN as JAX_SHUTDOWN
+from pytest_multihost.core.model.operation import KEY_WAITS as KEY_WAITS
 from pytest_multihost.core.model.operation import PROGRAM_START as PROGRAM_START
 from pytest_multihost.core.model.operation import REQUEST_SCOPE as REQUEST_SCOPE
 from pytest_multihost.core.model.operation import RUNTIME_SCOPE as RUNTIME_SCOPE

@@ -9,7 +9,7 @@ from pytest_multihost.core.blame.causes import Cause, first_waits
 from pytest_multihost.core.blame.evidence import DIGITS, evidence
 from pytest_multihost.core.blame.headline import headline, waiting_line
 from pytest_multihost.core.blame.native_call import native_call
-from pytest_multihost.core.blame.notes import notes
+from pytest_multihost.core.blame.notes import keys_like, notes
 from pytest_multihost.core.blame.places import culprit_place, place_groups, rank_places
 from pytest_multihost.core.blame.rpc_functions import operations_in_calls, with_threads
 from pytest_multihost.core.blame.size_complaint import size_notes
@@ -90,6 +90,7 @@ def build_diagnosis(
     )
     in_calls = operations_in_calls(result, cause.culprits, _name(cause.operation), waits_for)
     # If the diagnosis is about a thread that runs a function for others, show that thread.
+    keys = {key: each.rank for each in result.dumps for key in each.keys}
     inside = (each for each in result.dumps if each.rank not in finding.in_harness)
     result = replace(result, dumps=with_threads(inside, in_calls))
     places = tuple(rank_places(cause, states, result, finding, context))
@@ -110,7 +111,11 @@ def build_diagnosis(
         headline=sentence(headline(cause, finding, result), waiting_line(cause, places)),
         evidence=tuple(dict.fromkeys(evidence(cause, states, result, finding))),
         groups=tuple(place_groups(result, context)),
-        notes=(*size_notes(causes, states, finding), *notes(causes, states, result, finding)),
+        notes=(
+            *size_notes(causes, states, finding),
+            *keys_like(cause, keys),
+            *notes(causes, states, result, finding),
+        ),
     )
 
 

@@ -30,6 +30,8 @@ from pytest_multihost.core.model.collectives import payload_of, transferred
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
+    JAX_SHUTDOWN,
+    KEY_WAITS,
     SOCKET_SCOPE,
     K,
     Operation,
@@ -518,21 +520,27 @@ def _of_two_groups(
     """Return the cause if a minority of a circle is in an operation of another group or barrier.
 
     Each rank is in one collective, and all of these need the same ranks. So the ranks differ in
-    what they do next, as in a mismatch.
+    what they do next, as in a mismatch. Ranks that shut the runtime down will not set the key for
+    which most ranks wait, either.
     """
     by_rank = group_by_value((wait.rank, wait.operation) for wait in waits)
     sorts: dict[Hashable, list[int]] = {}
     for rank, operations in by_rank.items():
         (first, *others) = operations
-        if first is None or others or first.kind != "collective" or not first.has_members:
+        if first is None or others or not (first.has_members and circle.issubset(first.group)):
             return None
-        if not (first.sequence and circle.issubset(first.group)):
+        is_key = first.name in KEY_WAITS
+        if not is_key and not (first.kind == "collective" and first.sequence):
             return None
-        sorts.setdefault(first.place, []).append(rank)
+        sorts.setdefault(first.detail if is_key else first.place, []).append(rank)
     odd = odd_ones(sorts)
-    groups = {wait.operation.group for wait in waits if wait.operation is not None}
-    if not odd or len(groups) > 1:
+    inside = [wait.operation for wait in waits if wait.operation is not None]
+    if not odd or len({each.group for each in inside}) > 1:
         return None
+    if any(each.name in KEY_WAITS for each in inside):
+        names = {each.name for rank in odd for each in by_rank[rank] if each is not None}
+        if names != {JAX_SHUTDOWN} or len(sorts) > 2:  # noqa: PLR2004 - they, and the others
+            return None
     return Cause(
         kind="mismatch",
         confidence="certain" if all(wait.is_sure for wait in waits) else "likely",

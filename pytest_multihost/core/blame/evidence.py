@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from pytest_multihost.core.blame.causes import Cause, first_waits
+from pytest_multihost.core.blame.lock_cycles import held_inside
 from pytest_multihost.core.blame.partition_blame import effect_evidence
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.rpc_functions import called_functions
-from pytest_multihost.core.blame.wait_graph import States
+from pytest_multihost.core.blame.wait_graph import States, Wait
 from pytest_multihost.core.model.operation import FLIGHT_SCOPE, Operation
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
 from pytest_multihost.core.model.verdict import Evidence
@@ -27,6 +28,8 @@ def evidence(
     """Yield the evidence about the ranks that wait, about the culprits, and about the network."""
     for part in cause.parts or (cause,):
         yield from _evidence_of_ranks(part, states, result, finding)
+        for wait in part.concerned_waits:
+            yield from _lock_inside(wait, result)
     yield from effect_evidence(result)
 
 
@@ -62,6 +65,15 @@ def _evidence_of_ranks(
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)
         yield from _of_processes(state)
+
+
+def _lock_inside(wait: Wait, result: WorldResult) -> Iterator[Evidence]:
+    """Yield the lock that a thread of a rank holds in an operation, and the main thread needs."""
+    found = held_inside(wait, result.dumps)
+    if wait.operation is not None and found is not None and found.holder is not None:
+        holder = f"thread {found.holder.thread} holds {found.lock} in {wait.operation.title}"
+        fact = f"{holder}, and the main thread waits for it"
+        yield Evidence(wait.rank, fact, "python-frames")
 
 
 def _of_processes(state: RankState) -> Iterator[Evidence]:

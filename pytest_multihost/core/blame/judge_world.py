@@ -23,7 +23,7 @@ from pytest_multihost.core.blame.causes import (
 from pytest_multihost.core.blame.children import as_family, with_child
 from pytest_multihost.core.blame.divergence import described, first_divergence, followed
 from pytest_multihost.core.blame.headline import planned_freeze
-from pytest_multihost.core.blame.lock_cycles import as_lock_cycle
+from pytest_multihost.core.blame.lock_cycles import as_lock_across, as_lock_cycle
 from pytest_multihost.core.blame.masked_symptoms import judge_masked
 from pytest_multihost.core.blame.other_members import as_other_members
 from pytest_multihost.core.blame.partition_blame import as_cut
@@ -39,7 +39,7 @@ from pytest_multihost.core.model.rank_names import ranks_named
 from pytest_multihost.core.model.result import WorldResult
 from pytest_multihost.core.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.core.model.verdict import Diagnosis, sentence
-from pytest_multihost.core.outcome import Finding, Symptoms
+from pytest_multihost.core.outcome import Finding, Symptoms, as_aborted
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe one instant: only time or a proof shows that the state is permanent."""
@@ -109,6 +109,8 @@ def judge_world(
     if diagnosis is not None and finding.outcome == "hung":
         says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
         finding = replace(finding, reason=diagnosis.summary) if says_more else finding
+    if diagnosis is None or not diagnosis.blamed:
+        finding = as_aborted(finding)
     return Judgement(result, finding, diagnosis, context)
 
 
@@ -144,7 +146,7 @@ def diagnose(
         for each in causes
     )
     causes = tuple(as_cut(each, states, result) for each in causes)
-    causes = tuple(as_lock_cycle(each, result) for each in causes)
+    causes = tuple(as_lock_across(as_lock_cycle(each, result), result) for each in causes)
     causes = tuple(as_doubtful(each, finding) for each in causes)
     causes = tuple(with_child(as_family(each, states), states) for each in causes)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others

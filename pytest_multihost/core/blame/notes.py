@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 from pytest_multihost.core.blame.causes import Cause
 from pytest_multihost.core.blame.headline import headline
 from pytest_multihost.core.blame.wait_graph import States
 from pytest_multihost.core.model.event import ProgramRestarted
-from pytest_multihost.core.model.operation import group_by_value
+from pytest_multihost.core.model.operation import KEY_WAITS, group_by_value
 from pytest_multihost.core.model.rank_names import rank_name, rank_set
 from pytest_multihost.core.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.core.outcome import Finding
@@ -25,6 +26,10 @@ _PLURALS = {"waits": "wait", "polls": "poll", "opens": "open", "tries": "try"}
 _MAX_BLOCKERS = 3
 _LAST_RUNS = 8
 """A rank was not still if it ran in one of this many last snapshots, four a second."""
+
+_MAX_KEYS = 3
+_ALIKE = 0.6
+"""How alike keys are that are shown, as `difflib` measures it."""
 
 _DECLARE = (
     "the plugin did not record this wait: put `pytest_multihost.operation(...)` around a wait of"
@@ -43,6 +48,7 @@ def notes(
     for dump in result.dumps:
         yield from (f"{rank_name(dump.rank)}: task {each}" for each in dump.failed_tasks)
         yield from (f"{rank_name(dump.rank)}: {each.text}" for each in dump.failed_threads)
+    yield from _many_programs(causes[0], states)
     yield from _restarts(result)
     yield from unfired_faults(result)
     yield from fault_notes(result)
@@ -67,6 +73,36 @@ def _owed(cause: Cause, states: States) -> Iterator[str]:
         verb, _, rest = note.partition(" ")
         verb = verb if len(ranks) == 1 else _PLURALS.get(verb, verb)
         yield f"{rank_set(ranks)} {verb} {rest}"
+
+
+def keys_like(cause: Cause, there: Mapping[str, int]) -> Iterator[str]:
+    """Yield the keys of jax's service that are most like those for which ranks wait.
+
+    Args:
+        there: The rank that has set each key.
+    """
+    waits = (wait.operation for wait in cause.waits)
+    wanted = {each.detail for each in waits if each is not None and each.name in KEY_WAITS}
+    for key in sorted(wanted - there.keys()):
+        near = get_close_matches(key, there, n=_MAX_KEYS, cutoff=_ALIKE)
+        shown = [f"{each} ({rank_name(there[each])})" for each in near]
+        if shown:
+            yield f"no rank has set the key {key}; there are keys like it: {', '.join(shown)}"
+
+
+def _many_programs(cause: Cause, states: States) -> Iterator[str]:
+    """Yield how many programs of jax have not ended in each rank, if nothing moves in one."""
+    operation = cause.operation
+    if cause.kind != "transport" or operation is None or not operation.is_program:
+        return
+    for rank in sorted(cause.waiting):
+        open_ones = [each for each in states[rank].known if each.is_program and each.is_open]
+        if len(open_ones) > 1:
+            first, last = open_ones[0].title, open_ones[-1].title
+            count = len({each.thread for each in open_ones})
+            by = f" by {count} threads" if count > 1 else ""
+            which = f"{len(open_ones)} programs{by}, {first} to {last}"
+            yield f"{rank_name(rank)} has started {which}, without a wait for their results"
 
 
 def _restarts(result: WorldResult) -> Iterator[str]:

@@ -87,6 +87,12 @@ WORLD_GROUP = "world group"
 PROGRAM_PREFIX = "jit_"
 """How the name of an operation begins that is a compiled program of jax with collectives."""
 
+JAX_SHUTDOWN = "jax.distributed.shutdown"
+"""Name of the operation in which the processes of jax leave each other."""
+
+KEY_WAITS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
+"""Names of the waits for a key of jax's coordination service."""
+
 PROGRAM_START = "a jitted function"
 """Name of the operation in which a rank starts a program on the devices of several ranks."""
 

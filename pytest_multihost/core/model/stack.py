@@ -67,12 +67,14 @@ class LockHolder:
         thread: Its name.
         taken_at: Where it took the lock; None if that is not known, or if it is joined.
         at: Its innermost frame.
+        native_id: Its id in the kernel; 0 if that is not known.
     """
 
     ident: int
     thread: str
     taken_at: Frame | None
     at: Frame
+    native_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ class Dump:
         awaiting: The user's lines at which tasks wait, except for requests or other tasks.
         failed_tasks: Tasks that have ended with an exception that nobody has fetched, as texts.
         failed_threads: Threads that an exception has ended.
+        keys: The keys of jax's coordination service that it has set last and has not deleted.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
         locks: The waits of its threads for locks and for each other, as far as it reported them.
         file: The file for which its main thread polls, as far as it reported one.
@@ -214,6 +217,7 @@ class Dump:
     awaiting: tuple[Frame, ...] = ()
     failed_tasks: tuple[str, ...] = ()
     failed_threads: tuple[FailedThread, ...] = ()
+    keys: tuple[str, ...] = ()
     is_deaf: bool = False
     locks: tuple[LockWait, ...] = ()
     children: tuple[ChildStack, ...] = ()

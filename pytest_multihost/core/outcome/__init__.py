@@ -15,7 +15,7 @@ from pytest_multihost.core.outcome.active_faults import (
 )
 from pytest_multihost.core.outcome.agreement import disagreements
 from pytest_multihost.core.outcome.fault_progress import firings
-from pytest_multihost.core.outcome.finding import Finding, RankFinding, judge
+from pytest_multihost.core.outcome.finding import Finding, RankFinding, as_aborted, judge
 from pytest_multihost.core.outcome.points import recorded_points, unrecorded_points
 from pytest_multihost.core.outcome.rank_facts import RankFacts, advance, describe_exit, fold_history
 from pytest_multihost.core.outcome.symptoms import Symptoms
@@ -26,6 +26,7 @@ __all__ = [
     "RankFinding",
     "Symptoms",
     "advance",
+    "as_aborted",
     "continued_by_plan",
     "describe_exit",
     "disagreements",

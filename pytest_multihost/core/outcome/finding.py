@@ -227,6 +227,19 @@ def judge(
     )
 
 
+def as_aborted(finding: Finding) -> Finding:
+    """Return what happened to a hung world as a crash if its runtime has ended all of its ranks.
+
+    Call it for a world in which no rank is to blame, as if a service outside has gone.
+    """
+    first = _first(finding.ranks, {"collateral"})
+    are_gone = all(each.has_given_up and each.facts.has_died for each in finding.ranks)
+    if finding.outcome != "hung" or first is None or not are_gone:
+        return finding
+    reason = f"{_name_all(finding.ranks, first)}: {first.summary}"
+    return replace(finding, outcome="crashed", reason=reason, headline=first.facts.rank)
+
+
 def _judge_rank(
     facts: RankFacts, result: WorldResult, symptoms: Symptoms, masked: Collection[int]
 ) -> RankFinding:
@@ -367,7 +380,7 @@ def _died(
         controller = "pytest" if subject == "test" else "multihost"
         summary = f"lost its connection to {controller} in {phase}, exit code {BROKEN}"
     elif status.signal == signal.SIGABRT and (found := _LAST_WORDS.findall(last_words)):
-        said = "".join(found[-1]).strip()[:_MAX_LAST_WORDS]
+        said = _short("".join(found[-1]).strip())
         summary += f": {said}"
     if status.full:
         summary += f"; {status.full} was full"
@@ -377,6 +390,13 @@ def _died(
     is_follow_up = symptoms.is_in_log(last_words)
     outcome: RankOutcome = "collateral" if is_follow_up else "crashed"
     return RankFinding(facts, outcome, facts.exited_s, summary, last_words=said)
+
+
+def _short(last_words: str) -> str:
+    """Return the reason of a runtime in fewer words: jax's has its error behind much advice."""
+    advice, _, status = last_words.partition(" absl::Status: ")
+    last_words = f"{advice.partition('. ')[0]}: {status}" if status else last_words
+    return last_words[:_MAX_LAST_WORDS]
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:

@@ -15,7 +15,7 @@ import inspect
 import linecache
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, MemberDescriptorType
@@ -27,6 +27,7 @@ from pytest_multihost.core.cpython_private import (
     entered_with_items,
     joined_thread,
     lock_of_condition,
+    native_ids,
     thread_names,
 )
 from pytest_multihost.core.model.stack import Frame, LockHolder, LockWait, is_runner
@@ -36,6 +37,9 @@ _OWNER = re.compile(r"\bowner=(\d+)")
 _MAX_FRAMES = 200
 UNKNOWN: Final = object()
 """The value of an expression that is not simple, or has none."""
+_TAKING, _HOLDING = ("with ", "acquire"), ("with ", "release")
+"""What is in the source of a statement that takes a lock, and of a function that holds one."""
+
 _PLAIN = (list, tuple, dict)
 """Containers whose items are looked up: subclasses may compute theirs."""
 
@@ -76,7 +80,8 @@ def _wait(
     def holder(other: int | None, taken_at: Frame | None = None) -> LockHolder | None:
         if other is None or other not in frames:
             return None
-        return LockHolder(other, names.get(other, str(other)), taken_at, _frame(frames[other]))
+        name, at = names.get(other, str(other)), _frame(frames[other])
+        return LockHolder(other, name, taken_at, at, native_ids().get(other, 0))
 
     # A condition enters its lock in a frame of the standard library.
     at = next((each for each in _stack(innermost) if not _is_threading(each)), innermost)
@@ -116,7 +121,7 @@ def _frame(frame: FrameType) -> Frame:
 def _wanted(frame: FrameType) -> tuple[str, object] | None:
     """Return the lock that a frame is about to take, and its expression."""
     position = _position(frame)
-    if position is None:
+    if position is None or not _has_words(frame.f_code, _TAKING):
         return None
     for node in _nodes(frame.f_code.co_filename):
         expression: ast.expr | None = None
@@ -152,6 +157,8 @@ def _held_by(thread: int, innermost: FrameType) -> Iterator[_Held]:
 
 def _taken(code: CodeType, line: int) -> Iterator[tuple[ast.expr, int]]:
     """Yield the expressions of what a line's `with` and `try` statements have taken, with lines."""
+    if not _has_words(code, _HOLDING):
+        return
     for node in _nodes(code.co_filename):
         if isinstance(node, ast.Call) or not _is_inside(node.body, line):
             continue
@@ -168,6 +175,18 @@ def _taken(code: CodeType, line: int) -> Iterator[tuple[ast.expr, int]]:
         early = (_object_of(each, "release") for each in inner if isinstance(each, ast.Call))
         given_back = {ast.dump(each) for each in early if each is not None}
         yield from ((each, node.lineno) for each in taken if ast.dump(each) not in given_back)
+
+
+def _has_words(code: CodeType, words: Sequence[str]) -> bool:
+    """Return whether one of some words is in the source of a function.
+
+    This keeps large files, of which only other functions are of interest, from being parsed.
+    """
+    numbers = [number for *_, number in code.co_lines() if number]
+    lines = linecache.getlines(code.co_filename)[
+        min(numbers, default=1) - 1 : max(numbers, default=0)
+    ]
+    return any(word in line for line in lines for word in words)
 
 
 def _is_inside(body: list[ast.stmt], line: int) -> bool:

@@ -14,7 +14,7 @@ from builders import operation, stands
 from pytest_multihost.core.blame.causes import Cause, find_causes
 from pytest_multihost.core.blame.rank_states import RankState
 from pytest_multihost.core.blame.wait_graph import graph_of, with_clashes
-from pytest_multihost.testing import CALLEE_SCOPE, Operation, Scope
+from pytest_multihost.testing import CALLEE_SCOPE, JAX_SHUTDOWN, KEY_WAITS, Operation, Scope
 
 ALL = (0, 1, 2, 3)
 
@@ -72,6 +72,14 @@ DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socke
 
 SHUTDOWN = collective(1, name="rpc.shutdown", group=(0, 1, 2), scope=Scope("rpc"))
 
+LEAVES = collective(1, name=JAX_SHUTDOWN, scope=Scope("jax.distributed"))
+
+
+def jax_key(detail: str) -> Operation:
+    """Return the wait for a key of jax's coordination service."""
+    return replace(key(detail), name=KEY_WAITS[0])
+
+
 SHUTDOWN_OF_TWO = replace(SHUTDOWN, group=(0, 1))
 
 
@@ -97,6 +105,27 @@ CASES = {
         "mismatch",
         (3,),
         (0, 1, 2),
+    ),
+    "one of four shuts down, the others wait for one key: it will not set that": Case(
+        [stands(0, LEAVES), *(stands(rank, jax_key("weights/2")) for rank in (1, 2, 3))],
+        "mismatch",
+        (0,),
+        (1, 2, 3),
+        confidence="likely",
+    ),
+    "three of four shut down: the key of the last one may be wrong": Case(
+        [*(stands(rank, LEAVES) for rank in (0, 1, 2)), stands(3, jax_key("weights/2"))],
+        "deadlock",
+        waiting=ALL,
+        cycle=(3, 1),
+        confidence="likely",
+    ),
+    "one of four is at a barrier, the others wait for a key: it may set that later": Case(
+        [stands(0, SAVE), *(stands(rank, jax_key("weights/2")) for rank in (1, 2, 3))],
+        "deadlock",
+        waiting=ALL,
+        cycle=(0, 1),
+        confidence="likely",
     ),
     "two of four are at another barrier: either pair may be right": Case(
         [stands(0, SAVE), stands(1, EVAL), stands(2, SAVE), stands(3, EVAL)],

@@ -9,7 +9,8 @@ import pytest
 from builders import lock_wait
 
 from pytest_multihost.core.blame.causes import Cause
-from pytest_multihost.core.blame.lock_cycles import as_lock_cycle, lock_cycle
+from pytest_multihost.core.blame.lock_cycles import as_lock_across, as_lock_cycle, lock_cycle
+from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.testing import Dump, Frame, LockWait, WorldResult
 
 AT = Frame("t.py", 7, "save")
@@ -69,3 +70,59 @@ def test_the_cycle_leaves_out_the_way_to_it() -> None:
     """Only the threads that wait for each other are named."""
     result = world(lock_wait(1, 2), lock_wait(2, 3), lock_wait(3, 2))
     assert [each.ident for each in lock_cycle(result.dumps, 0)] == [2, 3]
+
+
+REPORTER = 77
+"""The thread of rank 0 that is in a collective."""
+
+GATHER = builders.operation("all_gather", group=(0, 1), thread=REPORTER)
+APART = Cause(
+    kind="mismatch",
+    confidence="certain",
+    waiting=(0, 1),
+    operation=GATHER,
+    waits=(
+        Wait(0, GATHER, frozenset({1}), is_mismatch=True),
+        Wait(1, builders.operation("jit_step", group=(0, 1)), frozenset({0}), is_mismatch=True),
+    ),
+)
+
+
+def held(by: int, lock: str = "a", thread: int = 1) -> LockWait:
+    """Return a wait for a lock that the thread with this id holds."""
+    wait = lock_wait(thread, by, lock)
+    assert wait.holder is not None
+    return replace(wait, holder=replace(wait.holder, native_id=by))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param([held(REPORTER)], id="held in the collective"),
+        pytest.param([held(5), held(REPORTER, thread=5)], id="by a thread that waits for it"),
+    ],
+)
+def test_a_lock_that_is_held_in_a_collective_is_a_circle(found: list[LockWait]) -> None:
+    """The main thread would enter what the other rank is in."""
+    cause = as_lock_across(APART, world(*found))
+    assert (cause.kind, cause.culprits, cause.cycle) == ("deadlock", (), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param([held(5)], id="another thread holds it"),
+        pytest.param([held(REPORTER, "")], id="the main thread joins that thread"),
+        pytest.param([held(REPORTER, thread=2)], id="another thread waits"),
+        pytest.param([lock_wait(1, REPORTER)], id="the id of the holder is unknown"),
+    ],
+)
+def test_other_locks_beside_a_collective_say_nothing_about_it(found: list[LockWait]) -> None:
+    """The ranks have entered different operations, whatever the reason."""
+    assert as_lock_across(APART, world(*found)) == APART
+
+
+def test_a_minority_stays_to_blame_for_its_lock() -> None:
+    """Most ranks have entered the same."""
+    odd = replace(APART, culprits=(0,))
+    assert as_lock_across(odd, world(held(REPORTER))) == odd

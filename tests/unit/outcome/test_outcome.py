@@ -10,7 +10,7 @@ import builders
 import pytest
 from builders import ended
 
-from pytest_multihost.core.outcome import Finding, Symptoms, judge
+from pytest_multihost.core.outcome import Finding, Symptoms, as_aborted, judge
 from pytest_multihost.testing import (
     BROKEN,
     Ending,
@@ -639,6 +639,11 @@ Thread 0x00007fd53de266c0 (most recent call first):
             ": Check failed: a == b",
         ),
         (
+            "F1122 11:42:59.04 236 client.h:80] Ending because of fatal errors. Some advice. More"
+            " advice. absl::Status: INTERNAL: Shutdown barrier has failed.\n",
+            ": Ending because of fatal errors: INTERNAL: Shutdown barrier has failed.",
+        ),
+        (
             "step 1\nfree(): double free detected in tcache 2\n",
             ": free(): double free detected in tcache 2",
         ),
@@ -648,7 +653,7 @@ Thread 0x00007fd53de266c0 (most recent call first):
         ),
         ("step 1\nstep 2\n", ""),
     ],
-    ids=["C++", "glog", "glibc", "assert", "the test's own"],
+    ids=["C++", "glog", "jax", "glibc", "assert", "the test's own"],
 )
 def test_a_rank_that_aborts_is_told_with_what_its_runtime_said(log: str, said: str) -> None:
     """Not with what the test has printed."""
@@ -716,3 +721,20 @@ def test_a_pattern_of_the_log_is_known_whoever_has_it() -> None:
     """A backend's pattern for logs and for exceptions may be the same."""
     named = Symptoms((), ("gone .*",))
     assert named.known_among(Symptoms(("gone .*",))) == (named, ())
+
+
+@pytest.mark.parametrize(
+    ("fates", "outcome"),
+    [
+        pytest.param("aborts aborts", "crashed", id="all"),
+        pytest.param("aborts hangs", "hung", id="but one that has not ended"),
+        pytest.param("aborts loses", "hung", id="but one that has raised"),
+        pytest.param("loses loses", "hung", id="none"),
+        pytest.param("aborts fails", "failed", id="for a known reason"),
+    ],
+)
+def test_a_world_that_its_runtime_has_ended_has_crashed(fates: str, outcome: str) -> None:
+    """If no rank is to blame; the reason is how it has ended them."""
+    found = as_aborted(world(fates, "settled"))
+    assert found.outcome == outcome
+    assert ("was killed by SIGABRT" in found.reason) is (outcome == "crashed")

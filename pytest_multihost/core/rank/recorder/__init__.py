@@ -9,6 +9,7 @@ The recorder of a process is prepared in the server, and opened in the rank fork
 * `torch`, `torch_groups`, `torch_process_groups`, `torch_rpc`, `torch_flight_recorder`: wrap torch.
 * `torch_streams`: keeps operations open that a GPU has not done yet.
 * `jax`, `jax_programs`: wrap jax. `hlo`: the collectives in a compiled program of jax.
+* `jax_keys`: notes the keys that a rank sets in jax's coordination service.
 * `zmq`: wraps the message sockets of zmq.
 * `torch_data`: marks waits of torch's data loaders. `servers`: those of Python's servers. `ticks`:
   those of event loops that only look whether their server is to end.
@@ -89,6 +90,7 @@ def start_recording(spec: RankSpec) -> None:
     recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size, role)
     if spec.world.keeps_operations:
         recorder.page.keep_all()
+    jax.note_keys(f"{spec.directory}/rank-{spec.rank}.keys")
     _recorders[:] = [recorder]
 
 

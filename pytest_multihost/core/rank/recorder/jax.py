@@ -53,6 +53,7 @@ from pytest_multihost.core.jax_private import (
 )
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
 from pytest_multihost.core.model.operation import (
+    JAX_SHUTDOWN,
     PROGRAM_START,
     RUNTIME_SCOPE,
     Scope,
@@ -61,6 +62,7 @@ from pytest_multihost.core.model.operation import (
 from pytest_multihost.core.rank.recorder.calls import replace_code
 from pytest_multihost.core.rank.recorder.exception_paths import fails_test
 from pytest_multihost.core.rank.recorder.imports import after_import
+from pytest_multihost.core.rank.recorder.jax_keys import JaxKeys
 from pytest_multihost.core.rank.recorder.jax_programs import JaxPrograms, Program
 from pytest_multihost.core.rank.recorder.recorder import Ranks, Recorder
 
@@ -107,6 +109,12 @@ def install(recorder: Recorder) -> None:
     after_import(UTILS, wrappers.wrap_multihost_utils)
 
 
+def note_keys(file: str) -> None:
+    """Note the keys that this rank sets in jax's coordination service in a file, from now on."""
+    for each in _recorders:
+        each.keys.open(file)
+
+
 def record_jax_client(client: type) -> None:
     """Record the operations of another class of clients, as those of jax's own."""
     for each in _recorders:
@@ -125,6 +133,7 @@ class _JaxRecorder:
 
     recorder: Recorder
     programs: JaxPrograms
+    keys: JaxKeys = field(default_factory=JaxKeys)
     thread: _Thread = field(default_factory=_Thread)
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
     starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
@@ -143,7 +152,7 @@ class _JaxRecorder:
             STATES: {
                 f"{STATE}.initialize": self._initialize,
                 f"{STATE}.shutdown": lambda state: self._collective(
-                    state.client, "jax.distributed.shutdown", scope=_JAX_SCOPE
+                    state.client, JAX_SHUTDOWN, scope=_JAX_SCOPE
                 ),
             },
         }
@@ -187,13 +196,16 @@ class _JaxRecorder:
                 setattr(owner, name, self._noticed(name, getattr(owner, name)))
 
     def _noticed(self, name: str, call: Call) -> Call:
-        thread, recorder = self.thread, self.recorder
+        thread, recorder, keys = self.thread, self.recorder, self.keys
 
         def noticed(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             if recorder.on_begin and not thread.is_inside:
                 recorder.notify(name, "wait")
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
+            with contextlib.suppress(Exception):  # a full disk: nothing is noted
+                keys.note(name, args, kwargs)
+            return result
 
         return _named_as(call, noticed)
 

@@ -36,7 +36,10 @@ OUTSIDE_S = 5.0
 """The same for py-spy, which takes a few tenths of a second of processor time for each rank."""
 
 TASKS_S = 0.5
-"""The same for asyncio tasks and waits for locks, which a rank reports by Python code."""
+"""The same for asyncio tasks, which a rank reports by Python code."""
+
+LOCKS_S = 1.5
+"""The same for waits for locks: the rank reads source files of all functions on its stacks."""
 
 DEAF_S = 1.0
 """The same for a computing rank, because Python runs a signal's handler between two bytecodes."""
@@ -45,7 +48,7 @@ _BUDGETS_S = {
     "outside": OUTSIDE_S,
     "aside": OUTSIDE_S,
     "tasks": TASKS_S,
-    "locks": TASKS_S,
+    "locks": LOCKS_S,
     "files": TASKS_S,
     "child tasks": TASKS_S,
 }
@@ -117,7 +120,7 @@ def dump_stacks(
     running_loop = [rank for rank in own if _runs_loop(dumps[rank].main)]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
         dumps[rank] = _with_tasks(dumps[rank], _read_lines(TaskState, _read(file)))
-    locked = {each.rank for each in last if _waits_for_lock(each)} & {*own}
+    locked = {each.rank for each in last if each.rank in own and _waits_for_lock(each, dumps)}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_lines(LockWait, _read(file)))
     sleeping = {each.rank for each in last if _may_poll(each)} & {*own} - fragile
@@ -133,16 +136,20 @@ def dump_stacks(
         if _size(file) <= before[rank]:
             dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(
-        replace(dumps[rank], failed_threads=_failed_threads(directory, rank)) for rank in ranks
+        replace(
+            dumps[rank],
+            failed_threads=_noted(FailedThread, directory / f"rank-{rank}.threads")[:_MAX_FAILED],
+            keys=_noted(str, directory / f"rank-{rank}.keys"),
+        )
+        for rank in ranks
     )
 
 
-def _failed_threads(directory: Path, rank: int) -> tuple[FailedThread, ...]:
-    """Return the threads of a rank that exceptions have ended, as it has written them."""
-    file = directory / f"rank-{rank}.threads"
-    found = _read_lines(FailedThread, _read(file))
+def _noted(kind: type[T], file: Path) -> tuple[T, ...]:
+    """Return what a rank has noted in a file by itself, and remove the file."""
+    found = _read_lines(kind, _read(file))
     file.unlink(missing_ok=True)
-    return found[:_MAX_FAILED]
+    return found
 
 
 def _aside(dump: Dump) -> Dump:
@@ -176,13 +183,18 @@ def _runs_loop(thread: ThreadStack | ChildStack | None) -> bool:
     return thread is not None and any(each.file.endswith(_LOOP) for each in thread.frames)
 
 
-def _waits_for_lock(seen: RankSnapshot) -> bool:
+def _waits_for_lock(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> bool:
     """Return whether a main thread waits for a lock, and not for one of an operation's runtime.
 
-    A thread that holds the GIL waits for a lock of native code, and runs no signal handler.
+    A thread that holds the GIL waits for a lock of native code, and runs no signal handler. An
+    operation is another thread's if no function that has begun it is on the stack.
     """
+    main = dumps[seen.rank].main
+    inside = {(each.file, each.function) for each in main.frames} if main is not None else set()
+    began = [each.frame for each in seen.operations]
+    is_elsewhere = all(e is not None and (e.file, e.function) not in inside for e in began)
     is_lock = seen.activity is not None and seen.activity.is_lock
-    return is_lock and not seen.operations and not seen.holds_gil
+    return is_lock and is_elsewhere and not seen.holds_gil
 
 
 def _may_poll(seen: RankSnapshot) -> bool:
