@@ -228,13 +228,14 @@ def judge(
 
 
 def as_aborted(finding: Finding) -> Finding:
-    """Return what happened to a hung world as a crash if its runtime has ended all of its ranks.
+    """Return what happened to a hung world as a crash if its runtime has ended ranks of it.
 
-    Call it for a world in which no rank is to blame, as if a service outside has gone.
+    Call it for a world in which no rank is to blame. If none is left either, then all have lost a
+    service outside of it.
     """
-    first = _first(finding.ranks, {"collateral"})
-    are_gone = all(each.has_given_up and each.facts.has_died for each in finding.ranks)
-    if finding.outcome != "hung" or first is None or not are_gone:
+    first = _first((each for each in finding.ranks if each.facts.has_died), {"collateral"})
+    are_over = all(each.has_given_up for each in finding.ranks)
+    if finding.outcome != "hung" or first is None or not are_over:
         return finding
     reason = f"{_name_all(finding.ranks, first)}: {first.summary}"
     return replace(finding, outcome="crashed", reason=reason, headline=first.facts.rank)
