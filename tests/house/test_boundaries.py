@@ -160,21 +160,40 @@ def test_a_local_service_asks_for_the_key_of_the_run() -> None:
 
 def test_actions_are_pinned_and_the_build_of_a_release_has_one_index() -> None:
     """A tag can be moved, a cache filled by another run, and a second index asked first."""
-    workflows = sorted((ROOM.parent / ".github/workflows").glob("*.yml"))
-    used = [
-        line.partition("uses:")[2].strip()
-        for path in workflows
-        for line in path.read_text("utf-8").splitlines()
-        if "uses:" in line
-    ]
-    assert used
-    assert [
-        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each)
-    ] == []
+    used = {
+        path.relative_to(ROOM.parent).as_posix(): re.findall(
+            r"^[ -]*uses:(.+)$", text, re.MULTILINE
+        )
+        for path, text in published()
+        if re.search(r"^[ -]*uses:", text, re.MULTILINE)
+    }
+    assert len([path for path in used if path.startswith("conftest_examples/")]) == 2
+    for path, actions in used.items():
+        for each in actions:
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each.strip()), path
     release = (ROOM.parent / ".github/workflows/release.yml").read_text("utf-8")
     assert "cache: pip" not in release
     assert "PIP_" not in release
     assert "persist-credentials: false" in release
+
+
+def test_nothing_that_users_copy_has_a_secret() -> None:
+    """A secret that everybody can read keeps nobody out: it is made for each run, or asked for."""
+    given = re.compile(r"SECRET\b\"?\s*[:=][ \"']*([^\s|`,)}\]]+)")
+    made = re.compile(r"\$\(|\$\{MULTIHOST_SECRET:\?|\.\.\.|\{name|\$\{\{")
+    found = [(path.name, each) for path, text in published() for each in given.findall(text)]
+    assert found
+    assert [each for each in found if not made.match(each[1])] == []
+
+
+def published() -> Iterator[tuple[Path, str]]:
+    """Yield the files that users read and copy, and our own workflows, with their texts."""
+    kinds = {".md", ".yml", ".yaml", ".sh", ".toml", ".ini", ".txt", ".py", ""}
+    yield ROOM.parent / "README.md", (ROOM.parent / "README.md").read_text("utf-8")
+    for folder in (".github", "conftest_examples", "docker", "docs"):
+        for path in sorted((ROOM.parent / folder).rglob("*")):
+            if path.suffix in kinds and path.is_file() and ".pytest_" not in str(path):
+                yield path, path.read_text("utf-8")
 
 
 def test_roots_are_made_of_signed_packages() -> None:

@@ -453,6 +453,23 @@ time.sleep(1)
     assert page.doubts() == ()
 
 
+@pytest.mark.parametrize(
+    ("count", "size"), [(3, 8), (64, 8), (65, 16), (128, 16), (1000, 128)], ids=str
+)
+def test_a_set_of_descriptors_ends_where_its_count_does(live: Lives, count: int, size: int) -> None:
+    """OpenSSH allocates no more than that, so what lies behind the set is not part of it."""
+    _, _, found = live(f"""
+found = []
+for call, time_of in (("select", timespec(600, 0)), ("pselect", timespec(600, 0))):
+    sets = [(ctypes.c_ubyte * 256)(*bytes({size}), *b"\\xaa" * (256 - {size})) for _ in range(3)]
+    more = [None] if call == "pselect" else []
+    ended = getattr(libc, call)({count}, *map(ctypes.byref, sets), ctypes.byref(time_of), *more)
+    behind = {{bytes(each)[{size}:] for each in sets}}
+    found.append([ended, behind == {{b"\\xaa" * (256 - {size})}}])
+""")
+    assert found == [[0, True], [0, True]]
+
+
 def test_the_errors_of_timeouts_are_as_ever(live: Lives) -> None:
     """Nobody sees EINTR."""
     _, _, found = live(

@@ -186,6 +186,14 @@ def test_the_first_test_that_differs_is_named(theirs, words) -> None:
     assert f"2 multihost tests here, {len(theirs)} there" in difference
 
 
+def test_the_name_of_a_test_elsewhere_is_one_printable_line() -> None:
+    """It goes to the terminal, and comes from another process."""
+    difference = first_difference([], [("t.py::a\x1b[2J\n::error::b", 2, "gloo")])
+    assert difference is not None
+    assert difference.isprintable()
+    assert "\u241b[2J\u240a" in difference
+
+
 # Slot pages of another machine
 
 

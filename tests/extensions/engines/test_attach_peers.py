@@ -58,6 +58,12 @@ def test_a_signal_that_comes_as_a_world_ends_ends_the_run(pair: Pair) -> None:
     assert peer.interruption == "SIGTERM to rank 1's process (pid 7 on there)"
 
 
+def test_the_name_of_a_process_is_one_printable_line(pair: Pair) -> None:
+    """Its host is what the process calls it."""
+    peer = Peer(1, pair[0], PeerHello("n1\x1b]0;mine\x07\n::error::x", pid=7))
+    assert peer.name.isprintable()
+
+
 class Lost:
     """Ranks of which the server has died."""
 

@@ -32,6 +32,7 @@ from pytest_multihost.core.model.messages import (
     Welcome,
     WorldForked,
 )
+from pytest_multihost.core.model.printable import printable
 
 _FAREWELL_S = 5.0
 """How long the last message to a process may take to be sent."""
@@ -93,8 +94,8 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """The name in messages."""
-        return f"{self.label}'s process (pid {self.hello.pid} on {self.hello.host})"
+        """The name in messages: one printable line, whatever the peer calls its host."""
+        return printable(f"{self.label}'s process (pid {self.hello.pid} on {self.hello.host})")
 
     @property
     def our_address(self) -> tuple[str, str, str]:

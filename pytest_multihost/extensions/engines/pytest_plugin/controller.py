@@ -15,6 +15,7 @@ import pytest
 
 from pytest_multihost.core.model.errors import LaunchError, MultihostError
 from pytest_multihost.core.model.messages import CollectedTest
+from pytest_multihost.core.model.printable import printable
 from pytest_multihost.core.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.core.pytest_plugin.tally import TALLY
 from pytest_multihost.core.pytest_plugin.usage_errors import usage_error
@@ -160,7 +161,7 @@ def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTe
         if here.get(nodeid) != there.get(nodeid):
             says = f"{_describe(here.get(nodeid))} and there {_describe(there.get(nodeid))}"
             counts = f"{len(here)} multihost tests here, {len(there)} there"
-            return f"{nodeid}: here {says} ({counts})."
+            return printable(f"{nodeid}: here {says} ({counts}).")
     return None
 
 

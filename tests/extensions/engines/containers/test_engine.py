@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -86,7 +87,7 @@ def test_a_world_of_four_hosts_takes_one_command(
     files = [f"--file={ROOM / name}" for name in ("compose.yaml", *overlays)]
     files.append("--project-name=multihost-test")
     variables = {"MULTIHOST_PROJECT": str(tmp_path / "project"), "MULTIHOST_USER": user}
-    variables |= {"MULTIHOST_IMAGE": image}
+    variables |= {"MULTIHOST_IMAGE": image, "MULTIHOST_SECRET": secrets.token_hex(32)}
     try:
         told = engine.run(
             *command, *files, "up", "--exit-code-from", "host-0", timeout=100, **variables
