@@ -40,6 +40,7 @@ def run_shapes(
     names: Sequence[str],
     semantics: str = "gloo",
     marks: str = "()",
+    plugins: Sequence[str] = (),
 ) -> Mapping[str, Verdict]:
     """Run programs at a size, each guilty and mended; return their verdicts by test.
 
@@ -47,6 +48,7 @@ def run_shapes(
         folder: An empty directory for the run.
         semantics: Whose rules the default group follows; it is one of NCCL except with "gloo".
         marks: Marks of the guilty ones.
+        plugins: Further plugins of pytest.
     """
     (folder / "pytest.ini").write_text("[pytest]\n")
     shutil.copy(SOURCE, folder)
@@ -59,7 +61,7 @@ def run_shapes(
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
         environment.pop(name, None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "multihost_hangs"]
-    command += ["--multihost-semantics", semantics]
+    command += ["--multihost-semantics", semantics, *(f"-p{each}" for each in plugins)]
     subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True)
     lines = (folder / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
     found = map(json.loads, lines)
