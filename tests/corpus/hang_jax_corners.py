@@ -5,13 +5,21 @@ Their truth was written before the first run.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 from expectation import hang
+from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
@@ -98,3 +106,218 @@ def test_the_last_process_saves_alone_before_a_sync(world) -> None:
     if world.rank == 3:
         time.sleep(FOREVER_S)
     multihost_utils.sync_global_devices("saved")
+
+
+def service() -> Any:  # noqa: ANN401 - jax's own type is private
+    """Return the client of the coordination service."""
+    return global_state.client
+
+
+def gather() -> None:
+    """Let all processes give one value."""
+    multihost_utils.process_allgather(np.float32(1))
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], timeout=60)
+def test_one_process_skips_a_save_of_orbax(world, shared_tmp_path) -> None:
+    """Process 1 has another interval between its saves, and trains on."""
+    manager = ocp.CheckpointManager(shared_tmp_path / "ckpt")
+    if world.rank != 1:
+        manager.save(1, args=ocp.args.StandardSave({"w": np.ones(4)}))
+    train(1)
+    manager.wait_until_finished()
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[0], waiting=[1, 2], timeout=60)
+def test_the_source_broadcasts_alone(world) -> None:
+    """The others go on to train."""
+    train(1)
+    if world.is_primary:
+        multihost_utils.broadcast_one_to_all(np.ones(3))
+    train(1)
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], timeout=60)
+def test_one_process_never_asks_whether_it_is_to_stop(world) -> None:
+    """Process 2 trains on while the others save, because a host is preempted."""
+    for step in range(20):
+        train(1)
+        if world.is_primary and step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        if world.rank != 2 and multihost_utils.reached_preemption_sync_point(step):
+            break
+    multihost_utils.sync_global_devices("saved")
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0], where="get()", timeout=60)
+def test_a_callback_waits_for_a_queue(world) -> None:
+    """Nobody puts anything into the queue of process 1."""
+    mailbox: queue.Queue[int] = queue.Queue()
+
+    def log(_: object) -> None:
+        if world.rank == 1:
+            mailbox.get()
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        jax.debug.callback(log, x.sum(), ordered=False)
+        return x.sum()
+
+    jax.block_until_ready(step(spread(1.0)))
+    jax.effects_barrier()
+    gather()
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[0], waiting=[1], where="os.read", timeout=60)
+def test_the_primary_reads_a_pipe_before_it_trains(world) -> None:
+    """The other end of the pipe is its own."""
+    train(1)
+    if world.is_primary:
+        reader, _writer = os.pipe()
+        os.read(reader, 1)
+    train(1)
+
+
+@hang("raised", ranks=3, backend="jax", culprits=[1], waiting=[0, 2], by=("raise",), timeout=60)
+def test_one_process_cannot_decode_a_batch(world) -> None:
+    """It raises between two steps."""
+    train(2)
+    if world.rank == 1:
+        np.frombuffer(b"1234567", np.float32)
+    train(1)
+
+
+@hang("died", ranks=3, backend="jax", culprits=[2], waiting=[0, 1], by=("exit",), timeout=60)
+def test_one_process_exits_in_the_middle(world) -> None:
+    """A library ends it between two steps."""
+    train(2)
+    if world.rank == 2:
+        os._exit(3)
+    train(1)
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[0], waiting=[1], where="result()", timeout=60)
+def test_a_future_that_is_never_done(world) -> None:
+    """The worker of the primary waits for an event."""
+    if world.is_primary:
+        with ThreadPoolExecutor() as pool:
+            pool.submit(threading.Event().wait).result()
+    gather()
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[0],
+    waiting=[1, 2],
+    timeout=60,
+    also=[{"kind": "deadlock", "culprits": []}],
+    why="the lock makes it a circle, and two of three agree",
+)
+def test_a_reporter_holds_the_lock_of_the_devices(world) -> None:
+    """The reporter of the primary comes before its step, those of the others after theirs."""
+    lock, has_lock = threading.Lock(), threading.Event()
+
+    def report() -> None:
+        with lock:
+            has_lock.set()
+            gather()
+
+    train(1)
+    reporter = threading.Thread(target=report, daemon=True)
+    if world.is_primary:
+        reporter.start()
+        has_lock.wait()
+    with lock:
+        train(1)
+    if not world.is_primary:
+        reporter.start()
+    reporter.join()
+
+
+@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0], timeout=60)
+def test_a_callback_needs_the_lock_of_its_caller(world) -> None:
+    """Process 1 holds a lock while it waits for a program that logs under that lock."""
+    lock = threading.Lock() if world.rank == 1 else contextlib.nullcontext()
+
+    def log(value: np.ndarray) -> np.ndarray:
+        with lock:
+            return value
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        own = jax.pure_callback(log, jax.ShapeDtypeStruct((), np.float32), np.float32(1))
+        return (x * own).sum()
+
+    gather()
+    with lock:
+        jax.block_until_ready(step(spread(1.0)))
+
+
+@hang("finished", ranks=2, backend="jax", culprits=[0], waiting=[1], waits_at="ckpt/2", timeout=60)
+def test_a_key_of_another_step(world) -> None:
+    """The primary has published the step before."""
+    if world.is_primary:
+        service().key_value_set("ckpt/1", "done")
+    else:
+        service().blocking_key_value_get("ckpt/2", 600_000)
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[2],
+    waiting=[0, 1],
+    timeout=60,
+    also=[{"kind": "deadlock", "culprits": []}],
+    why="the one waits for the others to shut down, too",
+)
+def test_the_last_process_shuts_down_before_it_has_set_its_key(world) -> None:
+    """The others wait for the key."""
+    if world.rank == 2:
+        jax.distributed.shutdown()
+    service().blocking_key_value_get("metrics/2", 600_000)
+
+
+@hang(
+    "livelock",
+    ranks=2,
+    backend="jax",
+    culprits=[0],
+    waiting=[1],
+    by=("deadline",),
+    timeout=12,
+    also=[{"kind": "straggler", "culprits": [0]}],
+    why="it sleeps most of the time",
+)
+def test_the_primary_polls_for_a_key_that_nobody_sets(world) -> None:
+    """The other process is at a barrier."""
+    while world.is_primary:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            service().key_value_try_get("go")
+            break
+        time.sleep(0.05)
+    service().wait_at_barrier("gone", 600_000)
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[1], by=("raise",), outcome=["failed"])
+def test_one_process_has_another_seed(world) -> None:
+    """All compare their configuration, and the comparison fails on all."""
+    multihost_utils.assert_equal(np.int32(7 + (world.rank == 1)), "seeds differ")
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[0],
+    by=("exit", "proof", "mismatch", "raise"),
+    outcome=["crashed", "hung", "failed"],
+    timeout=60,
+)
+def test_the_source_broadcasts_a_longer_array(world) -> None:
+    """Its vocabulary has more words."""
+    multihost_utils.broadcast_one_to_all(np.ones(900 if world.is_primary else 800, np.float32))

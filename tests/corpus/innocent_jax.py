@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import queue
+import signal
+import threading
 import time
 import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
+import pytest
 from expectation import innocent
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
@@ -237,3 +243,121 @@ def test_a_callback_of_one_process_is_slow(world) -> None:
     for _ in range(2):
         jax.block_until_ready(jax.jit(step)(array))
     jax.effects_barrier()
+
+
+def steps(count: int, *, waits: bool = True) -> jax.Array:
+    """Run a program of all processes several times, and return its last result."""
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    array = jax.make_array_from_process_local_data(rows, np.ones((1, 8), np.float32))
+    step = jax.jit(lambda x: x - 0.1 * x.mean())
+    for _ in range(count):
+        array = step(array)
+        if waits:
+            jax.block_until_ready(array)
+    return array
+
+
+@innocent(ranks=2, backend="jax")
+def test_a_reporter_holds_a_lock_in_a_collective(world) -> None:
+    """Its peer is late, and the main threads wait for the lock meanwhile."""
+    lock, has_lock = threading.Lock(), threading.Event()
+
+    def report() -> None:
+        with lock:
+            has_lock.set()
+            time.sleep(3 * world.rank)
+            meet()
+
+    reporter = threading.Thread(target=report)
+    reporter.start()
+    has_lock.wait()
+    with lock:
+        steps(1)
+    reporter.join()
+
+
+@innocent(ranks=2, backend="jax")
+def test_a_key_comes_long_after_one_like_it(world) -> None:
+    """The primary has published another run before."""
+    if world.is_primary:
+        global_state.client.key_value_set("run-id", "6")
+        time.sleep(3)
+        global_state.client.key_value_set("run_id", "7")
+    assert global_state.client.blocking_key_value_get("run_id", 60_000) == "7"
+
+
+@innocent(ranks=3, backend="none")
+def test_the_primary_shuts_down_long_before_the_others(world) -> None:
+    """It waits for them there, and they wait for a key that another one of them sets."""
+    jax.distributed.initialize()
+    if world.rank == 2:
+        time.sleep(3)
+        global_state.client.key_value_set("weights", "2")
+    if world.rank == 1:
+        global_state.client.blocking_key_value_get("weights", 60_000)
+    jax.distributed.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@innocent(ranks=2, backend="jax")
+def test_a_prefetcher_fails_and_is_replaced(world) -> None:
+    """The main thread reads by itself then."""
+    found: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: found.put(int("x")), daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        found.get(timeout=3)
+    steps(2)
+
+
+@innocent(ranks=3, backend="jax")
+def test_many_programs_are_started_ahead(world) -> None:
+    """Their results are waited for at the end."""
+    if world.rank == 1:
+        time.sleep(3)
+    assert np.isfinite(steps(40, waits=False).addressable_data(0)).all()
+
+
+@innocent(ranks=2, backend="jax")
+def test_orbax_saves_while_the_primary_is_slow(world, shared_tmp_path) -> None:
+    """And restores what it has saved."""
+    manager = ocp.CheckpointManager(shared_tmp_path / "ckpt")
+    for step in range(2):
+        array = steps(1)
+        time.sleep(2 * world.is_primary)
+        manager.save(step, args=ocp.args.StandardSave({"w": array}))
+    manager.wait_until_finished()
+    manager.restore(1, args=ocp.args.StandardRestore({"w": array}))
+    manager.close()
+
+
+@innocent(ranks=2, backend="jax")
+def test_an_ordered_callback_of_the_primary_sleeps(world) -> None:
+    """Its program has a collective after that."""
+
+    def read(value: np.ndarray) -> np.ndarray:
+        time.sleep(3 * world.is_primary)
+        return value
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        own = jax.pure_callback(read, jax.ShapeDtypeStruct((), np.float32), np.float32(1))
+        return (x * own).sum()
+
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    array = jax.make_array_from_process_local_data(rows, np.ones((1,), np.float32))
+    assert float(step(array)) == world.size
+
+
+@innocent(ranks=2, backend="jax")
+def test_all_stop_because_one_host_is_preempted(world) -> None:
+    """They agree on the step at which they save."""
+    for step in range(40):
+        steps(1)
+        if world.is_primary and step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if multihost_utils.reached_preemption_sync_point(step):
+            break
+        time.sleep(0.05)
+    multihost_utils.sync_global_devices(f"saved {step}")
