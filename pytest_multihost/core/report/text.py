@@ -241,14 +241,15 @@ def _cells(
     finding: RankFinding, result: WorldResult, at: Place | None, told: Operation | None
 ) -> tuple[str, str, str, str]:
     """Return a rank's state, the details of it, and the line and function in the code."""
+    place, function = (f"{at.file}:{at.line}", at.function) if at is not None else ("", "")
     if finding.at_s is not None:
         error = finding.error
-        raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
-        return finding.word, finding.summary, raised_at, ""
+        if error is None:  # it has died: in the operation that it had begun
+            return finding.word, finding.summary, place, function
+        return finding.word, finding.summary, f"{error.file}:{error.line}" * bool(error.file), ""
     seen = result.last_seen_of(finding.facts.rank)
     state, details = rank_activity(finding.outcome, seen, result, told)
     own = "" if finding.summary == finding.outcome else finding.summary
-    place, function = (f"{at.file}:{at.line}", at.function) if at is not None else ("", "")
     return state, details or ("" if finding.outcome == "hung" else own), place, function
 
 

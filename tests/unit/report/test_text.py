@@ -456,6 +456,16 @@ def test_without_a_culprit_every_side_has_its_line() -> None:
     assert row.endswith("restore.py:88 restore")
 
 
+def test_a_rank_that_has_died_has_the_line_of_its_operation() -> None:
+    """No dump shows where it was."""
+    stays = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
+    script = [*stays, at(1, 1.0, "exited", exited(signal=6))]
+    sides = (waiting_at(0, "barrier", 88), waiting_at(1, "barrier", 90))
+    shown = story(script, {0: (*BROADCASTS, *TEST)}, size=2, operations=sides)
+    [row] = lines_of("rank 1", shown)
+    assert row.endswith("was killed by SIGABRT in the test  restore.py:90 restore")
+
+
 def test_a_function_called_by_another_rank_is_shown_and_not_the_shutdown_beside_it() -> None:
     """Row, stack and line are of the thread that runs it."""
     call = builders.operation(
