@@ -24,6 +24,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import FOREVER_S
 
+from pytest_multihost import World
+
 
 @jax.jit
 def train_step(weights: jax.Array, batch: jax.Array) -> jax.Array:
@@ -219,6 +221,25 @@ def test_a_future_that_is_never_done(world) -> None:
 )
 def test_a_reporter_holds_the_lock_of_the_devices(world) -> None:
     """The reporter of the primary comes before its step, those of the others after theirs."""
+    report_under_a_lock(world)
+
+
+@hang(
+    "deadlock",
+    ranks=2,
+    backend="jax",
+    waiting=[0, 1],
+    timeout=60,
+    also=[{"kind": "mismatch", "culprits": []}],
+    why="a rank that is slow to say who holds its lock does not show the circle",
+)
+def test_the_same_with_two_processes(world) -> None:
+    """Either may be right, and the lock makes it a circle."""
+    report_under_a_lock(world)
+
+
+def report_under_a_lock(world: World) -> None:
+    """Gather in a thread under a lock, before the step on the primary, after it elsewhere."""
     lock, has_lock = threading.Lock(), threading.Event()
 
     def report() -> None:
