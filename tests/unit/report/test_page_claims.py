@@ -40,8 +40,10 @@ Json = Mapping[str, Any]
 
 NUMBERS = r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
 RANKS = rf"ranks? {NUMBERS}"
-GROUP = re.compile(r" \(([^()]*group[^()]*)\)$")
+GROUP = re.compile(r" \(([^()]*group[^()]*)\)(?= |$)")
 WHOSE = r"(?: (?:from|to) rank \d+)?(?: at \S+:\d+)?"
+
+NO_END = "the world did not end"
 
 TOKENS = {
     "C": f"(?P<culprits>{RANKS})(?: / .+?)?",
@@ -149,7 +151,11 @@ class Page:
     def is_in(self, rank: int, text: str) -> bool:
         """Return whether a rank waits in the operation with this text, and in no other one."""
         operation = self.waits.get(rank)
-        return operation is not None and self.has_title(operation, text, rank)
+        if rank in self.waits:
+            return operation is not None and self.has_title(operation, text, rank)
+        # It waits, but not for the culprits.
+        others = [each for each in self.result(rank)["operations"] if each["is_waited"]]
+        return any(self.has_title(each, text, rank) for each in others)
 
     def has_title(self, operation: Json, text: str, rank: int) -> bool:
         """Return whether a text is that of an operation of a rank."""
@@ -159,7 +165,7 @@ class Page:
         if group := GROUP.search(rest):
             if not self.is_group(operation["group"], group[1]):
                 return False
-            rest = rest[: group.start()]
+            rest = rest[: group.start()] + rest[group.end() :]
         if number := re.match(r" #(\d+)", rest):
             if int(number[1]) != operation["sequence"]:
                 return False
@@ -220,20 +226,49 @@ def without_roles(text: str, verdict: Json, *, alone: bool = False) -> str:
 
 def false_claims(page: Page) -> Iterator[str]:
     """Yield what the page says and the verdict does not."""
-    kind, is_circle = page.diagnosis["kind"], page.diagnosis["kind"] == "deadlock"
-    summary = without_roles(page.diagnosis["summary"], page.verdict, alone=is_circle)
-    yield from disagreeing_verbs(summary)
-    patterns = [expanded(each) for each in SENTENCES[kind]]
-    found = next((m for each in patterns if (m := re.fullmatch(each, summary))), None)
-    reason = page.verdict["reason"]
-    if found is not None:
-        yield from false_sentence(page, {k: v for k, v in found.groupdict().items() if v})
-    elif not (kind == "unknown" and summary == reason):
+    kind, summary = page.diagnosis["kind"], page.diagnosis["summary"]
+    said = said_in(kind, summary, page.verdict)
+    if said is not None:
+        yield from disagreeing_verbs(summary)
+        yield from false_sentence(page, said)
+    elif not (kind == "unknown" and summary in (page.verdict["reason"], NO_END)):
         yield f"no pattern for this sentence of {kind}: {summary}"
     lines = [without_roles(each, page.verdict) for each in page.lines]
+    yield from false_notes(page)
     yield from false_rows(page, lines)
     yield from false_evidence(page, lines)
     yield from false_grounds(page, lines)
+
+
+def said_in(kind: str, summary: str, verdict: Json) -> Mapping[str, str] | None:
+    """Return the parts of a headline that was found in a pattern; None if it fits none."""
+    lead, colon, circle = summary.partition(": ")
+    text = without_roles(lead, verdict) + colon
+    text += without_roles(circle, verdict, alone=kind == "deadlock")
+    for pattern in SENTENCES[kind]:
+        if found := re.fullmatch(expanded(pattern), text):
+            return {name: each for name, each in found.groupdict().items() if each}
+    return None
+
+
+def false_notes(page: Page) -> Iterator[str]:
+    """Yield which notes on further causes fit no pattern, or give a rank another operation."""
+    for note in page.diagnosis["notes"]:
+        found = re.fullmatch(r"also (\w+): (.+)", note)
+        if found is None:
+            continue
+        said = said_in(found[1], found[2], page.verdict)
+        if said is None:
+            yield f"no pattern for this note: {note}"
+        elif found[1] != "unknown":
+            yield from disagreeing_verbs(found[2])
+            yield from false_operations(page, ranks_that_wait(said), {**said, "verb": ""})
+
+
+def ranks_that_wait(said: Mapping[str, str]) -> str:
+    """Return which ranks a headline says to wait in its operations."""
+    names = ("waiting", "others", "cycle", "culprits")
+    return next((said[name] for name in names if name in said), "")
 
 
 def expanded(pattern: str) -> str:
@@ -262,8 +297,7 @@ def false_sentence(page: Page, said: Mapping[str, str]) -> Iterator[str]:
     culprits = diagnosis["culprits"]
     if "them" in said and (said["them"] == "it") != (len(culprits) == 1):
         yield f"{said['them']!r} for {culprits}"
-    inside = said.get("waiting") or said.get("others") or said.get("cycle") or said.get("culprits")
-    yield from false_operations(page, inside or "", said)
+    yield from false_operations(page, ranks_that_wait(said), said)
     for rank in ranks_of(said["lockers"]) if "lockers" in said else ():
         if page.waits.get(rank) is not None:
             yield f"rank {rank} waits in an operation, and for no lock"
@@ -314,7 +348,7 @@ def false_operations(page: Page, ranks: str, said: Mapping[str, str]) -> Iterato
                     yield f"rank {rank} is not in {operation}"
         if sorted(listed) != known:
             yield f"{known} are in operations, not {listed}"
-    elif known and "verb" in said and "left" not in said and not said.get("missed"):
+    elif known and said.get("verb") and "left" not in said and not said.get("missed"):
         yield f"the operations of {known} are not told"
 
 
@@ -419,14 +453,17 @@ def false_evidence(page: Page, lines: Sequence[str]) -> Iterator[str]:
         if found is None:
             continue  # a line that was folded
         facts = page.diagnosis["evidence"]
-        ranks = {each["rank"] for each in facts if each["fact"].startswith(found[2])}
+        exact = [each for each in facts if each["fact"] == found[2]]  # else the line was folded
+        facts = exact or [each for each in facts if each["fact"].startswith(found[2])]
+        ranks = {each["rank"] for each in facts}
         if ranks != {*ranks_of(found[1])}:
             yield f"evidence of {sorted(ranks)}: {line}"
         entered = re.fullmatch(r"entered (.+)", found[2])
-        for rank in ranks_of(found[1]) if entered and entered[1] != "no" else ():
+        for rank in ranks_of(found[1]) if entered else ():
             operations = [*page.result(rank)["operations"], page.waits.get(rank)]
             is_known = any(each and page.has_title(each, entered[1], rank) for each in operations)
-            if not is_known and not entered[1].startswith("no operation"):
+            is_there = page.result(rank)["outcome"] == "hung" and rank in page.waits
+            if is_there and not is_known and not entered[1].startswith("no operation"):
                 yield f"rank {rank} has not entered {entered[1]}"
 
 
