@@ -9,7 +9,7 @@ without evidence: a wrong name makes users search in the wrong place.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -63,7 +63,8 @@ class Cause:
         sides: What ranks entered at one place, culprits first, if a failure shows that it differs.
         unmatched: A transfer of the culprit without a counterpart, and then the transfer of another
             rank that lacks it, each with its rank.
-        left: Members that have left the operation in which all others wait.
+        begun: Members that have begun the operation in which others wait, and do not wait in it.
+        left: Members that have left it.
         call: Where native code of the culprit holds the GIL, as in "in torch.save".
         is_silent: Whether nothing is known of the culprits.
         is_owed: Whether they wait for something that another rank may provide.
@@ -85,6 +86,7 @@ class Cause:
     passed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     sides: tuple[Side, ...] = ()
     unmatched: tuple[tuple[int, Operation], ...] = ()
+    begun: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     call: str = ""
     is_silent: bool = False
@@ -408,6 +410,7 @@ def _transport(
         for rank, each in states.items()
         if operation is not None and (left := broken_by(operation, each)) is not None
     }
+    begun, gone = _begun_and_left(operation, fellows, states)
     return Cause(
         kind="transport",
         confidence="likely",
@@ -415,22 +418,29 @@ def _transport(
         error=next(iter(errors.values()), ""),
         waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
         operation=operation,
-        left=tuple(sorted(_left(operation, states) - fellows)) if operation is not None else (),
+        begun=begun,
+        left=gone,
         at_s=_since_s(own),
     )
 
 
-def _left(operation: Operation, states: States) -> set[int]:
-    """Return the ranks that are known to have entered a collective, and no longer wait in it."""
-    if operation.kind != "collective" or not operation.sequence:
-        return set()
-    key, sequence = operation.group_key, operation.sequence
-    return {
+def _begun_and_left(
+    operation: Operation | None, fellows: Collection[int], states: States
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return who has begun a collective, and who is known to have left it, beside those in it."""
+    if operation is None or operation.kind != "collective" or not operation.sequence:
+        return (), ()
+    entered = [
         rank
-        for rank, each in states.items()
-        if each.entered.get(key, 0) >= sequence
-        and not any(own.is_open and own.is_same_as(operation) for own in each.known)
-    }
+        for rank, each in sorted(states.items())
+        if each.entered.get(operation.group_key, 0) >= operation.sequence and rank not in fellows
+    ]
+    begun = [
+        rank
+        for rank in entered
+        if any(own.is_open and own.is_same_as(operation) for own in states[rank].known)
+    ]
+    return tuple(begun), tuple(rank for rank in entered if rank not in begun)
 
 
 def _is_of_unknown(wait: Wait) -> bool:

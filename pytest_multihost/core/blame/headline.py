@@ -421,7 +421,7 @@ def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         waiters = _waiters(replace(cause, waits=()) if are_told else cause, finding, size)
         who = _ranks(cause.culprits, cause)
         return sentence(who, " left ", words, f" by {cause.error}", waiters)
-    entered = _inside(cause)
+    entered = sorted({*(inside := _inside(cause)), *cause.begun})
     have = "has" if len(entered) == 1 else "have"
     if not entered:  # of the operation nothing is known
         waits = f"{rank_set(cause.waiting)} {_wait(cause.waiting)}"
@@ -437,7 +437,7 @@ def _transport(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
         )
     if cause.left:
         has = "has" if len(cause.left) == 1 else "have"
-        found = sentence(f"{rank_set(entered)} {_wait(entered)} in ", words)
+        found = sentence(f"{rank_set(inside)} {_wait(inside)} in ", words)
         found = sentence(found, f", which {rank_set(cause.left)} {has} left")
         waiting = {each.rank for each in first_waits(cause) if each.operation is not None}
         if gone := [rank for rank in cause.left if rank in waiting]:

@@ -158,6 +158,9 @@ CASES = {
     "ranks 0,2 have entered all_reduce #3 (group 0,2), and nothing moves": (
         cause("transport", waiting=(0, 1, 2), operation=OF_PAIR, waits=OF_TWO_GROUPS),
     ),
+    "ranks 0-2 have entered all_reduce #3 (world group), and nothing moves": (
+        cause("transport", waiting=(1, 2), operation=REDUCE, begun=(0,)),
+    ),
     "ranks 1,2 wait in all_reduce #3 (world group), which rank 0 has left; rank 0 now waits in"
     " recv #3": (
         cause("transport", waiting=(0, 1, 2), operation=REDUCE, left=(0,), waits=LEFT_BY_0),

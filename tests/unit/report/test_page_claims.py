@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ RECORDED = sorted(Path(__file__).parents[2].joinpath("recorded").glob("*.json.gz
 
 Json = Mapping[str, Any]
 
-NUMBERS = r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
+NUMBERS = r"\d+(?:-\d+)?(?:,(?:\d+(?:-\d+)?|…))*(?: and \d+ more)?"
 RANKS = rf"ranks? {NUMBERS}"
 GROUP = re.compile(r" \(([^()]*group[^()]*)\)(?= |$)")
 WHOSE = r"(?: (?:from|to) rank \d+)?(?: at \S+:\d+)?"
@@ -101,8 +101,8 @@ SENTENCES: Mapping[str, Sequence[str]] = {
     ],
     "transport": [
         f"(?P<entered>{RANKS}) (?P<has>has|have) entered (?P<operation>.+), and .+",
-        f"(?P<entered>{RANKS}) waits? in (?P<operation>.+?), which <LEFT>, and nothing moves",
-        f"(?P<entered>{RANKS}) waits? in (?P<operation>.+?), which <LEFT><OTHERS>",
+        f"(?P<inside>{RANKS}) waits? in (?P<operation>.+?), which <LEFT>, and nothing moves",
+        f"(?P<inside>{RANKS}) waits? in (?P<operation>.+?), which <LEFT><OTHERS>",
         "<C> left (?P<missed>.+?) by .+?<WAITERS>",
         f"{RANKS} wait in .+ at different lines, of one group or of several: .+",
     ],
@@ -114,9 +114,9 @@ SENTENCES: Mapping[str, Sequence[str]] = {
     ],
     "unknown": [
         f"{RANKS} did not end; it is unknown which rank is waited for",
-        f"(?P<entered>{RANKS}) waits? in (?P<operation>.+?); it is unknown for which rank",
-        f"(?P<entered>{RANKS}) waits? in (?P<operation>.+?); of the \\d+ members .+",
-        f"(?P<entered>{RANKS}) waits? in (?P<operation>.+?): (?P<come>\\d+) of \\d+ members .+",
+        f"(?P<inside>{RANKS}) waits? in (?P<operation>.+?); it is unknown for which rank",
+        f"(?P<inside>{RANKS}) waits? in (?P<operation>.+?); of the \\d+ members .+",
+        f"(?P<inside>{RANKS}) waits? in (?P<operation>.+?): (?P<come>\\d+) of \\d+ members .+",
     ],
 }
 
@@ -146,7 +146,13 @@ class Page:
 
     def result(self, rank: int) -> Json:
         """Return the result of a rank."""
-        return next(each for each in self.verdict["rank_results"] if each["rank"] == rank)
+        for each in self.verdict["rank_results"]:
+            spans = each.get(
+                "ranks", [[each["rank"]] * 2]
+            )  # of a class of ranks, if there are many
+            if any(first <= rank <= last for first, last in spans):
+                return dict(each, rank=rank)
+        raise AssertionError(f"no result of rank {rank}")
 
     def is_in(self, rank: int, text: str) -> bool:
         """Return whether a rank waits in the operation with this text, and in no other one."""
@@ -156,6 +162,16 @@ class Page:
         # It waits, but not for the culprits.
         others = [each for each in self.result(rank)["operations"] if each["is_waited"]]
         return any(self.has_title(each, text, rank) for each in others)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """All ranks."""
+        return range(self.verdict["world_size"])
+
+    def has_begun(self, rank: int, text: str) -> bool:
+        """Return whether a numbered operation with this text has not ended in a rank."""
+        found = [e for e in self.result(rank)["operations"] if f" #{e['sequence']}" in text]
+        return any(self.has_title(each, text, rank) for each in found)
 
     def has_title(self, operation: Json, text: str, rank: int) -> bool:
         """Return whether a text is that of an operation of a rank."""
@@ -185,16 +201,30 @@ class Page:
         if sizes := re.search(r"groups? of (\d+)$", text):
             return len(group) <= int(sizes[1])
         numbers = re.search(rf"{NUMBERS}$", text)
-        return numbers is None or ranks_of(numbers[0]) == [*group]
+        return numbers is None or is_told(numbers[0], group)
 
 
 def ranks_of(text: str) -> list[int]:
-    """Return the ranks that a text names: "ranks 0-2,5"."""
+    """Return the ranks that a text names: "ranks 0-2,5", "ranks 0,8,…,1016"."""
     found: list[int] = []
-    for part in text.rpartition(" ")[2].split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
+    parts = re.sub(r"^ranks? | and \d+ more$", "", text).split(",")
+    for part in parts:
+        if part == "…":
+            first, second = (int(each.partition("-")[0]) for each in parts[:2])
+            length, last = found[-1] - second + 1, int(parts[-1].partition("-")[0])
+            starts = range(2 * second - first, last, second - first)
+            found += [rank for start in starts for rank in range(start, start + length)]
+        else:
+            start, _, end = part.partition("-")
+            found += range(int(start), int(end or start) + 1)
     return found
+
+
+def is_told(text: str, ranks: Collection[int]) -> bool:
+    """Return whether a text names exactly these ranks, as far as it is not shortened."""
+    found, more = ranks_of(text), re.search(r" and (\d+) more$", text)
+    count = len(found) + (int(more[1]) if more else 0)
+    return found == sorted(ranks)[: len(found)] and count == len(ranks)
 
 
 def without_roles(text: str, verdict: Json, *, alone: bool = False) -> str:
@@ -280,7 +310,7 @@ def disagreeing_verbs(text: str) -> Iterator[str]:
     """Yield ranks whose number does not agree with their verb."""
     for found in re.finditer(rf"(?<!of )({RANKS}) (waits?|is|are|has|have|sleeps?)\b", text):
         is_one = found[2] in ("waits", "is", "has", "sleeps")
-        if is_one != (len(ranks_of(found[1])) == 1):
+        if is_one != found[1].startswith("rank "):
             yield f"number of {found[0]!r}"
 
 
@@ -290,9 +320,9 @@ def false_sentence(page: Page, said: Mapping[str, str]) -> Iterator[str]:
     for name, told in (
         ("culprits", diagnosis["culprits"]),
         ("waiting", diagnosis["waiting"]),
-        ("cycle", sorted(diagnosis["cycle"])),
+        ("cycle", diagnosis["cycle"]),
     ):
-        if name in said and ranks_of(said[name]) != told:
+        if name in said and not is_told(said[name], told):
             yield f"{name} are {told}, not {said[name]}"
     culprits = diagnosis["culprits"]
     if "them" in said and (said["them"] == "it") != (len(culprits) == 1):
@@ -310,14 +340,17 @@ def false_sentence(page: Page, said: Mapping[str, str]) -> Iterator[str]:
 def false_entries(page: Page, said: Mapping[str, str]) -> Iterator[str]:
     """Yield what is false of an operation that ranks have entered, have left, or lack."""
     culprits = page.diagnosis["culprits"]
-    if "entered" in said:
-        those = [rank for rank in page.waits if page.is_in(rank, said["operation"])]
-        if ranks_of(said["entered"]) != sorted(those):
-            yield f"{those} are in {said['operation']}, not {said['entered']}"
-        if "come" in said and int(said["come"]) != len(those):
-            yield f"{said['come']} have come"
+    operation = said.get("operation", "")
+    inside = [rank for rank in sorted(page.waits) if page.is_in(rank, operation)]
+    begun = [rank for rank in page.ranks if page.has_begun(rank, operation)]
+    if "inside" in said and not is_told(said["inside"], inside):
+        yield f"{inside} wait in {operation}, not {said['inside']}"
+    if "entered" in said and not is_told(said["entered"], {*inside, *begun}):
+        yield f"{inside} and {begun} have entered {operation}, not {said['entered']}"
+    if "come" in said and int(said["come"]) != len(inside):
+        yield f"{said['come']} have come"
     for rank in ranks_of(said["left"]) if "left" in said else ():
-        if page.is_in(rank, said["operation"]):
+        if page.is_in(rank, operation) or page.has_begun(rank, operation):
             yield f"rank {rank} has not left {said['operation']}"
     if "missed" in said:
         lacking = {
@@ -456,7 +489,7 @@ def false_evidence(page: Page, lines: Sequence[str]) -> Iterator[str]:
         exact = [each for each in facts if each["fact"] == found[2]]  # else the line was folded
         facts = exact or [each for each in facts if each["fact"].startswith(found[2])]
         ranks = {each["rank"] for each in facts}
-        if ranks != {*ranks_of(found[1])}:
+        if not is_told(found[1], ranks):
             yield f"evidence of {sorted(ranks)}: {line}"
         entered = re.fullmatch(r"entered (.+)", found[2])
         for rank in ranks_of(found[1]) if entered else ():
