@@ -48,8 +48,8 @@ def ground(judged: Judgement) -> str:
     why = "a rank exited" if judged.finding.word == "exited" else _GROUNDS.get(by)
     why = why or result.reason or "its timeout is over"
     if by == "raise" and diagnosis.kind != "raised":  # as a barrier does that can never complete
-        by_itself = any(e.has_given_up and not e.facts.has_died for e in judged.finding.ranks)
-        why = why if by_itself else "the runtime has ended a rank"
+        has_raised = any(each.facts.failure is not None for each in judged.finding.ranks)
+        why = why if has_raised else "the runtime has ended a rank"
         why = f"{why} because of it"
         if judged.finding.outcome != "hung":  # else the headline stands above
             why = f"{diagnosis.summary}; {why}"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ TORCH = f"{SITE}/torch/distributed"
 LOST = (
     "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]"
 )
-SYMPTOMS = Symptoms((r"transport/tcp/\S+ Connection closed by peer",))
+GONE = "service is gone"
+SYMPTOMS = Symptoms((r"transport/tcp/\S+ Connection closed by peer",), (GONE,))
 
 Stacks = dict[int, Sequence[str]]
 
@@ -97,6 +98,7 @@ def judged(
     operations: Sequence[Operations] = (),
     partings: tuple[Parting, ...] = (),
     subject: Subject = "test",
+    **of_result: Any,  # noqa: ANN401 - other fields of the result
 ) -> Judgement:
     """Run and judge a world."""
 
@@ -108,7 +110,7 @@ def judged(
         return (*taken, *silent)
 
     spec = replace(make_spec(size), subject=subject)
-    result = replace(run_script(script, spec, dumper=dumper), leftovers=leftovers)
+    result = replace(run_script(script, spec, dumper=dumper), leftovers=leftovers, **of_result)
     if operations:
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,), partings=partings)
@@ -454,6 +456,25 @@ def test_without_a_culprit_every_side_has_its_line() -> None:
     )
     [row] = lines_of("rank 0", sections(found)[0].text)
     assert row.endswith("restore.py:88 restore")
+
+
+@pytest.mark.parametrize(
+    ("last_words", "said"),
+    [
+        pytest.param({1: GONE}, "the runtime has ended a rank because of it; found", id="ended"),
+        pytest.param({}, "a rank died; found", id="dead for another reason"),
+    ],
+)
+def test_who_waited_too_long_is_not_said_to_have_raised_if_its_runtime_has_ended_it(
+    last_words: Mapping[int, str], said: str
+) -> None:
+    """The rank that it waited for is late."""
+    stays = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
+    script = [*stays, at(1, 1.0, "exited", exited(signal=6))]
+    inside = waiting_at(1, "barrier", 90)
+    late = Operations(0, (), {})
+    found = {"operations": (late, inside), "last_words": last_words}
+    assert f"  {said}" in story(script, {0: (*READS, *TEST)}, size=2, **found)
 
 
 def test_a_rank_that_has_died_has_the_line_of_its_operation() -> None:
