@@ -57,6 +57,8 @@ BUILT_IN_SYMPTOMS = symptoms_of(BUILT_IN_BACKENDS)
 _MAX_BYTES, _MAX_WHY = 1 << 26, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.stacks")
+_NOTED = re.compile(r"rank-.*\.(keys|threads)")
+"""What ranks note for the case that the world hangs; the facts have it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +177,15 @@ def attempt_name(nodeid: str, attempt: int) -> str:
 def write_attempt(
     directory: Path, verdict: Mapping[str, object], history: Iterable[Event], *, origin_s: float
 ) -> None:
-    """Write one attempt's verdict and history, and remove empty stack files."""
+    """Write one attempt's verdict and history, and remove empty stack files and ranks' notes."""
     text = json.dumps(verdict, indent=1, allow_nan=False)
     files.write(directory / "verdict.json", text + "\n")
     encode = json.JSONEncoder(default=repr).encode
     lines = [encode(event.record(origin_s=origin_s)) + "\n" for event in history]
     files.write(directory / "history.jsonl", "".join(lines))
     for path in directory.iterdir():
-        if _STACKS.fullmatch(path.name) and path.stat().st_size == 0:
+        is_empty = _STACKS.fullmatch(path.name) and path.stat().st_size == 0
+        if is_empty or _NOTED.fullmatch(path.name):
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -180,8 +180,9 @@ def test_a_stack_file_that_nobody_filled_is_removed(tmp_path: Path) -> None:
     """Every rank opens one, and most never need it."""
     (tmp_path / "rank-0.stacks").write_text("")
     (tmp_path / "rank-1.stacks").write_text("Thread 0x1 (most recent call first):\n")
+    (tmp_path / "rank-1.keys").write_text('"run_id"\n')
     write_attempt(tmp_path, {}, [], origin_s=0.0)
-    assert [path.name for path in tmp_path.glob("*.stacks")] == ["rank-1.stacks"]
+    assert [path.name for path in tmp_path.glob("rank-*")] == ["rank-1.stacks"]
 
 
 @pytest.mark.parametrize(
