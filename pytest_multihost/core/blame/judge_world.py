@@ -109,8 +109,10 @@ def judge_world(
     if diagnosis is not None and finding.outcome == "hung":
         says_more = diagnosis.kind != "unknown" or bool(diagnosis.waiting)
         finding = replace(finding, reason=diagnosis.summary) if says_more else finding
-    if diagnosis is None or not diagnosis.blamed:
-        finding = as_aborted(finding)
+    aborted = as_aborted(finding)
+    if diagnosis is not None and diagnosis.kind == "unknown" and aborted is not finding:
+        told = sentence(aborted.reason)
+        finding, diagnosis = aborted, replace(diagnosis, headline=told, detected_by="exit")
     return Judgement(result, finding, diagnosis, context)
 
 

@@ -230,8 +230,8 @@ def judge(
 def as_aborted(finding: Finding) -> Finding:
     """Return what happened to a hung world as a crash if its runtime has ended ranks of it.
 
-    Call it for a world in which no rank is to blame. If none is left either, then all have lost a
-    service outside of it.
+    Call it for a world in which nothing is known of a cause. If no rank is left either, then all
+    have lost a service outside of it.
     """
     first = _first((each for each in finding.ranks if each.facts.has_died), {"collateral"})
     are_over = all(each.has_given_up for each in finding.ranks)

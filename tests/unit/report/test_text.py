@@ -477,6 +477,15 @@ def test_who_waited_too_long_is_not_said_to_have_raised_if_its_runtime_has_ended
     assert f"  {said}" in story(script, {0: (*READS, *TEST)}, size=2, **found)
 
 
+def test_a_world_that_its_runtime_has_ended_is_told_by_the_way_it_ended() -> None:
+    """If no rank is to blame: it has lost a service that is none of its ranks."""
+    stays = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
+    script = [*stays, *(at(rank, 1.0, "exited", exited(signal=6)) for rank in range(2))]
+    shown = story(script, {}, size=2, last_words=dict.fromkeys(range(2), GONE))
+    assert "crashed: ranks 0,1: was killed by SIGABRT in the test\n" in shown
+    assert "\n  a rank died; found" in shown
+
+
 def test_a_rank_that_has_died_has_the_line_of_its_operation() -> None:
     """No dump shows where it was."""
     stays = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
