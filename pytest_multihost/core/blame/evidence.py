@@ -81,7 +81,7 @@ def _of_processes(state: RankState) -> Iterator[Evidence]:
     seen = state.seen
     for each in seen.lost:
         yield Evidence(state.rank, f"its child {each.title} {each.ended}", "proc")
-    if seen.label is not None and state.condition in ("alive", "gil_held"):
+    if seen.label is not None and state.condition in ("alive", "gil_held", "stopped"):
         yield Evidence(state.rank, _main_thread(seen), "proc")
     if state.condition == "gil_held":
         yield Evidence(state.rank, "native code of its main thread holds the GIL", "py-spy")
@@ -96,6 +96,8 @@ def _entered(rank: int, operation: Operation, result: WorldResult) -> Evidence:
 
 def _main_thread(seen: RankSnapshot) -> str:
     """Return what the main thread of a rank does: "is sleeping for another 600.0 s"."""
+    if seen.label == "STOPPED" and seen.activity is not None:
+        return f"main thread is {seen.activity.name}"
     if seen.label in _WAITS and seen.activity is not None:
         return f"main thread waits in {seen.activity}"
     state = f"main thread is {(seen.label or '').lower()}"

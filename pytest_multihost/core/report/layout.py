@@ -284,7 +284,8 @@ def rank_activity(
     operation = told or waited_operation(seen)
     if operation is not None:
         child = f" of its child {operation.child.title}" if operation.child is not None else ""
-        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}{child}"
+        state = "stopped" if seen.label == "STOPPED" else "waiting"
+        return state, f"in {operation.describe(result.spec.size, names_world=False)}{child}"
     if is_dumped and seen.activity is not None:  # known from its dump alone, not by the kernel
         return seen.activity.name, seen.activity.target
     if outcome == "collateral":
