@@ -13,7 +13,7 @@ import psutil
 import pytest
 from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 - a hook
 from shared_run import part_of, run_together, shared_base
-from tiers import NEEDS, add_markers
+from tiers import NEEDS, add_markers, may_be_fast
 
 from pytest_multihost.testing import LaunchError
 
@@ -100,6 +100,13 @@ def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     own = [each for each in found if each["nodeid"].startswith(f"{name}.py::")]
     by_name = {verdict["nodeid"].rpartition("::")[2]: verdict for verdict in own}
     return Worlds(part, by_name, own, run.path)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of a run of the fast tier the files that have no test of it."""
+    if config.option.markexpr != "fast" or collection_path.suffix != ".py":
+        return None
+    return None if may_be_fast(collection_path, config.rootpath) else True
 
 
 @pytest.hookimpl(tryfirst=True)

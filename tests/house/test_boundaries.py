@@ -5,17 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
+from sources import ROOM, trees
 
-import pytest_multihost
-
-ROOM = Path(pytest_multihost.__file__).parent
-TREES = {
-    path.relative_to(ROOM).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(ROOM.rglob("*.py"))
-}
 READER = "core/model/foreign_bytes.py"
 
 UNBOUNDED: Mapping[str, Mapping[str, str]] = {
@@ -59,14 +52,14 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_only_one_reader_unpacks_what_somebody_else_made(name: str) -> None:
     """A size, a count or a depth in foreign bytes has a limit, because one place checks it."""
-    found = {path for path, tree in TREES.items() for call, _ in calls(tree) if call == name}
+    found = {path for path, tree in trees().items() for call, _ in calls(tree) if call == name}
     assert found == set(UNBOUNDED[name])
 
 
 def test_no_module_imports_a_parser_under_another_name() -> None:
     """The rule above finds calls by the names of their modules."""
     modules = {name.partition(".")[0] for name in UNBOUNDED} - {"os"}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 assert node.module not in modules, path
@@ -78,14 +71,14 @@ def test_no_module_imports_a_parser_under_another_name() -> None:
 def test_the_reader_turns_a_lack_of_memory_into_its_error() -> None:
     """A size that fits into no memory is one of the ways in which bytes cannot be read."""
     for path in (READER, "core/watch/kernel/elf.py"):
-        names = {node.id for node in ast.walk(TREES[path]) if isinstance(node, ast.Name)}
+        names = {node.id for node in ast.walk(trees()[path]) if isinstance(node, ast.Name)}
         assert "MemoryError" in names, path
 
 
 def test_what_a_node_sends_is_parsed_where_its_error_names_the_node() -> None:
     """`Peer.reading` says which node sent what cannot be read."""
     for path in ("extensions/engines/attach/world.py", "extensions/live/joined.py"):
-        tree = TREES[path]
+        tree = trees()[path]
         inside = {
             id(node)
             for each in ast.walk(tree)
@@ -102,9 +95,9 @@ def test_what_a_node_sends_is_parsed_where_its_error_names_the_node() -> None:
 def test_only_one_module_locks_files() -> None:
     """There each wait for a lock has an end, since whoever may read a file may lock it."""
     locking = {"fcntl.flock", "fcntl.lockf"}
-    found = {path for path, tree in TREES.items() for call, _ in calls(tree) if call in locking}
+    found = {path for path, tree in trees().items() for call, _ in calls(tree) if call in locking}
     assert found == {"core/locks.py"}
-    waits = [node for call, node in calls(TREES["core/locks.py"]) if call in locking]
+    waits = [node for call, node in calls(trees()["core/locks.py"]) if call in locking]
     assert all("LOCK_NB" in ast.unparse(node) for node in waits)
 
 
@@ -112,24 +105,24 @@ def test_who_owns_what_is_asked_in_one_place() -> None:
     """A file that is trusted is checked with all folders above it, by `core.trust`."""
     asking = {"core/trust.py": 0, "core/preload.py": 1, "core/backends/jax.py": 1}
     for path, count in asking.items():
-        called = [call for call, _ in _names(TREES[path])]
+        called = [call for call, _ in _names(trees()[path])]
         found = called.count("why_untrusted") + called.count("require_own_listener")
         assert found == count, path
-    assert "_is_stray" in [call for call, _ in _names(TREES["core/launch/reaper.py"])]
+    assert "_is_stray" in [call for call, _ in _names(trees()["core/launch/reaper.py"])]
 
 
 def test_a_port_that_a_rank_connects_to_is_checked() -> None:
     """Each backend that has ranks meet at a reserved port asks first whose listener is there."""
-    users = {path for path, tree in TREES.items() if "spec.ports[" in ast.unparse(tree)}
+    users = {path for path, tree in trees().items() if "spec.ports[" in ast.unparse(tree)}
     users -= {path for path in users if "backends" not in path}
     assert users
     for path in users:
-        assert "require_own_listener(port)" in ast.unparse(TREES[path]), path
+        assert "require_own_listener(port)" in ast.unparse(trees()[path]), path
 
 
 def test_a_process_is_signalled_by_id_only_where_it_is_a_child() -> None:
     """Another process may have the id by now; a stray is signalled by a descriptor."""
-    tree = TREES["core/launch/reaper.py"]
+    tree = trees()["core/launch/reaper.py"]
     strays = next(
         node
         for node in ast.walk(tree)
@@ -148,12 +141,12 @@ def test_a_local_service_asks_for_the_key_of_the_run() -> None:
     """Every user of the machine, and every page in a browser, reaches a port of the loopback."""
     serving = {
         path
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for call, _ in (*calls(tree), *_names(tree))
         if call in {"make_server", "http.server.HTTPServer", "socketserver.TCPServer"}
     }
     assert serving == {"extensions/object_store/server.py"}
-    source = ast.unparse(TREES["extensions/object_store/server.py"])
+    source = ast.unparse(trees()["extensions/object_store/server.py"])
     assert "compare_digest" in source
     assert "_OF_BROWSERS" in source
 

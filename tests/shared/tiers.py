@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 # `make help` prints this table before anything is installed.
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -97,6 +99,24 @@ def need_of(item: pytest.Item) -> str:
     if need == "worlds" and item.get_closest_marker("program"):
         return "shared"
     return need
+
+
+def may_be_fast(path: Path, root: Path) -> bool:
+    """Return whether a file of tests may have one of the fast tier.
+
+    Its folder says so, or a marker whose name is in its text. A file of which neither does need not
+    be imported by a run of the fast tier: some import torch and jax.
+
+    Args:
+        root: The folder to which the names of FOLDERS are relative.
+    """
+    name = path.relative_to(root).as_posix()
+    folder = max((each for each in FOLDERS if name.startswith(f"{each}/")), key=len, default="")
+    if not folder or NEEDS[FOLDERS[folder]].tier == "fast":
+        return True
+    text = path.read_text(encoding="utf-8")
+    fast = [need for need, each in NEEDS.items() if each.tier == "fast"]
+    return any(f"mark.{each}" in text for each in (*fast, "program"))
 
 
 if __name__ == "__main__":

@@ -6,16 +6,15 @@ import ast
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from functools import cache
 from types import ModuleType
 
 import pytest
+from sources import MODULES, name_of, text_of, trees
 
-import pytest_multihost
 from pytest_multihost.core import cpython_private, jax_private, torch_private
 
-ROOM = Path(pytest_multihost.__file__).parent
 HOMES = {f"{name}_private.py" for name in ("cpython", "jax", "pytest", "torch")}
 ELSEWHERE = {
     # The table of collectives has all names of each.
@@ -58,11 +57,15 @@ PRIVATE = re.compile(r"_(?!_)[A-Za-z]\w*")
 INSIDE = re.compile(r"(?:jax|jaxlib|torch)\b.*[./]_(?!_)\w")
 """A path or the name of a module, with a private part."""
 
-TREES = {
-    str(path.relative_to(ROOM)): ast.parse(path.read_text(encoding="utf-8"))
-    for path in ROOM.rglob("*.py")
-    if path.name not in HOMES and "fixes" not in path.parts
-}
+
+@cache
+def guests() -> Mapping[str, ast.Module]:
+    """Return the modules that are no home of private parts, by their names."""
+    return {
+        name: tree
+        for name, tree in trees().items()
+        if name.rpartition("/")[2] not in HOMES and not name.startswith("fixes/")
+    }
 
 
 def defined(tree: ast.AST) -> Iterator[str]:
@@ -75,9 +78,6 @@ def defined(tree: ast.AST) -> Iterator[str]:
                 yield name
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
                 yield name
-
-
-OURS = {name for tree in TREES.values() for name in defined(tree)}
 
 
 def named(tree: ast.AST) -> Iterator[str]:
@@ -100,10 +100,11 @@ def test_private_parts_of_others_are_named_in_their_homes_alone() -> None:
 
     There it stands beside what happens in a version that lacks it.
     """
-    allowed = OURS | PUBLIC | PARTS
+    ours = {name for tree in guests().values() for name in defined(tree)}
+    allowed = ours | PUBLIC | PARTS
     found = {
         module: sorted(set(named(tree)) - allowed - ELSEWHERE.get(module, set()))
-        for module, tree in TREES.items()
+        for module, tree in guests().items()
     }
     assert {module: names for module, names in found.items() if names} == {}
 
@@ -111,9 +112,7 @@ def test_private_parts_of_others_are_named_in_their_homes_alone() -> None:
 def test_no_access_to_a_private_name_is_excused_elsewhere() -> None:
     """The linter finds them; a private name that we have as well escapes the test above."""
     excused = {
-        str(path.relative_to(ROOM))
-        for path in ROOM.rglob("*.py")
-        if "SLF001" in path.read_text(encoding="utf-8") and "fixes" not in path.parts
+        name_of(path) for path in MODULES if "SLF001" in text_of(path) and "fixes" not in path.parts
     }
     assert excused == {"core/rank/neighbours.py", "hookspecs.py"}
 
@@ -121,7 +120,7 @@ def test_no_access_to_a_private_name_is_excused_elsewhere() -> None:
 def test_the_exceptions_are_needed() -> None:
     """What is not there any more is excused no longer."""
     for module, names in ELSEWHERE.items():
-        assert names <= set(named(TREES[module])), module
+        assert names <= set(named(guests()[module])), module
 
 
 # CPython
