@@ -72,6 +72,7 @@ def test_mended_by_half_an_error_becomes_a_hang_and_mended_whole_it_restores(run
         assert worlds.verdicts[fixed]["outcome"] == "passed"
 
 
+@pytest.mark.runtimes
 def test_the_newest_orbax_needs_no_patch_and_takes_none(run_restores) -> None:
     """Upstream has mended both places."""
     worlds = run_restores(

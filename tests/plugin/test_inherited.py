@@ -48,7 +48,7 @@ FORKED = f"""{KINDS}
         assert opened() == ["socket"]
 
     @multihost(**short)
-    @pytest.mark.multihost_sweep("late", budget=5)
+    @pytest.mark.multihost_sweep("late", budget=1)
     def test_swept(world):
         assert opened() == ["socket"]
 

@@ -28,7 +28,13 @@ def test_plain():
 """
 
 
-@pytest.mark.parametrize("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
+OTHER_MODES = "loadscope", "loadfile", "loadgroup"
+
+
+@pytest.mark.parametrize(
+    "dist",
+    ["load", "worksteal", *(pytest.param(each, marks=pytest.mark.worlds) for each in OTHER_MODES)],
+)
 @pytest.mark.program(THREE, "-p", "xdist", "-n", "2", "--dist", "$dist")
 def test_xdist_runs_worlds_in_its_workers(worlds, dist: str) -> None:
     """Every --dist mode; a worker has threads, so its worlds come from a clean server."""

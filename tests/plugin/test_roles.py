@@ -87,12 +87,25 @@ def test_a_failure_names_the_role(worlds) -> None:
     assert "engine 0,1" in worlds.stdout
 
 
-@pytest.mark.program(PROGRAM, "--ranks", "trainer=1,engine=3")
+SIZED = """
+import pytest
+
+@pytest.mark.multihost(roles={"trainer": 2, "engine": 2, "driver": 1}, hosts="one", timeout=20)
+def test_two(world):
+    pass
+
+@pytest.mark.multihost(roles={"trainer": 2, "engine": 1, "driver": 1}, hosts="one", timeout=20)
+def test_one(world):
+    pass
+"""
+
+
+@pytest.mark.program(SIZED, "--ranks", "trainer=1,engine=3")
 def test_sizes_can_be_given_on_the_command_line(worlds) -> None:
     """Other roles keep theirs."""
     sizes = [
         [each["role"] for each in worlds.verdicts[name]["rank_results"]]
-        for name in ("test_hangs", "test_fault")
+        for name in ("test_two", "test_one")
     ]
     assert sizes[0] == ["trainer", "engine", "engine", "engine", "driver"]
     assert sizes[1] == sizes[0]

@@ -168,7 +168,7 @@ def test_the_two_classic_mistakes_get_a_hint_once(run_worlds) -> None:
 
 
 @needs("torch")
-@pytest.mark.program(MISTAKES, "--log-level=DEBUG")
+@pytest.mark.program(MISTAKES, "--log-level=DEBUG", "-k", "no_backend or twice")
 def test_records_of_the_runtime_about_itself_are_omitted(worlds) -> None:
     """The test's own records stay."""
     told = worlds.stdout

@@ -24,6 +24,7 @@ def test_hangs(world):
     $operation
 """
 
+FULL = pytest.mark.runtimes
 BACKENDS = [
     pytest.param("none", "world.barrier('b')", id="none"),
     pytest.param(
@@ -41,8 +42,20 @@ BACKENDS = [
 ]
 
 
-@pytest.mark.parametrize(("backend", "operation"), BACKENDS)
-@pytest.mark.parametrize("launch", ["fork", "server", "spawn"])
+# Each launch, and each backend: those together that share no code are worlds of the full tier.
+PAIRS = [
+    pytest.param(
+        launch,
+        *backend.values,
+        id=f"{launch}-{backend.id}",
+        marks=[*backend.marks, *([] if launch == "fork" or backend.id == "none" else [FULL])],
+    )
+    for launch in ("fork", "server", "spawn")
+    for backend in BACKENDS
+]
+
+
+@pytest.mark.parametrize(("launch", "backend", "operation"), PAIRS)
 @pytest.mark.program(PROGRAM, "--multihost-launch=$launch")
 @pytest.mark.claim("test jax instead of torch")
 def test_a_world_passes_fails_and_hangs(worlds, launch, backend, operation) -> None:

@@ -68,6 +68,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
 
 
 @needs_root
+@pytest.mark.namespaces
 def test_the_summary_is_the_same_as_on_one_machine(here: Done, apart: Done) -> None:
     """Word by word."""
     assert result_lines(apart[1].stdout) == result_lines(here[1].stdout)
@@ -76,6 +77,7 @@ def test_the_summary_is_the_same_as_on_one_machine(here: Done, apart: Done) -> N
 
 
 @needs_root
+@pytest.mark.namespaces
 def test_ranks_are_spread_over_the_machines(apart: Done) -> None:
     """In order, and the verdict names them."""
     ranks = verdicts(apart[0])["test_meets"]["rank_results"]
@@ -84,6 +86,7 @@ def test_ranks_are_spread_over_the_machines(apart: Done) -> None:
 
 
 @needs_root
+@pytest.mark.namespaces
 def test_hangs_on_other_machines_are_proven(apart: Done) -> None:
     """And the line of the culprit is read in the driver's files."""
     found = verdicts(apart[0])
@@ -95,6 +98,7 @@ def test_hangs_on_other_machines_are_proven(apart: Done) -> None:
 
 
 @needs_root
+@pytest.mark.namespaces
 def test_logs_of_other_machines_are_fetched(apart: Done) -> None:
     """They lie among the artifacts as any rank's."""
     verdict = verdicts(apart[0])["test_meets"]
@@ -103,12 +107,21 @@ def test_logs_of_other_machines_are_fetched(apart: Done) -> None:
 
 
 def test_nodes_can_be_this_machine(tmp_path: Path) -> None:
-    """As many as are wanted; a world that is smaller uses the first."""
+    """As many as are wanted; a world that is smaller uses the first.
+
+    Hangs are proven there, and logs are fetched, as on one machine.
+    """
     source = WORLDS + "\n@pytest.mark.multihost(ranks=2)\ndef test_small(world):\n    pass\n"
     path = project(tmp_path / "it", source)
-    done = drive(path, "--multihost-on", HERE, "--multihost-nodes=3", "-k", "meets or small")
-    assert "2 passed, 3 deselected" in done.stdout
+    done = drive(path, "--multihost-on", HERE, "--multihost-nodes=3")
+    assert "3 failed, 2 passed" in done.stdout
     assert "exec: 3 nodes: 0, 1, 2" in done.stdout
+    found = verdicts(path)
+    assert found["test_waits"]["diagnosis"]["detected_by"] == "proof"
+    assert found["test_waits"]["diagnosis"]["where"]["source"] == "time.sleep(600)"
+    assert len(result_lines(done.stdout)) == 3, done.stdout
+    folder = path / ".pytest_multihost" / found["test_meets"]["run_id"] / found["test_meets"]["dir"]
+    assert (folder / "rank-3.log").read_text() == "rank 3 was here\n"
     assert not [each for each in psutil.process_iter() if _works_in(each, path)]
 
 
@@ -119,6 +132,7 @@ def _works_in(process: psutil.Process, path: Path) -> bool:
         return False
 
 
+@pytest.mark.worlds
 def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Path) -> None:
     """The driver selects the tests; the peers have collected all of them."""
     path = project(tmp_path / "it", WORLDS)
@@ -135,11 +149,16 @@ def test_the_first_failure_ends_the_run_and_only_failures_run_again(tmp_path: Pa
         (("exec:false {i}",), "the peer on node 0 has ended at its start: exit code 1"),
         (("exec:sh -c 'echo no such pod {i} >&2; exit 3'",), "no such pod 0"),
         (("exec:no-such-program {i}",), "no-such-program, which is to reach node 0"),
-        (("exec:env",), "the command is the same for all 2 nodes"),
-        (("exec:",), "a command is missing"),
+        *(
+            pytest.param(args, words, marks=pytest.mark.worlds)
+            for args, words in (
+                (("exec:env",), "the command is the same for all 2 nodes"),
+                (("exec:",), "a command is missing"),
+                (("ssh:a,,b",), "is no list of hosts"),
+                ((HERE, "--multihost-python=/nowhere/python"), "No such file or directory"),
+            )
+        ),
         (("slum",), "Did you mean slurm?"),
-        (("ssh:a,,b",), "is no list of hosts"),
-        ((HERE, "--multihost-python=/nowhere/python"), "No such file or directory"),
         ((HERE, "--multihost-attach"), "exclude each other"),
     ],
 )
@@ -160,7 +179,9 @@ def test_workers_of_xdist_are_refused(tmp_path: Path) -> None:
     assert "--multihost-on and pytest-xdist's -n both make processes" in done.stdout
 
 
-@pytest.mark.parametrize("package", ["torch", "pytest_multihost_hangs"])
+@pytest.mark.parametrize(
+    "package", [pytest.param("torch", marks=pytest.mark.worlds), "pytest_multihost_hangs"]
+)
 def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> None:
     """Of this package as well as of the runtimes."""
     pytest.importorskip("torch")
@@ -175,6 +196,7 @@ def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> N
     assert done.returncode == 4, done.stdout
 
 
+@pytest.mark.worlds
 def test_a_file_that_differs_is_named(tmp_path: Path) -> None:
     """The peer has collected other tests than the driver."""
     path = project(tmp_path / "it", WORLDS)
@@ -253,7 +275,9 @@ def test_a_lost_node_is_an_error_of_its_test(tmp_path: Path) -> None:
     await_that(lambda: not [each for each in psutil.process_iter() if _works_in(each, path)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.processes)]
+)
 def test_an_interrupted_run_shows_where_the_ranks_were(tmp_path: Path, number: int) -> None:
     """Ctrl-C and SIGTERM act as on one machine, and nothing is left."""
     path = project(tmp_path / "it", LOST)
@@ -337,6 +361,7 @@ def test_ranks_end_when_pytests_machine_is_out_of_reach(tmp_path: Path) -> None:
     assert "pytest's machine has been silent for too long" in output
 
 
+@pytest.mark.processes
 def test_an_idle_peer_ends_when_pytests_machine_is_out_of_reach(tmp_path: Path) -> None:
     """It has no ranks, and pytest is in a test without any."""
     path = project(tmp_path / "it", IDLE)
@@ -353,6 +378,7 @@ def test_an_idle_peer_ends_when_pytests_machine_is_out_of_reach(tmp_path: Path) 
     assert process.returncode == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["busy", "stopped"])
 def test_a_peer_waits_for_a_pytest_that_is_busy_or_stopped(
     tmp_path: Path, is_stopped: bool
@@ -446,11 +472,18 @@ def test_a_test_with_roles_is_refused_with_the_reason(tmp_path: Path) -> None:
 # Copies of the project in other places
 
 
+@pytest.fixture(scope="module")
+def on_copies(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run on nodes that have the project below other directories, in a workflow of GitHub."""
+    path, enter = copied(tmp_path_factory.mktemp("copies"), WORLDS + GLOO_WORLDS)
+    on = ("--multihost-on", f"exec:{enter} {{i}}", "-k", "waits or fails")
+    return path, drive(path, *on, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(path))
+
+
 @needs_root
-def test_stacks_of_copies_are_one_stack_in_the_drivers_tree(tmp_path: Path) -> None:
+def test_stacks_of_copies_are_one_stack_in_the_drivers_tree(on_copies: Done) -> None:
     """Each node has the project below another directory."""
-    path, enter = copied(tmp_path, WORLDS + GLOO_WORLDS)
-    done = drive(path, "--multihost-on", f"exec:{enter} {{i}}", "-k", "waits")
+    path, done = on_copies
     diagnosis = verdicts(path)["test_waits"]["diagnosis"]
     assert diagnosis["where"]["file"] == "test_worlds.py"
     assert [each["ranks"] for each in diagnosis["groups"]] == [[2], [0, 1, 3]]
@@ -458,11 +491,9 @@ def test_stacks_of_copies_are_one_stack_in_the_drivers_tree(tmp_path: Path) -> N
 
 
 @needs_root
-def test_annotations_of_copies_name_files_of_the_drivers_tree(tmp_path: Path) -> None:
+def test_annotations_of_copies_name_files_of_the_drivers_tree(on_copies: Done) -> None:
     """GitHub shows them beside the lines of the repository."""
-    path, enter = copied(tmp_path, WORLDS)
-    on = ("--multihost-on", f"exec:{enter} {{i}}", "-k", "waits or fails")
-    done = drive(path, *on, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(path))
+    path, done = on_copies
     found = re.findall(r"^::error file=([^,]*),line=(\d+)", done.stdout, re.MULTILINE)
     lines = (path / "test_worlds.py").read_text().splitlines()
     assert {file for file, _ in found} == {"test_worlds.py"}, done.stdout

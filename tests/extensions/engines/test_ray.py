@@ -36,7 +36,6 @@ def ray() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.clusters
 def test_a_world_runs_on_the_nodes_of_a_cluster(ray: str, tmp_path: Path) -> None:
     """Nothing but RAY_ADDRESS is needed, as in a job."""
     path = project(tmp_path / "it", WORLDS)

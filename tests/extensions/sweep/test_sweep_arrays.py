@@ -75,7 +75,7 @@ def wrong(worlds, test: str) -> list[str]:
     return [each.summary for each in found if each.wrong_by == "values"]
 
 
-@pytest.mark.program(RATE, "--multihost-sweep=fails")
+@pytest.mark.program(RATE, "--multihost-sweep=fails", "-k", "each or agreed")
 def test_arrays_that_claim_to_be_replicated_and_differ_are_wrong(worlds) -> None:
     """The test states nothing; the report names the line that made the array, and both values."""
     found = wrong(worlds, "test_each")
@@ -86,6 +86,7 @@ def test_arrays_that_claim_to_be_replicated_and_differ_are_wrong(worlds) -> None
     assert wrong(worlds, "test_agreed") == []
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize(("test", "value"), [("test_input", "()"), ("test_own_array", "(2,)")])
 @pytest.mark.program(RATE, "--multihost-sweep=fails")
 def test_what_processes_give_to_a_function_of_all_is_compared(worlds, test, value) -> None:
@@ -96,6 +97,7 @@ def test_what_processes_give_to_a_function_of_all_is_compared(worlds, test, valu
     assert all(f"float32 {value} [0.1" in each for each in found)
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("test", ["test_own_rows", "test_local", "test_put"])
 @pytest.mark.program(RATE, "--multihost-sweep=fails")
 def test_what_processes_need_not_have_alike_is_not_compared(worlds, test) -> None:

@@ -10,7 +10,7 @@ from runtimes import needs
 from pytest_multihost.extensions.sweep.record import read_sweep
 from pytest_multihost.extensions.sweep.result import Weakness
 
-pytestmark = needs("torch")
+pytestmark = [needs("torch"), pytest.mark.worlds]
 
 HEAD = """
 import fcntl, logging, pytest, threading
@@ -111,7 +111,6 @@ def test_a_launcher_ends_what_waits_for_a_rank_that_has_raised(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*1 more weakness: *--multihost-sweep-show=all shows them*"])
 
 
-@pytest.mark.worlds
 @pytest.mark.program(STAYS, *LASTING)
 def test_a_failed_rank_whose_thread_waits_ends_nobody(worlds) -> None:
     """It has failed by itself, and its process does not end: only gloo's timeout ends the other."""
@@ -122,7 +121,6 @@ def test_a_failed_rank_whose_thread_waits_ends_nobody(worlds) -> None:
     assert (found.rating.end.by, found.rating.end.name) == ("timeout", "gloo's timeout")
 
 
-@pytest.mark.worlds
 @pytest.mark.program(GOES_ON, *LASTING)
 def test_a_timeout_ends_ranks_that_part(worlds) -> None:
     """It is gloo's, of half an hour, of which the clock that jumps needs a moment."""
@@ -137,7 +135,6 @@ def test_a_timeout_ends_ranks_that_part(worlds) -> None:
     worlds.run.stdout.fnmatch_lines(["*gloo's timeout ends the wait after 30 minutes*"])
 
 
-@pytest.mark.worlds
 @pytest.mark.program(KEEPS, *LASTING)
 def test_nothing_ends_a_wait_for_a_lock(worlds) -> None:
     """No wait of the world has a timeout, so the clock jumps to the end of two hours."""
@@ -164,7 +161,6 @@ def test_it(world, shared_tmp_path):
 
 
 @needs("jax")
-@pytest.mark.worlds
 @pytest.mark.program(JAX, *LASTING)
 def test_jax_keeps_a_failed_process_until_its_timeout_at_exit(worlds) -> None:
     """The process waits for the others before it ends, so the weakness lasts for minutes."""

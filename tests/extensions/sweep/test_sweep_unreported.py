@@ -11,7 +11,7 @@ from runtimes import needs
 from pytest_multihost.extensions.sweep.record import read_sweep
 from pytest_multihost.extensions.sweep.result import DisturbedRun
 
-pytestmark = needs("torch")
+pytestmark = [needs("torch"), pytest.mark.worlds]
 
 SWEEP = "--multihost-sweep=fails,differs"
 
@@ -154,7 +154,6 @@ def witnesses(worlds: Any, test: str) -> list[DisturbedRun]:  # noqa: ANN401 - o
     return [each.witness for each in result.weaknesses]
 
 
-@pytest.mark.worlds
 @pytest.mark.program(SIZES, SWEEP)
 def test_sizes_that_cannot_match_are_found_however_gloo_ends_them(worlds) -> None:
     """Each rank passes a tensor of another size."""
