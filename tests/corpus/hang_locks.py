@@ -13,6 +13,8 @@ import time
 import torch
 import torch.distributed as dist
 from expectation import hang
+from mishaps import FOREVER_S
+from torch.utils.file_baton import FileBaton
 
 
 def meet() -> None:
@@ -206,3 +208,58 @@ def test_two_file_locks_in_opposite_order(world, shared_tmp_path) -> None:
         fcntl.flock(first, fcntl.LOCK_EX)
         world.barrier()
         fcntl.flock(second, fcntl.LOCK_EX)
+
+
+@hang("deadlock", ranks=3, backend="gloo", culprits=[], waiting=[0, 1, 2], by=("deadline",))
+def test_baton_held_in_a_barrier(world, shared_tmp_path) -> None:
+    """The primary builds under torch's file lock and meets the others, which wait for the lock.
+
+    Source: https://github.com/pytorch/pytorch/issues/129367 (the same with an extension's build)
+    """
+    baton = FileBaton(str(shared_tmp_path / "lock"))
+    if world.is_primary:
+        baton.try_acquire()
+        dist.barrier()
+        baton.release()
+    else:
+        while not (shared_tmp_path / "lock").exists():
+            time.sleep(0.01)
+        baton.wait()
+        dist.barrier()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=("deadline",))
+def test_lock_file_of_a_sleeper(world, shared_tmp_path) -> None:
+    """A rank makes a lock file, and sleeps; the others try to make it.
+
+    Source: field report class: a cache that one rank fills under a `.lock` file
+    """
+    lock = shared_tmp_path / "cache.lock"
+    if world.rank == 1:
+        made = os.open(lock, os.O_CREAT | os.O_EXCL)
+        dist.barrier()
+        time.sleep(FOREVER_S)
+        os.close(made)
+    dist.barrier()
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            time.sleep(0.1)
+        else:
+            lock.unlink()
+            break
+
+
+@hang("livelock", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], by=("deadline",))
+def test_file_of_a_rank_that_does_not_exist(world, shared_tmp_path) -> None:
+    """The last rank waits for the file of the rank after it, which nobody writes.
+
+    Source: field report class: shards are counted from 1 by the readers, from 0 by the writers
+    """
+    (shared_tmp_path / f"shard-{world.rank}").touch()
+    dist.barrier()
+    if world.rank == 2:
+        while not os.path.exists(f"{shared_tmp_path}/shard-{world.size}"):  # noqa: PTH110
+            time.sleep(0.05)
+    meet()

@@ -469,3 +469,36 @@ def test_native_code_keeps_the_interpreter_for_a_while(world) -> None:
         threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(500)], daemon=True).start()
         ctypes.PyDLL(None).sleep(LONG_S)
     world.barrier()
+
+
+@innocent(ranks=3, backend="none")
+def test_lock_that_is_a_file_is_handed_on(world, shared_tmp_path) -> None:
+    """Each rank in turn makes a lock file, keeps it for a while, and removes it."""
+    lock = shared_tmp_path / "lock"
+    while True:
+        try:
+            made = os.open(lock, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            time.sleep(0.1)
+        else:
+            break
+    time.sleep(LONG_S / 2)
+    os.close(made)
+    lock.unlink()
+    world.barrier()
+
+
+@innocent(ranks=3, backend="none")
+def test_baton_of_a_slow_build(world, shared_tmp_path) -> None:
+    """Torch's file lock: one rank builds, and the others wait for its end."""
+    from torch.utils.file_baton import FileBaton
+
+    baton = FileBaton(str(shared_tmp_path / "lock"))
+    if baton.try_acquire():
+        time.sleep(LONG_S)
+        (shared_tmp_path / f"built-by-{world.rank}").touch()
+        baton.release()
+    else:
+        baton.wait()
+    world.barrier()
+    assert [*shared_tmp_path.glob("built-by-*")]

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from pytest_multihost.core.blame.causes import Cause, first_waits
 from pytest_multihost.core.blame.lock_cycles import lock_cycle
+from pytest_multihost.core.blame.shared_failures import SMALLER
 from pytest_multihost.core.blame.wait_graph import Wait
 from pytest_multihost.core.model.fault import Fault
 from pytest_multihost.core.model.operation import (
@@ -243,7 +244,8 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 def _unlike_entries(cause: Cause, result: WorldResult) -> Sentence:
     """Return what each side entered at one place of the group, the culprits' side first."""
-    (first, ranks), *others = cause.sides
+    # The side whose operation is unknown comes last.
+    (first, ranks), *others = sorted(cause.sides, key=lambda each: each[0].name == SMALLER)
     group = (Span(f"({first.group_name(result.spec.size)})", "group"),)
     found = sentence(_side(ranks, cause), f" entered {first.title}", _detail(first), " ", group)
     texts = {(each.name, each.detail) for each, _ in cause.sides}

@@ -21,7 +21,7 @@ _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 _UNPROVEN = ("overrun", "waited")
 """Endings at which time was up, with no proof of a hang."""
 
-_PLURALS = {"waits": "wait", "polls": "poll", "opens": "open", "tries": "try"}
+_PLURALS = {"waits": "wait", "polls": "poll", "opens": "open", "tries": "try", "has": "have"}
 
 _MAX_BLOCKERS = 3
 _LAST_RUNS = 8

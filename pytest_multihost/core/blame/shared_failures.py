@@ -21,6 +21,9 @@ from pytest_multihost.core.outcome import Finding
 _COMPARE = frozenset({"sync_global_devices", "assert_equal"})
 """Collectives that raise if a name or another value differs between the ranks."""
 
+SMALLER = "a smaller one"
+"""The name of an operation of which only this is known: less data was expected in it."""
+
 _DIFFERENCE = "AssertionError"
 
 
@@ -112,9 +115,35 @@ def _of_size(
             if len(sorts) > 1:
                 return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
         there = _last_counted(rank, inside, states, result)
+        if not inside:
+            there = dict(_with_smaller(rank, there, states))
         if len(sorts := _sorts(there)) > 1:
             return _cause(sorts, there, causes, causes[0].at_s, is_certain=False)
     return None
+
+
+def _with_smaller(
+    dead: int, there: Mapping[int, Operation], states: States
+) -> Mapping[int, Operation]:
+    """Return what all others have entered, and that the rank which gloo ended expected less.
+
+    C++ code called its operation, and its flight recorder is lost. What came was too large for it,
+    and came from one of the others, which are all in one operation.
+    """
+    found = there or {
+        rank: each
+        for rank, state in states.items()
+        for each in state.known
+        if each.kind == "collective" and each.scope == RUNTIME_SCOPE and each.sequence
+        if each.is_open and dead in each.group and rank != dead
+    }
+    operations = [*found.values()]
+    is_one = len({(each.place, each.name, each.detail) for each in operations}) == 1
+    is_one = is_one and all(each.is_open for each in operations)
+    if not is_one or {*operations[0].group} - {dead} != found.keys():
+        return there
+    smaller = replace(operations[0], name=SMALLER, detail="that C++ code called", frame=None)
+    return {**found, dead: smaller}
 
 
 def _last_counted(
@@ -174,7 +203,8 @@ def _cause(
     odd = odd_ones(sorts)
     ordered = sorted(sorts.values(), key=lambda ranks: (not {*ranks} & {*odd}, ranks))
     sides: tuple[Side, ...] = tuple((there[ranks[0]], tuple(ranks)) for ranks in ordered)
-    most = max(sides, key=lambda each: len(each[1]))
+    named = [each for each in sides if each[0].name != SMALLER]
+    most = max(named, key=lambda each: len(each[1]))
     return Cause(
         kind="mismatch",
         confidence="certain" if is_certain else "likely",

@@ -8,7 +8,7 @@
 """
 
 from pytest_multihost.core.proof.blockers import blockers
-from pytest_multihost.core.proof.left_ranks import without_left
+from pytest_multihost.core.proof.left_ranks import running_on, turns_of, without_left
 from pytest_multihost.core.proof.proof_state import (
     SHORT_S,
     SLACK_S,
@@ -36,5 +36,7 @@ __all__ = [
     "lock_holders",
     "main_labels",
     "pollers",
+    "running_on",
+    "turns_of",
     "without_left",
 ]

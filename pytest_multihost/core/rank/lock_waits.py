@@ -13,9 +13,10 @@ import _thread
 import ast
 import inspect
 import linecache
+import operator
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, MemberDescriptorType
@@ -242,6 +243,14 @@ def _lock_in(frame: FrameType, expression: ast.expr) -> object | None:
     return value if type(value) in _LOCKS else None
 
 
+_SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
 def value_of(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any value of the program
     """Return the value of a simple expression without calling anything of the program."""
     match node:
@@ -253,8 +262,8 @@ def value_of(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any val
         case ast.Attribute(inner, name):
             owner = value_of(frame, inner)
             found = inspect.getattr_static(owner, name, UNKNOWN)
-            is_slot = isinstance(found, MemberDescriptorType)
-            return found.__get__(owner) if is_slot else found
+            is_read = isinstance(found, MemberDescriptorType) or _is_of_ours(owner, found)
+            return found.__get__(owner) if is_read else found
         case ast.Subscript(inner, key):
             holder, index = value_of(frame, inner), value_of(frame, key)
             if type(holder) in _PLAIN and type(index) in (int, str):
@@ -262,11 +271,21 @@ def value_of(frame: FrameType, node: ast.expr) -> Any:  # noqa: ANN401 - any val
                     return holder[index]
                 except (IndexError, KeyError):
                     return UNKNOWN
-        case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
+        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
             one, two = value_of(frame, left), value_of(frame, right)
             if type(one) is type(two) is int:
-                return one + two if isinstance(sign, ast.Add) else one - two
+                try:
+                    return _SIGNS[type(sign)](one, two)
+                except ZeroDivisionError:
+                    return UNKNOWN
     return UNKNOWN
+
+
+def _is_of_ours(owner: object, found: object) -> bool:
+    """Return whether an attribute is a property of ours, such as the rank of `world`."""
+    ours = __name__.partition(".")[0]
+    modules = [type(owner).__module__, getattr(getattr(found, "fget", None), "__module__", "")]
+    return type(found) is property and {each.partition(".")[0] for each in modules} == {ours}
 
 
 def _owner(lock: object) -> int | None:

@@ -99,14 +99,50 @@ def _text(frame: FrameType, node: ast.expr) -> str:
         case ast.JoinedStr(values):
             parts = [_text(frame, each) for each in values]
             return "".join(parts) if all(parts) else ""
-        case ast.FormattedValue(value=inner):
-            return _text(frame, inner)
+        case ast.FormattedValue() | ast.BinOp(op=ast.Mod()):
+            return _formatted(frame, node)
+        case ast.BinOp(left, ast.Add(), right) if value_of(frame, node) is UNKNOWN:
+            parts = [_text(frame, left), _text(frame, right)]
+            return "".join(parts) if all(parts) else ""
     value = value_of(frame, node)
     if value is UNKNOWN:
         return ""
     if type(value) in (str, int):
         return str(value)
     return str(value) if isinstance(value, PurePath) and _is_plain(value) else ""
+
+
+def _plain(frame: FrameType, node: ast.expr) -> str | int:
+    """Return the text or number that an expression means in a frame.
+
+    Raises:
+        ValueError: It means something else, or that is unknown.
+    """
+    value = value_of(frame, node)
+    if type(value) in (str, int):
+        return value  # type: ignore[no-any-return]
+    text = _text(frame, node)
+    if not text:
+        raise ValueError
+    return text
+
+
+def _formatted(frame: FrameType, node: ast.expr) -> str:
+    """Return the text of a value in an f-string, or of `"..." % ...`; empty if it is unknown."""
+    try:
+        match node:
+            case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
+                return str(_plain(frame, inner))
+            case ast.FormattedValue(
+                value=inner, conversion=-1, format_spec=ast.JoinedStr([ast.Constant(str() as form)])
+            ):
+                return format(_plain(frame, inner), form)
+            case ast.BinOp(ast.Constant(str() as form), ast.Mod(), right):
+                given = right.elts if isinstance(right, ast.Tuple) else [right]
+                return form % tuple(_plain(frame, each) for each in given)
+    except (ValueError, TypeError):
+        return ""
+    return ""
 
 
 def _is_plain(path: PurePath) -> bool:

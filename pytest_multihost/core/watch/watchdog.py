@@ -26,7 +26,7 @@ from pytest_multihost.core.model.history import Parting
 from pytest_multihost.core.model.operation import Operations
 from pytest_multihost.core.model.process import KernelSnapshot
 from pytest_multihost.core.model.rank_names import rank_set
-from pytest_multihost.core.model.result import SnapshotReason, WorldSnapshot
+from pytest_multihost.core.model.result import RankSnapshot, SnapshotReason, WorldSnapshot
 from pytest_multihost.core.model.setting_values import Early
 from pytest_multihost.core.outcome import RankFacts
 from pytest_multihost.core.proof import (
@@ -35,6 +35,8 @@ from pytest_multihost.core.proof import (
     Snapshot,
     has_left_wait,
     pollers,
+    running_on,
+    turns_of,
     without_left,
 )
 from pytest_multihost.core.proof.runtime_threads import is_ended_by_signal
@@ -93,6 +95,8 @@ second, innocent ranks were accused."""
 LEFT_S = 15.0
 """Time without progress of any rank after which the threads of ranks whose script is over no longer
 count. One that works for another rank all the same has had its turns by then."""
+
+_RUNS_ON = "has left its script, but a thread or a child of it still runs and may do more"
 
 _LOOKS_BEFORE_NATIVE = 2
 _TIMER_SLACK_S = 0.002
@@ -221,6 +225,8 @@ class Watchdog:
     _had_mismatch: bool = False
     _is_quiescent_now: bool = False
     _left: frozenset[int] = frozenset()
+    _run_on: frozenset[int] = frozenset()
+    _turns: tuple[float, Mapping[int, tuple[int, int]]] | None = None
     _native: NativeReader = field(default_factory=NativeReader)
 
     def check(
@@ -503,6 +509,7 @@ class Watchdog:
             reader=self._native,
             names=self.observer.names if spec is not None and spec.roles else None,
         )
+        ranks = self._with_late_work(ranks, kernel, facts)
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         notes = (*notes, *locks_left_behind(kernel))
         if self._search.state.is_proof and self._search.state.last is not None:
@@ -581,9 +588,16 @@ class Watchdog:
         for something else may wait for it.
         """
         deep, spec = self.observer.deep(facts), self.observer.spec
-        self._left = frozenset()
-        if spec is None or not spec.argv or self.quiet_s(now.kernel.at_s) < LEFT_S:
+        self._left = self._run_on = frozenset()
+        if spec is None or not spec.argv:
             return deep
+        turns = turns_of(deep)
+        if self._turns is None or self._turns[0] != self._progress_s:
+            self._turns = self._progress_s, turns
+        if self.quiet_s(now.kernel.at_s) < LEFT_S:
+            return deep
+        was = self._turns[1]
+        resting = {tid for tid, each in turns.items() if was.get(tid, each) == each}
         waiting = waiting_ranks(now.operations)
         over = {each.rank for each in facts if each.is_past_body and not each.is_gone}
         rest = {each.rank for each in facts if not each.is_past_body}
@@ -593,8 +607,32 @@ class Watchdog:
             return deep
         pages = self.observer.recorded_operations()
         active = {each.thread for page in pages if page.rank in left for each in page.recent}
-        self._left = frozenset(left)
-        return without_left(deep, self._search.last_deep, left, active=active)
+        self._left, self._run_on = frozenset(left), running_on(deep, left)
+        # A child may set a key; only in worlds with roles is it recorded what children enter.
+        waits = [one for each in now.operations if each.rank in rest for one in each.open]
+        are_met = not spec.roles and all(each.kind != "wait" for each in waits)
+        return without_left(
+            deep,
+            self._search.last_deep,
+            left,
+            active=active,
+            resting=resting,
+            without_children=are_met,
+        )
+
+    def _with_late_work(
+        self, ranks: Sequence[RankSnapshot], kernel: KernelSnapshot, facts: Sequence[RankFacts]
+    ) -> tuple[RankSnapshot, ...]:
+        """Return the ranks; those whose script is over, but not all of their work, with a note."""
+        spec = self.observer.spec
+        over = {each.rank for each in facts if each.is_past_body and not each.is_gone}
+        if spec is None or not spec.argv or not over:
+            return tuple(ranks)
+        found = self._run_on | running_on(kernel, over)
+        return tuple(
+            replace(each, owed=_RUNS_ON) if each.rank in found and not each.owed else each
+            for each in ranks
+        )
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
         """Start the slow reader of native frames early, if the world seems to hang.

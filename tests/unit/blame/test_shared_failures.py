@@ -193,3 +193,18 @@ def test_an_earlier_step_of_a_slow_rank_is_no_other_size() -> None:
     slow = (counted(8, "f32[400]"),)
     found = of_native_code(1, (), {0: STEPS, 2: slow})
     assert (found.kind, found.culprits, found.confidence) == ("died", (1,), "likely")
+
+
+def test_a_rank_that_was_ended_in_native_code_has_expected_less_than_all_others() -> None:
+    """They are in one operation, and gloo says that more came than it expected."""
+    last = replace(counted(9, "f32[400]"), ended_s=None)
+    found = of_native_code(1, (), {0: (*STEPS[:1], last), 2: (*STEPS[:1], last)})
+    assert (found.kind, found.culprits, found.confidence) == ("mismatch", (1,), "likely")
+    told = "ranks 0,2 entered all_reduce #9 f32[400] (world group), rank 1 a smaller one that"
+    assert found.summary == f"{told} C++ code called"
+
+
+def test_operations_that_are_over_say_nothing_of_the_one_that_gloo_refused() -> None:
+    """The rank that was ended may have been in the next one."""
+    found = of_native_code(1, (), {0: STEPS, 2: STEPS})
+    assert (found.kind, found.culprits) == ("died", (1,))

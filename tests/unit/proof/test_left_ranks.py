@@ -6,7 +6,7 @@ import builders
 import pytest
 from builders import GLOO, PYTHON, kernel_snapshot
 
-from pytest_multihost.core.proof import Snapshot, blockers, without_left
+from pytest_multihost.core.proof import Snapshot, blockers, running_on, without_left
 from pytest_multihost.testing import Descriptor, Process, Thread
 
 DEADLINE_S = 160.0
@@ -24,16 +24,30 @@ def looks_often(tid: int = 101, **changes: object) -> Thread:
 
 
 def found_in(
-    *beside: Thread, left: tuple[int, ...] = (0,), active: tuple[int, ...] = (), **changes: object
+    *beside: Thread,
+    left: tuple[int, ...] = (0,),
+    active: tuple[int, ...] = (),
+    resting: tuple[int, ...] = (),
+    beyond: tuple[Process, ...] = (),
+    without_children: bool = False,
+    **changes: object,
 ) -> tuple[str, ...]:
     """Return what may end a wait of two ranks, of which the first has these threads beside."""
     processes = (
         Process(pid=100, rank=0, threads=(thread(100), *beside), **changes),  # type: ignore[arg-type]
         Process(pid=200, rank=1, threads=(thread(200),)),
+        *beyond,
     )
     before, shots = None, []
     for at_s in (100.0, 101.0):
-        kernel = without_left(kernel_snapshot(*processes, at_s=at_s), before, left, active=active)
+        kernel = without_left(
+            kernel_snapshot(*processes, at_s=at_s),
+            before,
+            left,
+            active=active,
+            resting=resting,
+            without_children=without_children,
+        )
         before = kernel
         shots.append(Snapshot(kernel))
     return blockers(*shots, deadline_s=DEADLINE_S)
@@ -48,6 +62,41 @@ def test_a_thread_that_only_looks_now_and_then_does_not_count() -> None:
 def test_a_thread_that_has_entered_operations_counts() -> None:
     """Other ranks may wait for its next one."""
     assert found_in(looks_often(), active=(101,))
+
+
+def test_a_thread_that_has_not_had_a_turn_counts() -> None:
+    """Its one long sleep may be the time before it answers."""
+    assert found_in(looks_often(), resting=(101,))
+
+
+@pytest.mark.parametrize("may_act", [False, True])
+def test_a_child_counts_if_it_may_end_a_wait(*, may_act: bool) -> None:
+    """It may set a key, but takes no part in a collective."""
+    child = Process(pid=300, rank=0, is_rank=False, threads=(looks_often(300),))
+    assert bool(found_in(beyond=(child,), without_children=not may_act)) == may_act
+
+
+@pytest.mark.parametrize(
+    ("beside", "children", "is_found"),
+    [
+        ((looks_often(),), (), True),
+        ((), (looks_often(300),), True),
+        ((), (thread(300, state="Z"),), False),
+        ((thread(101, code=GLOO),), (), False),
+        ((thread(101, code=()),), (), False),
+        ((looks_often(is_exempt=True),), (), False),
+    ],
+    ids=["a thread", "a child", "a child that has ended", "the runtime's", "native", "ours"],
+)
+def test_a_rank_whose_script_is_over_may_still_do_more(
+    beside: tuple[Thread, ...], children: tuple[Thread, ...], *, is_found: bool
+) -> None:
+    """In a thread of the program or in a child, so it is only likely to be the culprit."""
+    processes = (
+        Process(pid=100, rank=0, threads=(thread(100), *beside)),
+        *(Process(pid=each.tid, rank=0, is_rank=False, threads=(each,)) for each in children),
+    )
+    assert running_on(kernel_snapshot(*processes), (0, 1)) == ({0} if is_found else set())
 
 
 def test_a_thread_of_another_rank_counts() -> None:
