@@ -11,9 +11,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,9 +41,19 @@ FIXED = [
 ]
 
 
+SMALL = [
+    "test_unfixed[1]",
+    "test_prewarmed[1]",
+    "test_unfixed_with_two_names",
+    "test_prewarmed_with_two_names",
+    "test_prewarmed_too_late",
+]
+"""The worlds of the fast tier: one of each kind, without those of eight ranks."""
+
+
 def in_one_run(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test of the run of all worlds, which whoever comes first waits for."""
-    return pytest.mark.timeout(300)(test)
+    return pytest.mark.runtimes(pytest.mark.timeout(300)(test))
 
 
 @dataclass(frozen=True)
@@ -72,9 +83,21 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Return the one run; Megatron's seconds of importing are paid once, by the server."""
+    return run_of(shared_base(tmp_path_factory) / "prewarm")
+
+
+@pytest.fixture(scope="module")
+def ran_small(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Return a run of the worlds of the fast tier."""
+    chosen = [f"test_worlds.py::{test}" for test in SMALL]
+    return run_of(shared_base(tmp_path_factory) / "prewarm-small", *chosen)
+
+
+def run_of(folder: Path, *chosen: str) -> Ran:
+    """Run worlds, all or those that are chosen, once for all processes of this run of pytest."""
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: 0.16.1 has no wheel for this machine's Python")
-    directory = made_once(shared_base(tmp_path_factory) / "prewarm", run_all)
+    directory = made_once(folder, partial(run_worlds_in, chosen))
     lines = (directory / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
     verdicts = [json.loads(line) for line in lines]
     return Ran(
@@ -84,13 +107,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     )
 
 
-def run_all(directory: Path) -> None:
-    """Run all worlds in an empty directory, and keep what pytest prints."""
+def run_worlds_in(chosen: Sequence[str], directory: Path) -> None:
+    """Run all worlds or those that are chosen, and keep what pytest prints."""
     (directory / "test_worlds.py").write_text(WORLDS.read_text())
     (directory / "conftest.py").write_text(PRELOAD)
     (directory / "pytest.ini").write_text("[pytest]\n")
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "-rA", "--tb=no"],
+        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "-rA", "--tb=no", *chosen],
         cwd=directory,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "160"},
         capture_output=True,
@@ -99,6 +122,16 @@ def run_all(directory: Path) -> None:
         check=False,
     )
     (directory / "output").write_text(run.stdout)
+
+
+@pytest.mark.timeout(300)
+def test_groups_that_are_connected_before_survive_what_hangs_others(ran_small: Ran) -> None:
+    """One world of each kind; the full tier has all, also those of eight ranks."""
+    assert re.search(r"5 passed in", ran_small.outcomes), ran_small.outcomes
+    hangs_in_first_use(ran_small, "test_unfixed[1]")
+    works_though_starved(ran_small, "test_prewarmed[1]")
+    hangs_by_two_names(ran_small)
+    tells_why(ran_small, "test_prewarmed_too_late")
 
 
 @in_one_run
@@ -111,6 +144,11 @@ def test_every_world_hangs_fails_or_passes_as_it_says(ran: Ran) -> None:
 @pytest.mark.parametrize("test", UNFIXED)
 def test_unfixed_and_as_published_for_the_default_the_first_use_hangs(ran: Ran, test: str) -> None:
     """It is proven, and told of the rank that could not connect, though it has gone on since."""
+    hangs_in_first_use(ran, test)
+
+
+def hangs_in_first_use(ran: Ran, test: str) -> None:
+    """Check the verdict of a world whose groups are connected when they are first used."""
     told = ran.verdicts[test]["diagnosis"]
     (starved,) = ran.starved(test)
     assert (told["kind"], told["culprits"], told["detected_by"]) == (
@@ -132,6 +170,11 @@ def test_what_is_connected_in_time_works_though_the_same_rank_is_starved(
     ran: Ran, test: str
 ) -> None:
     """The worlds themselves compare the values."""
+    works_though_starved(ran, test)
+
+
+def works_though_starved(ran: Ran, test: str) -> None:
+    """Check a world whose groups were connected before a rank was starved."""
     (starved,) = ran.starved(test)
     assert "it connects" in ran.log(test, starved)
     assert "skipped" not in ran.log(test, starved)
@@ -159,6 +202,11 @@ def test_a_barrier_is_not_enough_for_an_all_to_all_among_eight(ran: Ran) -> None
 @in_one_run
 def test_a_group_with_two_names_hangs_in_its_first_collective(ran: Ran) -> None:
     """Nobody is to blame: both have entered, and look for each other in different places."""
+    hangs_by_two_names(ran)
+
+
+def hangs_by_two_names(ran: Ran) -> None:
+    """Check the verdict of a world whose ranks 1 and 2 name their group differently."""
     told = ran.verdicts["test_unfixed_with_two_names"]["diagnosis"]
     assert (told["culprits"], told["waiting"]) == ([], [1, 2])
     assert told["summary"] == "ranks 1,2 have entered all_reduce #1 (group 1,2), and nothing moves"
@@ -175,7 +223,11 @@ def test_barriers_in_the_order_of_each_rank_are_a_circle(ran: Ran) -> None:
 @in_one_run
 def test_a_rank_that_is_starved_before_tells_the_others_why(ran: Ran) -> None:
     """All of them get an error in time, and it names the rank and the reason."""
-    test = "test_prewarmed_too_late"
+    tells_why(ran, "test_prewarmed_too_late")
+
+
+def tells_why(ran: Ran, test: str) -> None:
+    """Check that the ranks of a world name the one that was starved, and the reason."""
     (starved,) = ran.starved(test)
     for rank in {0, 1, 2} - {starved}:
         log = ran.log(test, rank)

@@ -385,8 +385,6 @@ def test_3_next(world):
     bytearray(100 << 20)
     world.barrier("end")
 """,
-    "-p",
-    "no:randomly",
 )
 def test_ranks_that_are_stopped_do_not_outlive_a_hang(worlds) -> None:
     """The next test of the same server is as if there had been none."""

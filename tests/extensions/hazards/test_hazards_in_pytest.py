@@ -179,11 +179,18 @@ def test_long(world):
     assert hazards(worlds)["truncated"] == []
 
 
-@pytest.mark.program(UNWAITED, "--multihost-fault", "delay(rank=0, seconds=0.01)")
+DISTURBED = UNWAITED.replace(
+    'backend="gloo"', 'backend="gloo", faults=[faults.delay(rank=0, seconds=0.01)]'
+).replace("import pytest", "from pytest_multihost import faults\nimport pytest")
+
+
+@pytest.mark.program(DISTURBED)
 def test_a_disturbed_run_is_not_judged(worlds: Worlds) -> None:
     """What it did may be the fault's doing."""
     worlds.run.assert_outcomes(passed=1)
     assert hazards(worlds) is None
+    [fault] = worlds.verdicts["test_loss"]["faults"]
+    assert set(fault["fired"]) == {"0"}
 
 
 def test_hazards_are_on_the_page_of_the_run_and_on_github(
