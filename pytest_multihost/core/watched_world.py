@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_multihost.core.blame import BlockingRanks
 from pytest_multihost.core.engine import OnTick, Surroundings, run_world
 from pytest_multihost.core.launch import Launcher, RunningWorld
+from pytest_multihost.core.launch.descriptor_limit import keep_descriptors_free
 from pytest_multihost.core.launch.memory_guard import MemoryGuard
 from pytest_multihost.core.launch.scratch import make_shared_directories, sockets_directory
 from pytest_multihost.core.model.result import RankSnapshot, WorldResult
@@ -126,7 +127,7 @@ class WatchedWorld:
             services=services,
             on_hang=on_hang,
             patience_s=patience_s,
-            check_machine=lambda facts: guard.check(partial(observer.local_pids, facts)),
+            check_machine=lambda facts: _check_machine(guard, observer, facts),
         )
         try:
             result = run_world(self.spec, surroundings)
@@ -206,3 +207,13 @@ def _dump_healed(
     """Take stacks, after ending faults of slow I/O, which would also slow down the dumps."""
     heal_files(scratch, ranks)
     return dump_stacks(world, ranks, directory, last)
+
+
+def _check_machine(guard: MemoryGuard, observer: WorldObserver, facts: Sequence[RankFacts]) -> None:
+    """Check that the controller can go on looking at the world, and the machine has memory.
+
+    Raises:
+        LaunchError: It cannot, or nearly all memory is used.
+    """
+    keep_descriptors_free()
+    guard.check(partial(observer.local_pids, facts))

@@ -6,6 +6,8 @@ user has set.
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 
 from pytest_multihost.core.model.errors import LaunchError
@@ -17,6 +19,9 @@ _OTHERS = 200
 _EACH = 2
 """Open files for each rank while a world is started."""
 
+_SPARE = 64
+"""Open files that the controller may need at once: it looks at each process of a world."""
+
 _original: list[tuple[int, int]] = []
 
 
@@ -27,6 +32,39 @@ def raise_descriptor_limit() -> None:
     if soft < most:
         _original[:] = _original or [(soft, hard)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def keep_descriptors_free() -> None:
+    """See to it that this process can open its next files, whatever else it has opened.
+
+    A test, a plugin or a thread of the program may have taken all that the soft limit allows.
+
+    Raises:
+        LaunchError: No file can be opened, and the limit cannot be raised.
+    """
+    lowest = _lowest_free()
+    if lowest is not None and lowest + _SPARE < resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        return
+    raise_descriptor_limit()
+    if _lowest_free() is None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        raise LaunchError(
+            "pytest's own process can open no more files, so it sees no rank any more",
+            seen=f"The hard limit of open files is {limit}, and all are open.",
+            remedy="Close the files that the tests, fixtures or plugins leave open.",
+        )
+
+
+def _lowest_free() -> int | None:
+    """Return the lowest free descriptor; None if there is none."""
+    try:
+        found = os.memfd_create("free")
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        return None
+    os.close(found)
+    return found
 
 
 def restore_descriptor_limit() -> None:

@@ -6,6 +6,7 @@ run without worlds never loads them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -19,6 +20,7 @@ import pytest
 from pytest_multihost.core.backends import find_backend, named_backend, offered_backends
 from pytest_multihost.core.files import REMEDY
 from pytest_multihost.core.launch.capacity import look
+from pytest_multihost.core.launch.descriptor_limit import keep_descriptors_free
 from pytest_multihost.core.launch.ending_signals import (
     ignore_further_signals,
     interrupt_on_signals,
@@ -250,6 +252,8 @@ class Run:
                 been written.
         """
         plan = self.plans[item.nodeid]
+        with contextlib.suppress(LaunchError):  # the world says it
+            keep_descriptors_free()
         interrupt_on_signals()  # again, if a test before this one has handled an interruption
         if self.others is None:
             plan = self._on_machine(plan)
