@@ -7,8 +7,13 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
+from builders import make_spec
+
+from pytest_multihost import at, faults
+from pytest_multihost.testing import token
 
 FAULT = ("--multihost-fault", "raise_at(rank=1, at=at.sync_point('x'))")
 SOURCE = """
@@ -108,3 +113,30 @@ def test_a_size_that_contradicts_the_token_is_refused(run_worlds) -> None:
     second = run_worlds(source, "--ranks", "2", "--multihost-replay", token)
     assert second.run.ret == pytest.ExitCode.USAGE_ERROR
     assert "has 2 ranks now, and the token repeats a world of 3" in second.run.stderr.str()
+
+
+def test_a_token_imports_no_module(run_worlds, pytester) -> None:
+    """What somebody else names runs only if the test itself imports it."""
+    pytester.makepyfile(
+        deploy="import pathlib; pathlib.Path('deployed').touch()", later="def work(): pass"
+    )
+    spec = replace(
+        make_spec(2),
+        nodeid="test_worlds.py::test_it",
+        faults=(
+            faults.delay(rank=0, seconds=0.1, at=at.call("deploy:main"), must_fire=False),
+            faults.delay(rank=0, seconds=0.1, at=at.batch("deploy:data"), must_fire=False),
+            faults.raise_at(rank=1, at=at.call("later:work"), error="deploy:Broken"),
+        ),
+    )
+    source = """
+        import sys, pytest
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            sys.path.insert(0, ".")
+            import later
+            later.work()
+    """
+    worlds = run_worlds(source, "--multihost-replay", token(spec))
+    assert "the test has not imported 'deploy'" in worlds.stdout
+    assert not (worlds.path / "deployed").exists()

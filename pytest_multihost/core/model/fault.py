@@ -276,6 +276,14 @@ class Fault:
             parts.append("must_fire=False")
         return f"faults.{self.kind if is_built_in else 'other'}({', '.join(parts)})"
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules that it names: that of a function or a loader, that of an exception."""
+        is_of_module = isinstance(self.at, Point) and self.at.point in {"call", "batch"}
+        named = [str(self.at.name)] * is_of_module
+        named += [each for each in self.params.values() if isinstance(each, str) and ":" in each]
+        return frozenset(each.partition(":")[0] for each in named)
+
     def problems(self) -> list[str]:
         """Return what is wrong with it, except what depends on its kind or the world's size."""
         found = _rank_problems(self.ranks)

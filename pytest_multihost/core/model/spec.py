@@ -145,6 +145,8 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         fault_facts: Facts about the kinds of its faults, by kind.
+        imports_named: Whether ranks import the modules that its faults name. If a token names them,
+            a fault counts only once the test itself has imported its module.
         tells_points: Whether each rank records every point to which a fault can be bound.
         told_calls: Functions, as ``module:function``, whose calls are recorded as well.
         told_batches: Data loaders, as ``module:name``, whose batches are recorded as well.
@@ -172,6 +174,7 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     fault_facts: Mapping[str, FaultFacts] = field(default_factory=dict, hash=False)
+    imports_named: bool = True
     tells_points: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ import os
 import pkgutil
 import re
 import signal
+import sys
 import threading
 from time import sleep  # by name: the test may replace it in its module
 from typing import NoReturn
@@ -94,6 +95,10 @@ def _raise(strike: Strike) -> NoReturn:
     strike.met()
     name = strike.fault.params.get("error", "RuntimeError")
     message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
+    module = name.rpartition(":")[0]
+    if module and not (strike.place.world.imports_named or module in sys.modules):
+        seen = f"The token names it, and the test has not imported {module!r}."
+        raise SettingError(f"the exception {name!r} is unknown", seen=seen)
     try:
         found = pkgutil.resolve_name(name if ":" in name else f"builtins:{name}")
     except (ImportError, AttributeError) as error:

@@ -255,6 +255,7 @@ def _plan_item(
         seed=seed,
         faults=faults,
         fault_facts=facts,
+        imports_named=fault_options.imports_named(nodeid, marked),
         hosts=hosts.of(size),
         services={**services_of_world(hosts, backend, services), **order_part(roles)},
         selected_by=_selected_by(item.config, nodeid),
@@ -354,6 +355,19 @@ class FaultOptions:
         is_of_command_line = bool(self.everywhere) and not marked.faults
         origin = "(--multihost-fault)" if is_of_command_line else "faults:"
         return seed, resolved, [f"{origin} {each}" for each in problems]
+
+    def imports_named(self, nodeid: str, marked: MarkerSettings) -> bool:
+        """Return whether all modules that a test's faults name are named by the user's own faults.
+
+        A token may be somebody else's, and whoever names a module runs it.
+        """
+        if self.replay is None or not self.replay.is_of(nodeid):
+            return True
+        own, named = (
+            frozenset[str]().union(*(each.modules for each in faults))
+            for faults in ((*marked.faults, *self.everywhere), self.replay.faults)
+        )
+        return named <= own
 
     def services(self, nodeid: str, marked: MarkerSettings) -> list[ServiceKind]:
         """Return the services that a test asks for, or those of the world that is replayed."""

@@ -8,6 +8,7 @@ access is performed.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import threading
 import weakref
@@ -438,12 +439,11 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     faults = [each.fault for each in points.bindings]
     told = points.spec.world.told_calls if points.record is not None else ()
     for target in dict.fromkeys((*_named(faults, "call"), *told)):
-        on_call = partial(points.pass_point, "call", target)
-        wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
+        _once_imported(target, partial(_wrap_calls, points, target), points)
     asked = points.spec.world.told_batches if points.record is not None else ()
     named = list(dict.fromkeys((*_named(faults, "batch"), *asked)))
     for target in named:
-        points.count_batches(target)
+        _once_imported(target, partial(points.count_batches, target), points)
     for target in _LOADERS if points.record is not None else ():
         if target not in named:
             module = target.partition(":")[0]
@@ -454,6 +454,20 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
         points.healing.enter_context(observing_files(observer, more_modules))
     if points.bindings:
         points.pass_point("start")
+
+
+def _wrap_calls(points: Points, target: str) -> None:
+    on_call = partial(points.pass_point, "call", target)
+    wrap_calls(load_target(target), on_call, points.healing, more_modules=points.more_modules)
+
+
+def _once_imported(target: str, act: Callable[[], None], points: Points) -> None:
+    """Act at once, or if a token names the target: as soon as the test has imported its module."""
+    module = target.partition(":")[0]
+    if points.spec.world.imports_named or module in sys.modules:
+        act()
+    else:
+        after_import(module, lambda _: act())
 
 
 def _file_observer(points: Points, patterns: Iterable[str]) -> FileObserver:

@@ -68,10 +68,12 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     test, name = read_test(sweep.nodeid, path), script_name(sweep.nodeid)
     script = make_script(found, test, name)
     target: Path = options.into / name
+    imported = str(path)
     if own := shim_of(found.weakness.witness.disturbance.fault, sweep.backend).own:
         check_own_module(own, (Path(test.folder).resolve(), options.into.resolve()), artifacts)
-    ranks = f"{sweep.world_size} ranks"
-    if not (options.yes or _agrees(f"{found.path} asks {ranks} to import {path}: {test.call}().")):
+        imported = f"{own} and {path}"
+    asked = f"{found.path} asks {sweep.world_size} ranks to import {imported}: {test.call}()."
+    if not (options.yes or _agrees(asked)):
         sys.stderr.write("Nothing was run. Agree with y, or call this with --yes.\n")
         return 1
     trial_script = target.with_name(f".{name}")
