@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 # `make help` prints this table before anything is installed.
@@ -74,10 +75,12 @@ def add_markers(items: Iterable[pytest.Item]) -> None:
     """Mark each test with its need, if it names none, and with its tier.
 
     Raises:
-        LookupError: A test has no need.
+        LookupError: A test has no need, or is of the fast tier in a file that its runs leave out.
     """
     for item in items:
         need = need_of(item)
+        if NEEDS[need].tier == "fast" and not may_be_fast(item.path, item.config.rootpath):
+            raise LookupError(f"{item.nodeid} is of the fast tier: name `mark.{need}` in its file")
         item.add_marker(need)
         item.add_marker(NEEDS[need].tier)
 
@@ -101,6 +104,7 @@ def need_of(item: pytest.Item) -> str:
     return need
 
 
+@cache
 def may_be_fast(path: Path, root: Path) -> bool:
     """Return whether a file of tests may have one of the fast tier.
 
