@@ -34,7 +34,6 @@ from pytest_multihost.extensions.simulated.exchange import (
 )
 from pytest_multihost.extensions.simulated.launches import Blob, Completion, Launch
 from pytest_multihost.extensions.simulated.link import links
-from pytest_multihost.extensions.simulated.option import NCCL_SERIAL
 from pytest_multihost.extensions.simulated.tensors import (
     fill,
     fill_each,
@@ -630,7 +629,7 @@ class SimulatedGroup(ProcessGroup):  # type: ignore[misc]
         if name not in self._communicators:
             self._communicators.add(name)
             self._join(name, member, size, tag, other)
-        return "device" if semantics[0] == NCCL_SERIAL else name
+        return name
 
     def _join(
         self, name: str, member: int, size: int, tag: int = 0, peer: int | None = None

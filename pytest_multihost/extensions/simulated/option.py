@@ -6,17 +6,15 @@ from pytest_multihost.core.option import MarkerKey, Option
 from pytest_multihost.core.pytest_plugin.marker_values import is_one_of, must_be
 from pytest_multihost.core.pytest_plugin.option_texts import one_of
 
-GLOO, NCCL, NCCL_SERIAL = "gloo", "nccl", "nccl-serial"
+GLOO, NCCL = "gloo", "nccl"
 
 
 SEMANTICS: Option[str] = Option(
     name="semantics",
-    metavar="gloo|nccl|nccl-serial",
+    metavar="gloo|nccl",
     help="Whose rules the NCCL groups of backend simulated follow",
-    parse=one_of(GLOO, NCCL, NCCL_SERIAL),
+    parse=one_of(GLOO, NCCL),
     default=GLOO,
-    key=MarkerKey(
-        must_be(is_one_of(GLOO, NCCL, NCCL_SERIAL), "'gloo', 'nccl' or 'nccl-serial'"), str
-    ),
+    key=MarkerKey(must_be(is_one_of(GLOO, NCCL), "'gloo' or 'nccl'"), str),
     is_replayed=True,
 )

@@ -1,4 +1,4 @@
-"""The services of worlds with `semantics="nccl"` or "nccl-serial": whose rules groups follow.
+"""The service of worlds with `semantics="nccl"`: groups of NCCL follow the rules of NCCL.
 
 With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow these rules:
 
@@ -18,10 +18,6 @@ With "gloo", groups of NCCL behave as those of gloo do. With "nccl" they follow 
 * On the clock that jumps, an operation that lasts for its timeout ends its process: "collectives
   will be aborted asynchronously and the process will crash" (torch, `init_process_group`).
 
-With "nccl-serial", the operations of all communicators of a rank run one after the other, in the
-order of their launch. NCCL does that with NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA before 12.3: "the
-operations will be serialized" (NCCL, Environment Variables).
-
 A wait ends when the operation has ended, as with gloo. With NCCL it ends earlier. So a hang is not
 proven if that could make a difference.
 """
@@ -31,39 +27,29 @@ from __future__ import annotations
 from pytest_multihost.core.model.spec import RankSpec, ServicePart
 from pytest_multihost.core.rank.services import RankPart
 from pytest_multihost.core.services import Opening, Service, ServiceKind
-from pytest_multihost.extensions.simulated.option import NCCL, NCCL_SERIAL
+from pytest_multihost.extensions.simulated.option import NCCL
 
 
 def join(_spec: RankSpec) -> RankPart:
     """Make the groups of NCCL in this rank follow NCCL's rules."""
-    return _follow(NCCL)
-
-
-def join_serial(_spec: RankSpec) -> RankPart:
-    """Make the groups of NCCL in this rank follow NCCL's rules, and those of one stream."""
-    return _follow(NCCL_SERIAL)
-
-
-def _follow(rules: str) -> RankPart:
     from pytest_multihost.extensions.simulated.group import semantics
 
-    semantics[:] = [rules]
+    semantics[:] = [NCCL]
     return RankPart()
 
 
-def _service(rules: str, function: str) -> ServiceKind:
-    name = f"{rules}-semantics"
-    path = f"pytest_multihost.extensions.simulated.semantics:{function}"
+_NAME = "nccl-semantics"
 
-    def open_service(_opening: Opening) -> Service:
-        return Service(name=name)
 
-    return ServiceKind(
-        name=name,
-        open=open_service,
-        part=ServicePart(rank=path, is_replayed=True),
-        asked_by=("semantics", rules),
+def _open_service(_opening: Opening) -> Service:
+    return Service(name=_NAME)
+
+
+SEMANTICS_SERVICES = [
+    ServiceKind(
+        name=_NAME,
+        open=_open_service,
+        part=ServicePart(rank=f"{__name__}:join", is_replayed=True),
+        asked_by=("semantics", NCCL),
     )
-
-
-SEMANTICS_SERVICES = [_service(NCCL, "join"), _service(NCCL_SERIAL, "join_serial")]
+]

@@ -388,7 +388,7 @@ def test_what_is_escaped_once_is_not_escaped_again() -> None:
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone() -> None:
     """It works from disk, without a network, and says so to the browser."""
-    page = Elements(shown(world(), files=["verdict.json", "rank-0.log", "trace.json"]))
+    page = Elements(shown(world(), files=["verdict.json", "rank-0.log"]))
     links = [value for name, value in page.values if name in ("href", "src")]
     assert [link for link in links if re.match(r"\w+:|//", link)] == ["data:,"]
     [policy] = [
