@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import os, resource
 from pytest_multihost.core.launch.descriptor_limit import keep_descriptors_free
-from pytest_multihost.core.model.errors import LaunchError
+from pytest_multihost.testing import LaunchError
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, HARD))
 kept = []
 try:
