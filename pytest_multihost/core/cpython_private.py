@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType, FrameType
@@ -163,6 +163,60 @@ WORKERS: Final = (
 )
 """The ends of files and names of the functions in which the workers of pools wait for work. In a
 version without them an idle worker counts as a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoroutineLayout:
+    """Where a coroutine of a version of CPython has its parts in memory, as offsets in bytes.
+
+    Attributes:
+        state: The state of its frame, in a coroutine.
+        awaits: That state while it awaits.
+        frame: The frame, in a coroutine.
+        code: The code, in a frame.
+        instruction: The address of the instruction, in a frame.
+        top: The number of its variables and values, in a frame.
+        stack: These, in a frame.
+        first_line: The first line, in a code object.
+        file: The name of its file, in a code object.
+        name: Its name.
+        qualified_name: Its name with those around it.
+        lines: The table of its lines.
+        ascii_text: The characters of a string that has only ASCII.
+        other_text: Those of another string.
+    """
+
+    state: int
+    awaits: int
+    frame: int
+    code: int
+    instruction: int = 56
+    top: int = 64
+    stack: int = 72
+    first_line: int = 68
+    file: int = 112
+    name: int = 120
+    qualified_name: int = 128
+    lines: int = 136
+    ascii_text: int = 40
+    other_text: int = 56
+
+
+_COROUTINES: Final = {
+    (3, 11): CoroutineLayout(
+        75, -1, frame=80, code=32, first_line=72, ascii_text=48, other_text=72
+    ),
+    (3, 12): CoroutineLayout(67, -1, frame=72, code=0),
+    (3, 13): CoroutineLayout(67, -1, frame=72, code=0),
+}
+
+
+def coroutine_layout(major: int, minor: int) -> CoroutineLayout | None:
+    """Return the layout of coroutines in a version of CPython; None if it is not known.
+
+    Not known is that of a build without the GIL, whose library lies in another folder.
+    """
+    return _COROUTINES.get((major, minor))
 
 
 def clear_exit_handlers() -> None:

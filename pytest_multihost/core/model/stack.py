@@ -143,6 +143,39 @@ class TaskState:
         return f"{self.name}: {' → '.join(self.awaits)}"
 
 
+_FOR_OTHERS = frozenset(
+    {
+        ("base_events.py", "serve_forever"),
+        ("base_events.py", "wait_closed"),
+        ("taskgroups.py", "__aexit__"),
+        ("tasks.py", "_wait"),
+        ("tasks.py", "wait"),
+    }
+)
+"""Functions of asyncio, by their file, in which a task waits for requests, or for other tasks."""
+
+
+def _waits_for_others(frame: Frame) -> bool:
+    folder, _, file = frame.file.rpartition("/")
+    return folder.endswith("/asyncio") and (file, frame.function) in _FOR_OTHERS
+
+
+def task_state(
+    name: str, awaits: Sequence[str], frames: Sequence[Frame], *, is_first: bool
+) -> TaskState:
+    """Return the state of a task that has not ended.
+
+    Args:
+        awaits: A text for each coroutine that it awaits, outermost first.
+        frames: The frames of these.
+        is_first: Whether the event loop was started for it.
+    """
+    own = [frame for frame in frames if not is_library(frame.file)]
+    is_for_others = any(map(_waits_for_others, frames))
+    frame = own[-1] if own and not is_for_others else None
+    return TaskState(name, tuple(awaits), frame, is_first)
+
+
 @dataclass(frozen=True, slots=True)
 class FailedThread:
     """A thread that an exception has ended.

@@ -41,6 +41,7 @@ from pytest_multihost.core.model.stack import (
     TaskState,
     is_library,
     short_path,
+    task_state,
 )
 from pytest_multihost.core.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.core.slots.stacks import dump_signal
@@ -256,31 +257,9 @@ def _append(file: str, text: str) -> None:
 def _task_state(task: Any) -> TaskState:  # noqa: ANN401 - of any event loop
     """Return what a task awaits, and the user's line where it does."""
     chain = list(_chain(task.get_coro()))
-    own = [frame for _, frame in chain if not is_library(frame.file)]
-    is_for_others = any(_waits_for_others(frame) for _, frame in chain)
-    return TaskState(
-        name=task.get_name(),
-        awaits=tuple(text for text, _ in chain),
-        frame=own[-1] if own and not is_for_others else None,
-        is_first=task.get_name() == "Task-1",
-    )
-
-
-_FOR_OTHERS = frozenset(
-    {
-        ("base_events.py", "serve_forever"),
-        ("base_events.py", "wait_closed"),
-        ("taskgroups.py", "__aexit__"),
-        ("tasks.py", "_wait"),
-        ("tasks.py", "wait"),
-    }
-)
-"""Functions of asyncio, by their file, in which a task waits for requests, or for other tasks."""
-
-
-def _waits_for_others(frame: Frame) -> bool:
-    folder, _, file = frame.file.rpartition("/")
-    return folder.endswith("/asyncio") and (file, frame.function) in _FOR_OTHERS
+    name = task.get_name()
+    texts, frames = [text for text, _ in chain], [frame for _, frame in chain]
+    return task_state(name, texts, frames, is_first=name == "Task-1")
 
 
 def _chain(awaited: Any) -> Iterator[tuple[str, Frame]]:  # noqa: ANN401 - any awaitable

@@ -56,6 +56,8 @@ _RANK = "PYTEST_MULTIHOST_RANK"
 def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     """Print what a job's ranks do and which one the others wait for; return 0 if it seems to hang.
 
+    A command that names no job lists those of this machine, and returns 0.
+
     Raises:
         MultihostError: A process cannot be read, or it is not clear which job is meant.
         OSError: A file cannot be written.
@@ -65,7 +67,8 @@ def attach(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     found = choose(options.processes, match=options.match, below=options.children_of)
     job = _asked(found) if isinstance(found, Worlds) else found
     if job is None:
-        return 1
+        is_list = not (options.processes or options.match or options.children_of)
+        return 0 if is_list else 1
     context = _context(job, options)
     return _show(job, LocalReader(job, context), context, options, _user(job))
 

@@ -24,6 +24,8 @@ from pytest_multihost.core.watch.kernel import ProcReader, Quiescence, read_stat
 from pytest_multihost.core.watch.kernel.membership import HarnessProcesses
 from pytest_multihost.core.watch.kernel.proc_files import path_below, root_of
 from pytest_multihost.core.watch.kernel.stack_words import read_stack_words
+from pytest_multihost.core.watch.probes.coroutines import awaited_by
+from pytest_multihost.core.watch.probes.dump import with_tasks
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
 from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
@@ -177,7 +179,7 @@ class LocalReader:
         seen = _Seen(self.job, before, now, threads, self.context)
         waits, native = seen.waits(reads_native=reads_native)
         waits = self._steady(waits, threads)
-        dumps = tuple(dump_of(rank, each) for rank, each in threads.items())
+        dumps = tuple(self._dump(rank, each) for rank, each in threads.items())
         return Stacks(
             now=now,
             waits=waits,
@@ -200,6 +202,13 @@ class LocalReader:
             ),
         )
 
+    def _dump(self, rank: int, threads: Sequence[SpiedThread]) -> Dump:
+        """Return the stacks of a rank, with what the tasks of the main thread's loop await."""
+        main = next((each for each in threads if each.is_main), None)
+        root = self.context.root
+        tasks = awaited_by(self.job.pids[rank], main, root) if main is not None else ()
+        return with_tasks(dump_of(rank, threads), tasks)
+
     def _steady(
         self, waits: Mapping[int, SeenWait], threads: Mapping[int, Sequence[SpiedThread]]
     ) -> Mapping[int, SeenWait]:
@@ -217,7 +226,7 @@ class LocalReader:
     def _lines(self, dump: Dump) -> Iterator[Line]:
         """Yield the user's lines on the stacks of a rank; of unreadable files without a text."""
         context = _as_seen_by(self.job.pids[dump.rank], self.context)
-        frames = {frame for thread in dump.threads for frame in thread.frames}
+        frames = {frame for thread in dump.threads for frame in thread.frames} | {*dump.awaiting}
         for file, line in sorted({(e.file, e.line) for e in frames if not is_library(e.file)}):
             yield Line(file, line, context.source_of(file, line))
 

@@ -103,7 +103,7 @@ def test_jobs_are_listed_with_how_to_attach_to_them(start: Start) -> None:
         "if rank == 0: subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     )
     ranks = start(LOCK + child + "time.sleep(600)\n", 2)
-    listed = attach(code=1)
+    listed = attach(code=0)
     pids = " ".join(str(each.pid) for each in ranks)
     own = [each for each in listed.splitlines() if f"multihost attach {pids}" in each]
     assert "2 ranks, torchrun" in listed
@@ -163,6 +163,14 @@ def test_a_job_is_found_by_its_command_line(start: Start, tmp_path: Path) -> Non
     """The command that looks for it has the same text in its own."""
     start(LOCK + ASK + "time.sleep(600)\n")
     assert "rank 1" in attach("--match", str(tmp_path / "train.py"))
+
+
+def test_a_list_of_jobs_is_no_failure() -> None:
+    """It exits with 0, whether or not there are jobs."""
+    done = subprocess.run(
+        ATTACH, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_text_that_no_command_line_has_is_told() -> None:

@@ -119,7 +119,7 @@ def dump_stacks(
             dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
     running_loop = [rank for rank in own if _runs_loop(dumps[rank].main)]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
-        dumps[rank] = _with_tasks(dumps[rank], _read_lines(TaskState, _read(file)))
+        dumps[rank] = with_tasks(dumps[rank], _read_lines(TaskState, _read(file)))
     locked = {each.rank for each in last if each.rank in own and _waits_for_lock(each, dumps)}
     for rank, file in request_dump(world, sorted(locked), directory, "locks").items():
         dumps[rank] = replace(dumps[rank], locks=_read_lines(LockWait, _read(file)))
@@ -174,7 +174,7 @@ def _with_children(
         if any(map(_runs_loop, each.children)) and not _runs_loop(each.main)
     ]
     for rank, file in request_dump(world, looping, directory, "child tasks").items():
-        found[rank] = _with_tasks(found[rank], _read_lines(TaskState, _read(file)))
+        found[rank] = with_tasks(found[rank], _read_lines(TaskState, _read(file)))
     return found
 
 
@@ -211,7 +211,7 @@ def _read_lines(kind: type[T], text: str) -> tuple[T, ...]:
         return ()
 
 
-def _with_tasks(dump: Dump, tasks: Sequence[TaskState]) -> Dump:
+def with_tasks(dump: Dump, tasks: Sequence[TaskState]) -> Dump:
     """Return a dump with the tasks of the rank's event loops.
 
     The first task of a loop mostly waits for the others.
