@@ -126,7 +126,7 @@ def _why_untrusted(target: Path) -> str:
 def _why_unloadable(path: Path) -> str:
     """Return why the loader would take a path for others: it separates and replaces some signs."""
     is_plain = not _SPECIAL.search(str(path))
-    return "" if is_plain else f"the loader takes {str(path)!r} for several paths, or for another"
+    return "" if is_plain else f"the dynamic loader would not read {str(path)!r} as one path"
 
 
 def preload_variables(

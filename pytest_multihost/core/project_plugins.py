@@ -77,7 +77,8 @@ def commands_source(command: str, source: PluginSource) -> PluginSource:
         if why := _why_foreign(path):
             raise SettingError(
                 f"the plugins of this folder are not loaded: {path} {why}",
-                seen=f"They would run with your rights, because one may add {shown(command)}.",
+                seen=f"A plugin there may define the command {shown(command)}, and would"
+                " run with your rights.",
             )
     return source
 
@@ -109,7 +110,7 @@ def project_plugins(source: PluginSource) -> pluggy.PluginManager:
     """
     if importlib.util.find_spec("pytest") is None:
         if source.named:
-            raise SettingError("-p takes pytest, which is not installed")
+            raise SettingError("-p needs pytest, which is not installed")
         return new_plugin_manager()
     from pytest_multihost.core.pytest_private import load_plugins
 

@@ -154,7 +154,7 @@ def check(told: Mapping[str, Told], cases: Mapping[str, Case], name: str) -> Non
     assert (told[name].status, case.told in told[name].text) == (case.status, True), told[name].text
 
 
-WHOSE = "something else than this package wrote into the rank's connection to pytest"
+WHOSE = "other code than this package wrote into the rank's connection to pytest"
 LOST = "rank 1: lost its connection to pytest in the test, exit code 70"
 
 QUICK = {
@@ -582,7 +582,7 @@ def test_children_that_a_failed_test_has_left_are_named(run_before_next) -> None
     """They may be why it failed."""
     worlds = run_before_next(CHILDREN.replace("END", "assert False"))
     [count] = re.findall(
-        r"(\d+) processes left behind by ranks, and ended: sleep 600", worlds.stdout
+        r"ended (\d+) processes that ranks had left running: sleep 600", worlds.stdout
     )
     assert int(count) >= 2
 

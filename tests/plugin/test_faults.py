@@ -203,7 +203,7 @@ def test_four(world): pass
     assert "the nearest: work" in errors
     assert "exclude each other on rank 0" in errors
     assert "test_four: @pytest.mark.multihost faults: faults.hash_seed(rank=[0, 1]): " in errors
-    assert "fresh interpreters, and --multihost-launch=server forks them" in errors
+    assert "fresh interpreters, and --multihost-launch=server forks the ranks" in errors
 
 
 def test_a_call_that_only_a_rank_finds_missing_is_an_error_without_frames(

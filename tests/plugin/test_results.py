@@ -282,7 +282,7 @@ def test_a_forked_child_that_returns_from_the_test_does_not_report(worlds) -> No
 )
 def test_what_a_rank_leaves_behind_is_ended_and_named(worlds) -> None:
     """A grandchild in a session of its own is out of reach of signals to the rank's group."""
-    assert "processes left behind by ranks, and ended: sleep 611" in worlds.stdout
+    assert "processes that ranks had left running: sleep 611" in worlds.stdout
 
 
 @pytest.mark.claim("read the result from a program")

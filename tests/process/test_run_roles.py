@@ -97,7 +97,10 @@ def test_each_role_runs_its_own_program(tmp_path: Path) -> None:
         (("--role", "a=1:engine.py {prot}"), "there is no {prot}; there are: port, rank, size"),
         (("--role", "a=1:engine.py", "--after", "a=b"), "there is no role 'b'"),
         (("--role", "a=1:engine.py", "--restarts", "a=x"), "--restarts must be a number"),
-        (("--role", "a=1:engine.py", "--service", "a"), "must have one that is no service"),
+        (
+            ("--role", "a=1:engine.py", "--service", "a"),
+            "must have at least one role that is not a service",
+        ),
         (
             ("--role", "a=1:engine.py", "--restarts", "a=1", "--backend", "gloo"),
             "Leave out --backend",

@@ -118,7 +118,7 @@ def described(
         for side, entered, through in _with_stacks_of_waits(parting, states, result)
     ]
     common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
-    more = f" and {alike} group{'s' * (alike != 1)} alike" if alike else ""
+    more = f" and {alike} more group{'s' * (alike != 1)} with the same" if alike else ""
     lead = f"{common} ({group_name(group[0], size, group[1])}{more})"
     sides = ", where ".join(f"{rank_set(each.ranks)} {each.text}" for each in told)
     return Divergence(

@@ -137,6 +137,6 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
         fact = f"runs a function that {last.describe(result.spec.size)} calls on the host"
         return Evidence(state.rank, fact, last.source)
     error, _, _ = last.error.partition(":")  # the whole one is beside the rank
-    left = f", which it left by {error}" if error else ""
+    left = f", which raised {error}" if error else ""
     fact = f"last operation in this group was {last.describe(result.spec.size)}{left}"
     return Evidence(state.rank, fact, "recorder")

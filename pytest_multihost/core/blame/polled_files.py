@@ -50,5 +50,8 @@ def _whose(file: PolledFile, ranks: Sequence[int]) -> str:
         return f"which process {file.holders[0]} has open,{made}"
     owner = ""
     if file.author:
-        owner = f"; it names process {file.author}, which {'lives' if file.is_alive else 'is gone'}"
+        owner = (
+            f"; it names process {file.author}, which"
+            f" {'still runs' if file.is_alive else 'has ended'}"
+        )
     return f"which exists,{made}, and which no living process has open{owner}"

@@ -70,8 +70,8 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         for rank, each in enumerate(finding.ranks):
             if complains_of_size(each):
                 yield (
-                    f"gloo ended {rank_name(rank)} because the data that it received has another"
-                    " size than its own"
+                    f"gloo ended {rank_name(rank)} because it received data of another size than it"
+                    " expected"
                 )
         return
     for rank in _complaining(causes[0], finding):
@@ -85,8 +85,8 @@ def size_notes(causes: Sequence[Cause], states: States, finding: Finding) -> Ite
         operation, entered = told[0] if told else (None, ())
         where = f" in {operation.title}" if operation is not None else ""
         yield (
-            f"gloo ended {rank_name(rank)} because the data that it received has another size than"
-            f" its own{where}{': ' if entered else ''}{'; '.join(entered)}"
+            f"gloo ended {rank_name(rank)} because it received data of another size than it"
+            f" expected{where}{': ' if entered else ''}{'; '.join(entered)}"
         )
 
 

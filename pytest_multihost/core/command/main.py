@@ -54,11 +54,13 @@ def make_parser(
 ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """Return the parser of the command line, and that of each command, including plugins'."""
     parser = argparse.ArgumentParser(
-        prog="multihost", description="Say which rank a hang waits for."
+        prog="multihost", description="Find the rank that a hang waits for."
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run a script in ranks, and say which one hangs")
+    run = commands.add_parser(
+        "run", help="run a script on several ranks, and find the rank that hangs"
+    )
     _add_run(run, _run_options(hook), offered_host_kinds(hook))
     _add_explain(commands, explainers_of(hook))
     last = commands.add_parser("open", help="open the last report in a browser")

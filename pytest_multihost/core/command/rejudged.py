@@ -52,8 +52,9 @@ def explain(directory: Path, sources: SourceFiles) -> tuple[str, list[str]]:
         lines += [f"--- {printable(part.title)}", part.text]
     if again.unknown_symptoms:
         lines.append(
-            f"not looked for: {len(again.unknown_symptoms)} patterns of errors in facts.json, which"
-            " no backend installed here has"
+            f"{len(again.unknown_symptoms)} patterns of errors in facts.json were"
+            " ignored, because no"
+            " backend that is installed here defines them"
         )
     derived: JsonObject = json.loads(json.dumps(again.verdict.record()))
     is_expected = again.written.get("expected") is not None
@@ -143,7 +144,7 @@ def rebuild(
     runs = sorted({path.parent for path in attempts} | of_runs)
     if not attempts and not runs:
         raise MultihostError(
-            f"there is nothing in {directory} that a page could be made of",
+            f"{directory} holds nothing to make a page from",
             seen="No facts.json of a test that failed, and no verdicts.jsonl of a run.",
             remedy=_REMEDY,
         )

@@ -242,7 +242,7 @@ class _Command:
             raise _behind_the_script(self.options.programs) or error from error
         if code is None:
             raise SettingError(
-                "--ranks is not given, and no plugin lets the processes of a launcher join",
+                "--ranks is missing, and no plugin can take the number of ranks from a launcher",
                 remedy="Say how many ranks: --ranks N",
             )
         return code
@@ -304,8 +304,8 @@ class _Command:
             return spec
         why = " ".join(each if each.endswith(".") else f"{each}." for each in error.parts)
         sys.stderr.write(
-            "multihost run: other processes can connect to the roles, so no hang can be proven"
-            f" while one listens. {printable(why)}\n"
+            "multihost run: the roles share this machine's network, so other processes can connect"
+            f" to them; while a role listens, no hang can be proven. {printable(why)}\n"
         )
         return hosts.removed_from(spec)
 
@@ -436,7 +436,7 @@ def _behind_the_script(programs: Sequence[Program]) -> SettingError | None:
     for each in programs:
         for given in {"--ranks", "-n"}.intersection(each.args):
             return SettingError(
-                f"{given} is behind the script, and so it is an argument of the script",
+                f"{given} stands after the script, so the script gets it, and multihost does not",
                 remedy=f"Options come first: multihost run --ranks N {each.script}",
             )
     return None
@@ -472,7 +472,7 @@ def _spec(options: RunOptions, size: int, hook: pluggy.HookRelay) -> WorldSpec:
     else:
         hosts = Hosts.parse(options.hosts or ONE, kinds_of_hosts)
     if hosts.kind is not None and options.size is None:
-        raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
+        raise SettingError("--hosts works on one machine alone: add --ranks N")
     services = asked_for(hook.pytest_multihost_services(), options.settings)
     for each in services:
         if each.preload is not None:

@@ -15,10 +15,10 @@ from pytest_multihost.core.model.errors import SettingError
 _RESTARTS = "--max-restarts"
 _ONE_MACHINE = frozenset({"1", "1:1"})
 _SEVERAL = (
-    "several machines are torchrun's: have it start the command on each:"
+    "multihost run starts ranks on one machine. For several, let torchrun start it on each:"
     " torchrun --nnodes N --nproc-per-node M --no-python multihost run train.py"
 )
-_MEET = "the ranks are on this machine, and meet by themselves"
+_MEET = "all ranks are on this machine, and need no address to find each other"
 _OUTPUT = "the output of all ranks is shown, each line with its rank; --log-dir DIR writes it there"
 _OWN = "multihost starts and ends the ranks in its own way"
 
@@ -65,9 +65,11 @@ def add_torchrun_options(run: argparse.ArgumentParser) -> None:
         type=_ranks_here,
         dest="ranks",
         metavar="N",
-        help="as --ranks; gpu, cpu or auto: as many as there are here",
+        help="the same as --ranks; gpu, cpu or auto: one rank for each of this machine's",
     )
-    group.add_argument("--standalone", action="store_true", help="changes nothing: it is the rule")
+    group.add_argument(
+        "--standalone", action="store_true", help="changes nothing: multihost run always does so"
+    )
     group.add_argument("--nnodes", type=_one_machine, metavar="1", help="one machine; 1 or 1:1")
     group.add_argument(
         *_spelled("--no-python"),

@@ -36,7 +36,7 @@ MAX_PART = (1 << 32) - 1
 MAX_HEADER = 1 << 28
 """The largest accepted message, in bytes."""
 
-_OTHER_PROTOCOL = "it does not speak our protocol"
+_OTHER_PROTOCOL = "it does not speak the protocol of pytest-multihost-hangs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,9 @@ class Decoder(Generic[M]):
             return data
         part, tag = data[:-_TAG], data[-_TAG:]
         if not hmac.compare_digest(self._authenticator.next_tag(part), tag):
-            raise GarbledError("a frame is not authentic: changed, repeated or left out")
+            raise GarbledError(
+                "a message failed its check: something changed, repeated or dropped a message"
+            )
         return part
 
     def _read(self, data: bytes) -> Frame[M]:

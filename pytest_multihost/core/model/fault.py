@@ -362,7 +362,9 @@ def _rank_problems(ranks: object) -> list[str]:
         return []
     if isinstance(ranks, tuple) and ranks and all(_is_whole(each) and each >= 0 for each in ranks):
         return (
-            [] if len(set(ranks)) == len(ranks) else [f"rank names one twice: {shown(list(ranks))}"]
+            []
+            if len(set(ranks)) == len(ranks)
+            else [f"rank names a rank twice: {shown(list(ranks))}"]
         )
     words = ", ".join(map(repr, RANK_WORDS))
     return [f"rank must be an index, a list of them, or one of {words}, not {shown(_plain(ranks))}"]

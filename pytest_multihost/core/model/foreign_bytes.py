@@ -109,7 +109,7 @@ def open_archive(file: BinaryIO, *, max_members: int = MAX_MEMBERS) -> Iterator[
         UnreadableError: It is none, or has more files, files with the same name, or files whose
             compression may take any amount of memory.
     """
-    with parsing("no whole archive"):
+    with parsing("not a complete archive"):
         _check_entries(file, max_members)
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()

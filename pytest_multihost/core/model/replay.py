@@ -119,12 +119,12 @@ def read_token(text: str) -> Replay:
     try:
         found = from_json(_Token, parse_json(content))
         is_usable = 0 <= found.n <= MAX_RANKS and abs(found.s) <= MAX_SEED
-        problem = "" if is_usable else "it has no such number of ranks, or no such seed"
+        problem = "" if is_usable else "its number of ranks or its seed is out of range"
     except JsonError as error:
         problem = str(error)
     if problem:
         raise SettingError(
-            "the token cannot be replayed: it names no run to replay",
+            "the token cannot be replayed: it does not describe a run",
             seen=f"Its content: {problem}.",
             remedy="Copy the one that was printed in the line that begins with 'replay'.",
         )

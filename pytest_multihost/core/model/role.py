@@ -135,7 +135,10 @@ def _problems(roles: Mapping[object, object]) -> Iterator[str]:
             yield f"{name!r}: run {problem}"
         yield from (f"{name!r}: {problem}" for problem in _order_problems(name, found, roles))
     if all(isinstance(each, Role) and each.service is True for each in roles.values()):
-        yield "must have one that is no service: the others end after it"
+        yield (
+            "must have at least one role that is not a service, because services end"
+            " with the others"
+        )
     yield from _cycles(roles)
 
 

@@ -30,7 +30,7 @@ def parse_fault(text: str) -> Fault:
         tree = ast.parse(text.strip(), mode="eval").body
         return _call(tree, faults, Fault)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        happened = f"{shown(text)} is no expression"
+        happened = f"{shown(text)} is not a Python expression"
         remedy = "Write it as slow_io(rank=0, seconds=2)."
         raise SettingError(happened, seen=f"{error}.", remedy=remedy) from error
 

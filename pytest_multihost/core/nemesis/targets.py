@@ -160,7 +160,9 @@ def _find_loader(module: Namespace, path: str) -> LoaderTarget:
     kind = found if isinstance(found, type) else type(found)
     if hasattr(kind, "__iter__") or hasattr(kind, "__next__"):
         if kind.__module__ == "builtins":
-            raise SettingError(f"{path!r} is a {kind.__name__}: nothing can be seen of its use")
+            raise SettingError(
+                f"{path!r} is a {kind.__name__}, whose use the plugin cannot observe"
+            )
         return LoaderTarget(found, None)
     return LoaderTarget(found, _function(owner, path, found))
 

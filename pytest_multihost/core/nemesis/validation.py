@@ -93,7 +93,9 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
         problem = target_problem(fault.at.name, is_loader=is_loader)
         yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
     if fault.at.point == "rendezvous" and not (fault.kind in kinds and kinds[fault.kind].service):
-        yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
+        yield (
+            "at.rendezvous() is only for faults of the network; to make a rank late, use start_skew"
+        )
 
 
 def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
@@ -104,11 +106,13 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
         known = " or ".join(f"at.{each}(...)" for each in sorted(kind.points))
         yield f"{kind.name} happens at {known}, not at {fault.at!r}"
     if fault.kind == "fails" and fault.at.point == "collective" and "error" in fault.params:
-        yield "error is that of a call on a file; raise_at raises any exception"
+        yield "error= is for calls on files; to raise an exception here, use raise_at"
     if fault.at.onwards and kind.lasts:
         yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
     if fault.ranks == "first" and (kind.service or kind.is_before_test):
-        yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
+        yield (
+            f"{kind.name} does not happen at a point that a rank passes, so rank cannot be 'first'"
+        )
 
 
 def resolved_problems(
@@ -142,9 +146,9 @@ def _exclusion(first: Fault, second: Fault, kinds: Mapping[str, FaultKind]) -> s
         return "each would continue the rank that the other has stopped" if stop_both else ""
     match one.one_per:
         case "rank":
-            return "a rank has one of them"
+            return "a rank can have only one of them"
         case "point" if first.at == second.at:
-            return "two of them at one point are one"
+            return "two of them at one point would act as one"
         case "path" if first.params.get("path") == second.params.get("path"):
             return "both are about the same files"
         case _:

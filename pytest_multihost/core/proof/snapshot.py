@@ -74,7 +74,7 @@ class Snapshot:
                     ranks.setdefault((found[-1].name, left_s), []).append(process.rank)
         for (name, left_s), found_in in ranks.items():
             yield (
-                f"{rank_set(found_in)} would have given up {name} after {left_s} s more,"
+                f"{name} on {rank_set(found_in)} would have timed out after {left_s} s more,"
                 " with an error that the test does not handle"
             )
 

@@ -82,15 +82,15 @@ def _operation(
     # torch's store sleeps for up to 20 s before it tries again to connect to its host, rank 0.
     retries = is_sleep(thread) and first.timeout_s is not None and 0 in interval.now.lacking(first)
     if interval.times_out(thread) and not must_fail and not retries:
-        yield f"gives up {operations[-1].name}{interval.activity(thread).after}"
+        yield f"times out in {operations[-1].name}{interval.activity(thread).after}"
     elif first.gives_up_s <= interval.deadline_s:
         left_s = max(first.gives_up_s - interval.now.kernel.at_s, 0.0)
-        yield f"gives up {first.name} after another {left_s:.1f} s"
+        yield f"times out in {first.name} after another {left_s:.1f} s"
     # With a detail it waits for more processes than there are ranks, so it never ends.
     elif first.name == _CONNECTS and not (first.detail or interval.now.lacking(first)):
         yield f"may connect again in {first.name}"
     elif any(each.is_own for each in operations) and not interval.has_not_moved(thread):
-        yield f"wakes up in {operations[-1].name}, and may go another way"
+        yield f"wakes up in {operations[-1].name}, and may then do something else"
 
 
 def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:

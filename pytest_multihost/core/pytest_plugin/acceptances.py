@@ -42,7 +42,7 @@ def read_acceptances(root: Path, settings: Settings) -> tuple[Acceptance, ...]:
         raise usage_error(f"{ACCEPTED.flag}: {path}: {why}\n{_EXAMPLE}") from error
     if set(data) - {"accepted"} or not isinstance(data.get("accepted", []), list):
         keys = printable(", ".join([*data][:_MAX_KEYS]))
-        seen = f"it has {keys[:_MAX_SHOWN]}, and takes only [[accepted]]"
+        seen = f"it has {keys[:_MAX_SHOWN]}, and only [[accepted]] is allowed"
         raise usage_error(f"{ACCEPTED.flag}: {path}: {seen}.\n{_EXAMPLE}")
     return tuple(_acceptances(path, data.get("accepted", [])))
 

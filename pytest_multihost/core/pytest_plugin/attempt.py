@@ -198,7 +198,7 @@ def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
     """Print how to attach to the ranks of a hanging world; wait an hour, or until Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
     lines = [f"  {rank_name(each.rank)}  py-spy dump --pid {each.pid}" for each in alive]
-    head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
+    head = "the test hangs, and its ranks are kept alive. Press Ctrl-C to end them and to continue:"
     write_through(config, "\n".join(["", head, *lines, ""]))
     with contextlib.suppress(KeyboardInterrupt):
         time.sleep(3600)

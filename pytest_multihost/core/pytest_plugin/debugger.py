@@ -62,9 +62,9 @@ def debugger_note(
     is_wanted = config.getoption("usepdb", None) or config.getoption("trace", None)
     if not is_wanted or debugger is not None:
         return ""
-    why = "the standard input of this run is no terminal"
+    why = "the standard input of this run is not a terminal"
     if is_elsewhere:
-        why = "these cannot use this machine's terminal"
+        why = "ranks on other machines cannot use this machine's terminal"
     return f"multihost: --pdb and --trace do not stop in ranks, because {why}"
 
 

@@ -106,13 +106,14 @@ def launch_problems(
 ) -> list[str]:
     """Return why the ranks of a test cannot be launched in the requested way."""
     if env and launch == "fork":
-        why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
-        return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
+        why = "must be set before the interpreters of its ranks start, and forked ranks start none"
+        return [f"env={dict(env)} {why}: leave out --multihost-launch=fork."]
     demanding = [each for each in faults if facts[each.kind].needs_fresh_interpreters]
     if not demanding or launch in ("auto", "spawn"):
         return []
-    why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
-    return [f"faults: {demanding[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
+    why = f"it needs fresh interpreters, and --multihost-launch={launch} forks the ranks"
+    remedy = "Use --multihost-launch=spawn, or leave the option out."
+    return [f"faults: {demanding[0]!r}: {why}. {remedy}"]
 
 
 @dataclass(slots=True)

@@ -83,7 +83,9 @@ def start_run(
     config, option = session.config, session.config.option
     for name in ("reports", "tmpdir"):
         if not config.pluginmanager.has_plugin(name):
-            raise usage_error(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
+            raise usage_error(
+                f"multihost tests need pytest's plugin {name!r}: leave out -p no:{name}"
+            )
     tally = config.stash[TALLY]
     others: OtherMachines | None = config.hook.pytest_multihost_other_machines(config=config)
     find = find_backend if others is None else named_backend
@@ -215,8 +217,8 @@ def _pass_on_stops(session: pytest.Session, result: WorldResult) -> None:
 
 
 UNSEALED = (
-    "multihost: roles run with hosts='one': while one listens, no hang can be proven, because other"
-    " processes could connect."
+    "multihost: the roles share this machine's network (hosts='one'), so other processes can"
+    " connect to them; while a role listens, no hang can be proven."
 )
 """The beginning of a note about tests whose roles could not be sealed off."""
 
@@ -286,7 +288,11 @@ class Run:
         _pass_on_stops(item.session, judged.result)
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
-            item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
+            item.warn(
+                PytestMultihostWarning(
+                    f"{message}; with multihost_early = warn the test goes on to its deadline"
+                )
+            )
         further = self.config.hook.pytest_multihost_explore(item=item, attempt=attempt)
         attempt = replace(attempt, analyses=(*attempt.analyses, *further))
         self.tally.lines += [each.summary for each in attempt.analyses if each.summary]

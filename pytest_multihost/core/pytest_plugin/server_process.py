@@ -287,7 +287,7 @@ class _Rank:
         sys.stdout.write(self._printed.getvalue())
         error = CollectedDifferentlyError(
             "the rank could not collect the test",
-            seen="pytest ended before it; the rank's log says why.",
+            seen="pytest ended before that; the rank's log says why.",
         )
         send_interrupted(self.channel, error, root=str(Path.cwd()))
         yield

@@ -22,11 +22,12 @@ from pytest_multihost.core.model.spec import MACHINE, RankSpec
 _STREAMS = (0, 1, 2)
 
 _NO_TERMINAL = (
-    "the debugger in a rank needs a terminal, and the standard input of this run is none."
+    "the debugger in a rank needs a terminal, and the standard input of this run is not one."
     " Run pytest in a terminal, without -n."
 )
 _SEVERAL_MACHINES = (
-    "the debugger works in ranks that pytest starts itself, and another launcher has started these."
+    "the debugger works in ranks that pytest starts itself, and another launcher has"
+    " started this rank."
 )
 _FORKED = "the debugger works in a rank, and this process was forked by one"
 

@@ -238,7 +238,7 @@ class World:
         if rank not in (None, self.rank):
             return
         if self._stop_at is None:
-            raise NoTerminalError("world.breakpoint() works in a rank of a test only")
+            raise NoTerminalError("world.breakpoint() works only in a rank of a test")
         self._stop_at(get_frame(1))
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:

@@ -12,4 +12,4 @@ def leftover_texts(result: WorldResult) -> Iterator[str]:
     """Yield a sentence for each command line; a forked process has the command line of its rank."""
     for command, count in Counter(result.leftovers).items():
         processes = "1 process" if count == 1 else f"{count} processes"
-        yield f"{processes} left behind by ranks, and ended: {command}"
+        yield f"ended {processes} that ranks had left running: {command}"

@@ -144,7 +144,7 @@ class Preload:
         """
         if why := self.library.why_missing():
             raise LaunchError(
-                f"{self.setting} takes a library that is not available here",
+                f"{self.setting} needs a library that is not available here",
                 seen=f"{why[:1].upper()}{why[1:]}.",
                 remedy=f"Install a C compiler, or name one in CC; or say {self.instead}.",
             )

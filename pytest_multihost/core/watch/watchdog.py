@@ -698,4 +698,4 @@ def _left_notes(left: Collection[int]) -> list[str]:
     if not left:
         return []
     who = rank_set(left)
-    return [f"threads of {who} that still run did not count: the script is over there"]
+    return [f"threads that still run in {who} were ignored, because the script has ended there"]

@@ -63,10 +63,10 @@ class PeersRanks:
         notes = []
         for host, parts in group_by_value((each.host, each) for each in self.parts).items():
             error_s = max(part.clock[1] for part in parts)
-            clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
+            clock = f"times are exact to {error_s * 1e3:.2g} ms" if error_s else "on pytest's clock"
             ranks = rank_set(rank for part in parts for rank in part.ranks)
             notes.append(
-                f"{ranks} on {host}: seen by the process there, {clock}, without native frames"
+                f"{ranks} on {host}: watched by the process there, {clock}, without native frames"
             )
         return tuple(notes)
 

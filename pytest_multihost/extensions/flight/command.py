@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_options(explain: argparse.ArgumentParser) -> None:
     """Add the options for dumps."""
     explain.add_argument(
-        "--prefix", help="for dumps: the files' names up to the number of the rank"
+        "--prefix", help="for dumps: the text before the number of the rank in the files' names"
     )
     explain.add_argument("--json", action="store_true", help="for dumps: print the verdict as JSON")
     explain.add_argument(

@@ -92,7 +92,7 @@ class _Pickle:
         else:
             return f"not a pickle of plain values: it has the code {code:#04x}"
         shown = ".".join(each[:_MAX_SHOWN] for each in parts)
-        return f"it names {shown}, and a dump names nothing"
+        return f"it names {shown}, and a dump names no class or function"
 
     def number(self, form: struct.Struct) -> int:
         """Return the number at the position."""

@@ -428,7 +428,7 @@ def read_dumps(directory: Path, *, prefix: str | None = None) -> DumpFolder:
             why = printable((told or str(error))[:_MAX_WHY])
             problems.append(f"{printable(path.name)} cannot be used: {why}")
     if any(len(each.entries) == last for each in found):
-        problems.append(f"of each rank the last {last} operations were read, for want of memory")
+        problems.append(f"only the last {last} operations of each rank were read, to save memory")
     if not found:
         raise MultihostError(
             f"there is no dump of a flight recorder in {directory} that can be used",

@@ -124,7 +124,7 @@ def _times_are_kept(joined: Joined) -> bool:
 def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
     reason = "no rank waits in an operation that was recorded"
     if old:
-        reason = "ranks still moved while the dumps were taken, so nothing follows from them"
+        reason = "ranks still moved while the dumps were taken, so they prove nothing"
     ranks = tuple(replace(each, outcome="passed") for each in finding.ranks)
     return replace(finding, outcome="passed", status="passed", reason=reason, ranks=ranks)
 
@@ -196,17 +196,19 @@ def _snapshot(rank: int, progress: Mapping[int, Progress], joined: Joined) -> Ra
 def _activity(progress: Progress | None, size: int) -> Activity:
     """Return the state of a rank, and its details; shown for ranks that wait in no operation."""
     if progress is None:
-        return Activity("no dump", "nothing is known of it")
+        return Activity("no dump", "its state is unknown")
     if progress.is_empty:
-        return Activity("no dump", "nothing is in it, though others show that the rank took part")
+        return Activity("no dump", "its dump is empty, but the rank took part in operations")
     if progress.is_old:
         return Activity("moved", "after it was dumped")
     if progress.held_in is not None:
-        return Activity("held", f"has not ended {progress.held_in.describe(size)}, as others have")
+        return Activity(
+            "held", f"has not completed {progress.held_in.describe(size)}, as others have"
+        )
     if not progress.reached:
-        return Activity("idle", "nothing of it is open")
+        return Activity("idle", "it is in no operation")
     last = progress.reached[-1].operation.describe(size)
-    return Activity("idle", f"nothing of it is open, the last was {last}")
+    return Activity("idle", f"it is in no operation; its last one was {last}")
 
 
 def _known(
@@ -344,8 +346,8 @@ def remarks(
     held = [rank for rank, each in progress.items() if each.held_in is not None]
     if held:
         yield (
-            f"{rank_set(held)} went on to launch operations behind one whose end others have seen:"
-            " its device has stopped, or the thread that watches it"
+            f"{rank_set(held)} launched more operations after one that has completed on other ranks"
+            " only: its device has stopped, or torch's thread that watches the device"
         )
     if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
         yield (
@@ -374,5 +376,5 @@ def remarks(
         yield f"the dumps are of several formats: {told}"
     elif max(versions, default=KNOWN_VERSION) > KNOWN_VERSION:
         newest = ".".join(map(str, KNOWN_VERSION))
-        yield f"the dumps are of a format newer than {newest}, the last that is known here"
+        yield f"the dumps are of a format newer than {newest}, the newest that this version knows"
     yield _CANNOT_TELL

@@ -24,7 +24,7 @@ MODE: Option[HazardMode] = Option(
 RULES: Option[tuple[str, ...]] = Option(
     name="hazard_rules",
     metavar="RULE[,...]|all",
-    help="Rules to look for hazards by (default: the certain ones)",
+    help="Rules of hazards to check (default: the certain ones)",
     parse=parse_names,
     default=(),
 )

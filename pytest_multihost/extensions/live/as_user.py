@@ -75,7 +75,7 @@ def user_of(pids: Collection[int]) -> User | None:
     if len({each.uid for each in found}) > 1:
         raise MultihostError(
             "the processes are of several users, and root reads a job with the rights of its user",
-            remedy="Look at the processes of each user by themselves.",
+            remedy="Look at the processes of each user separately.",
         )
     return next((each for each in found if each.uid != 0), None)
 

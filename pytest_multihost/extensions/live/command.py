@@ -98,8 +98,8 @@ def _attach_together(options: argparse.Namespace, hook: pluggy.HookRelay) -> int
     meeting: Meeting | None = hook.pytest_multihost_meeting(folder=folder)
     if meeting is None:
         raise MultihostError(
-            "no plugin lets the processes of a launcher look at a job together",
-            remedy="Look at the ranks of each machine by themselves: multihost attach",
+            "no plugin can look at a job on several machines",
+            remedy="Look at the ranks of each machine separately: multihost attach",
         )
     found = found_here(
         lambda: choose(options.processes, match=options.match, below=options.children_of),

@@ -208,7 +208,7 @@ def _waits(
 
 
 def _gives_up(ranks: Sequence[int], name: str) -> str:
-    return f"{rank_set(ranks)} may give up {name}, whose limit cannot be seen"
+    return f"{name} on {rank_set(ranks)} may time out; its timeout cannot be read from outside"
 
 
 def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> Iterator[str]:
@@ -218,7 +218,10 @@ def _served_by_launcher(now: KernelSnapshot, waits: Mapping[int, SeenWait]) -> I
         if process is None or found is None or found.kind != "wait":
             continue
         if any(fd.where == "harness" for fd in process.descriptors.values()):
-            yield f"rank {rank} waits in {found.name} for what its launcher's store may get"
+            yield (
+                f"rank {rank} waits in {found.name} for a key that its launcher's store"
+                " may still get"
+            )
 
 
 _NOT_HERE = Activity("not seen")

@@ -16,7 +16,7 @@ def add_attach(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "attach",
-        help="say for which rank of a running job the others wait; reads only",
+        help="find the rank of a running job that the others wait for; changes nothing in the job",
         epilog="As root it reads a job with the rights of the job's user, if he may read this"
         " Python. docs/security.md says what an attacker can do.",
     )

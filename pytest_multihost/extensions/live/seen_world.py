@@ -156,7 +156,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
     moving = {r: look.moving[r] for r in concerned if r in look.moving and r not in inside}
     if spinning := look.spinning.intersection(concerned):
         one = len(spinning) == 1
-        return f"{rank_set(spinning)} {'polls' if one else 'poll'}, and may get on at any time"
+        return f"{rank_set(spinning)} {'polls' if one else 'poll'}, and may continue at any time"
     if not found.culprits:  # a rank that times out moves again, and so may the others
         moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""

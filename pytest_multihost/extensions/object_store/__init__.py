@@ -38,5 +38,5 @@ def pytest_multihost_needs_one_machine(item: pytest.Item) -> str | None:
     """Refuse tests with a store in runs on several machines; a hook of `engines`."""
     from pytest_multihost.extensions.object_store.fixture import requests_object_store
 
-    why = "object_store is an endpoint of one machine, which others do not reach"
+    why = "the object store runs on one machine, and the others cannot reach it"
     return why if requests_object_store(item) else None

@@ -261,7 +261,7 @@ def _end_text(end: WaitEnd | None) -> str:
             return f"all processes end by themselves{after}"
         case "nothing":
             return f"nothing ends the wait within {_seconds_text(end.after_s or 0.0)}"
-    return f"what ends the wait was not measured: {end.name}"
+    return f"the end of the wait was not measured: {end.name}"
 
 
 def _seconds_text(seconds: float) -> str:
@@ -328,10 +328,10 @@ def families_text(families: Iterable[str]) -> str:
 _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
     "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
-    "known": "because other runs have shown that they would show nothing new",
-    "lost": "because the harness broke in them twice",
+    "known": "because other runs show that they would find nothing new",
+    "lost": "because the plugin failed in them twice",
     "machine": "because this machine cannot do that",
-    "doubtful": "because nothing was proven, and a repeat beside no other run showed nothing",
+    "doubtful": "because no hang was proven, and a repeat with nothing beside it found none",
 }
 
 

@@ -240,7 +240,7 @@ def test_a_machine_without_a_compiler_says_so(
     worlds = run_worlds(ONE.format(more=', clock="jump"'))
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     told = worlds.run.stderr.str()
-    assert "clock='jump' takes a library that is not available here" in told
+    assert "clock='jump' needs a library that is not available here" in told
     assert "There is no C compiler" in told
     assert "or say clock='real'" in told
     run_worlds(ONE.format(more="")).run.assert_outcomes(passed=1)

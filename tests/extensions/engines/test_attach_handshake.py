@@ -141,7 +141,9 @@ def received(data: bytes, layout: struct.Struct = PROOF) -> list[tuple[Any, ...]
 )
 def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes) -> None:
     """Before anything more is waited for."""
-    with pytest.raises(RefusedError, match="does not speak our protocol, version 3"):
+    with pytest.raises(
+        RefusedError, match="does not speak the protocol of pytest-multihost-hangs, version 3"
+    ):
         received(data)
 
 

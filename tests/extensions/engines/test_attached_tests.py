@@ -546,7 +546,7 @@ def test_strangers_are_sent_away_and_counted(processes: Processes) -> None:
     assert answer.startswith(b"pytest-multihost-hangs/")
     assert SECRET.encode() not in answer
     assert "rank 2 of 3 has not connected within 6 s" in processes.output[0]
-    assert "it does not speak our protocol" in processes.output[0]
+    assert "it does not speak the protocol of pytest-multihost-hangs" in processes.output[0]
     assert "it does not know the secret" in processes.output[0]
     assert SECRET not in "".join(processes.output)
 
@@ -780,7 +780,7 @@ def test_ranks_of_another_machine_are_seen_by_the_process_there(
         assert (diagnosis["kind"], diagnosis["culprits"]) == ("straggler", [3])
         assert diagnosis["detected_by"] == "proof"
         assert "time.sleep(600)" in output  # its stacks
-        assert "ranks 2,3 on beta: seen by the process there, on a clock known to" in output
+        assert "ranks 2,3 on beta: watched by the process there, times are exact to" in output
         assert processes.output[1:] == ["", "", ""]
 
 

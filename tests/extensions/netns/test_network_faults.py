@@ -112,7 +112,7 @@ WRONG: list[tuple[Any, str]] = [
     (faults.net_rate(rank=0, bytes_per_s=0), "bytes_per_s must be a number above 0, not 0"),
     (faults.net_delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0"),
     (faults.net_delay(rank=0, seconds=1, heals_after=-1), "heals_after must be a number of sec"),
-    (faults.kill(rank=0, at=at.rendezvous()), "at.rendezvous() is for faults of the network alone"),
+    (faults.kill(rank=0, at=at.rendezvous()), "at.rendezvous() is only for faults of the network"),
 ]
 
 

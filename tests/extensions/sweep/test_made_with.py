@@ -77,7 +77,7 @@ def test_a_sweep_that_did_not_record_its_code_does_not_count() -> None:
 def test_a_file_that_changes_during_a_sweep_makes_its_results_useless() -> None:
     """Nobody knows which run has met the old content."""
     made = combined(replace(BEFORE, code={**BEFORE.code, "storage.py": "5"}), BEFORE)
-    assert reasons(UNDISTURBED, made)[0] == "storage.py changed while they were made"
+    assert reasons(UNDISTURBED, made)[0] == "storage.py changed during that sweep"
 
 
 # Reading files

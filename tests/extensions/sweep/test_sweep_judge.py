@@ -517,8 +517,10 @@ def test_the_rank_that_handled_an_error_may_be_the_one_that_waits() -> None:
     assert (run.culprit and run.culprit.line, run.has_decided) == (50, False)
 
 
-TORN = Damage("step-7/w.pt", "is no whole archive")
-VOUCHED = replace(TORN, what="is no whole archive, although step-7/done is there", is_vouched=True)
+TORN = Damage("step-7/w.pt", "is not a complete archive")
+VOUCHED = replace(
+    TORN, what="is not a complete archive, although step-7/done is there", is_vouched=True
+)
 
 
 def saved(*damage: Damage, is_said: bool = False, overwrites: bool = False) -> Found:
@@ -530,7 +532,7 @@ def test_a_file_that_does_not_load_is_wrong_if_nobody_has_said_so() -> None:
     """The report names the file, and the line that was disturbed."""
     run = judged(found=saved(TORN))
     assert (run.outcome, run.wrong_by, run.is_proven) == ("wrong", "files", True)
-    assert run.summary == "step-7/w.pt is no whole archive"
+    assert run.summary == "step-7/w.pt is not a complete archive"
     assert run.culprit == PASSED.where
 
 

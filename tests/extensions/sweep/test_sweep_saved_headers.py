@@ -70,8 +70,8 @@ def told(content: bytes, form: Format) -> str:
 @pytest.mark.parametrize(
     ("content", "form", "problem"),
     [
-        (b"PK\x03\x04" + b"PK\x01\x02" * 20_000, "zip", "is no whole archive"),
-        (archive({"a": b"x" * 100})[:80], "zip", "is no whole archive"),
+        (b"PK\x03\x04" + b"PK\x01\x02" * 20_000, "zip", "is not a complete archive"),
+        (archive({"a": b"x" * 100})[:80], "zip", "is not a complete archive"),
         (archive({"a": b"x" * 100}), "zip", ""),
         (struct.pack("<Q", 4_000_000) + b"[" * 4_000_000, "safetensors", "cannot be read"),
         (struct.pack("<Q", 2) + b"[]", "safetensors", "cannot be read"),

@@ -120,7 +120,7 @@ def test_the_last_operation_of_a_late_rank_in_the_group_is_named() -> None:
     )
     last = "last operation in this group was barrier #4 (world group)"
     [found] = told(late, stands(1, *known))
-    assert found == Evidence(1, f"{last}, which it left by OSError", "recorder")
+    assert found == Evidence(1, f"{last}, which raised OSError", "recorder")
     [found] = told(late, stands(1, replace(known[1], error="")))
     assert found == Evidence(1, last, "recorder")
     [found] = told(late, stands(1, *known[3:]))

@@ -23,7 +23,7 @@ COMPLAINT = (
     " 44 vs 4. Received data size doesn't match expected size.\n"
 )
 OTHER = "terminate called after throwing\n  what():  [enforce fail at x.cc:1] a == b. 1 vs 2.\n"
-ENDED = "gloo ended rank 2 because the data that it received has another size than its own"
+ENDED = "gloo ended rank 2 because it received data of another size than it expected"
 
 
 def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
@@ -66,7 +66,7 @@ def test_the_rank_whose_tensor_differs_is_named_and_not_the_one_that_died() -> N
     assert (found.confidence, found.detected_by) == ("likely", "exit")
     assert found.summary == "rank 0 entered all_reduce #2 f32[64] (world group), ranks 1,2 f32[4]"
     assert found.notes == (
-        "gloo ended rank 2 because the data that it received has another size than its own",
+        "gloo ended rank 2 because it received data of another size than it expected",
     )
 
 

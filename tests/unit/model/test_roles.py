@@ -187,7 +187,10 @@ READY = Role(1, ready="tcp:{port}")
         ({"a": Role(1, run="x.py", restarts=True)}, "from 0 to 100"),
         ({"a": Role(1, service=True), "b": 1}, "a service is a program: say run="),
         ({"a": Role(1, run="x.py", service=1), "b": 1}, "must be True or False"),  # type: ignore[arg-type]
-        ({"a": Role(1, run="x.py", service=True)}, "must have one that is no service"),
+        (
+            {"a": Role(1, run="x.py", service=True)},
+            "must have at least one role that is not a service",
+        ),
     ],
 )
 def test_what_cannot_be_waited_for_is_a_problem(roles: dict[str, object], why: str) -> None:

@@ -116,7 +116,7 @@ def test_ranks_that_would_give_up_alike_share_one_note() -> None:
         Operations(2, (replace(waits, thread=200),), {waits.group_key: 1}),
     )
     (note,) = replace(first, operations=pages).give_ups()
-    assert note.startswith("ranks 0,2 would have given up all_reduce after 27 s more")
+    assert note.startswith("all_reduce on ranks 0,2 would have timed out after 27 s more")
 
 
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
     first = moment(process(), operations=(limited,))
     found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
     assert len(found) == 1
-    assert found[0].startswith("rank 0: main thread gives up all_reduce after another ")
+    assert found[0].startswith("rank 0: main thread times out in all_reduce after another ")
 
 
 def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
@@ -536,7 +536,7 @@ def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
     first = moment(process(), operations=(own,))
     polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
     found = blockers(first, later(first, polls), deadline_s=DEADLINE_S)
-    assert found == ("rank 0: main thread wakes up in all_reduce, and may go another way",)
+    assert found == ("rank 0: main thread wakes up in all_reduce, and may then do something else",)
     assert blockers(first, later(first, process()), deadline_s=DEADLINE_S) == ()
 
 
@@ -597,7 +597,7 @@ def test_an_operation_of_another_rank_excuses_nothing() -> None:
 def test_an_operation_that_gives_up_before_the_deadline_may_end() -> None:
     """One single wait with a limit is not polling: a test may count on the timeout."""
     found = found_in(process(thread(ends_s=110.0)), operations=(operation(),))
-    assert found == "rank 0: main thread gives up all_reduce after another 9.0 s"
+    assert found == "rank 0: main thread times out in all_reduce after another 9.0 s"
     assert found_in(process(thread(ends_s=1900.0)), operations=(operation(),)) == ""
 
 

@@ -226,7 +226,7 @@ def test_ranks_that_would_give_up_are_found_behind_children_and_orphans() -> Non
     kernel = kernel_snapshot(orphan, child, endless, limited)
     [found] = Snapshot(kernel, pages).give_ups()
     assert found == (
-        "rank 0 would have given up barrier after 30 s more,"
+        "barrier on rank 0 would have timed out after 30 s more,"
         " with an error that the test does not handle"
     )
     assert list(Snapshot(replace(kernel, is_deep=False), pages).give_ups()) == []

@@ -368,8 +368,8 @@ def test_what_ranks_left_behind_is_told() -> None:
     """Each process by its command line, however long that is."""
     left = ("sleep 600", "python -c " + "x" * 500)
     shown = story(*HANG, leftovers=left).splitlines()
-    first, second = (line for line in shown if "left behind" in line)
-    assert first == "  1 process left behind by ranks, and ended: sleep 600"
+    first, second = (line for line in shown if "had left running" in line)
+    assert first == "  ended 1 process that ranks had left running: sleep 600"
     assert second.endswith("x…")
     assert len(second) == 160
 

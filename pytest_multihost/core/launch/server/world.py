@@ -150,7 +150,7 @@ class ServerWorld:
         self._selector.unregister(stream)
         stream.close()
         if is_garbled or stream.is_garbled:
-            message = "something else than this package wrote into the rank's connection to pytest"
+            message = "other code than this package wrote into the rank's connection to pytest"
             error = RaisedError(
                 type="GarbledError", message=message, text=message, is_harness_error=True
             )
@@ -344,7 +344,9 @@ class ServerConnection:
             case Failed(why, remedy):
                 raise LaunchError("the ranks could not be started", seen=why, remedy=remedy)
             case message if not isinstance(message, wanted):
-                raise LaunchError(f"the server said {type(message).__name__} at the wrong time")
+                raise LaunchError(
+                    f"the server that starts the ranks sent {type(message).__name__} out of turn"
+                )
         return packet
 
     def _lost(self, seen: str) -> LaunchError:
@@ -363,4 +365,4 @@ class ServerConnection:
             text = self.log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if self.log else ""
         except OSError:
             return ""
-        return f"\nIts last words, from {self.log}:\n{text}" if text.strip() else ""
+        return f"\nThe end of its log, {self.log}:\n{text}" if text.strip() else ""

@@ -230,7 +230,7 @@ class Connector:
                 self.seen[address] = str(error) or type(error).__name__
                 return None
             if not frames:
-                self.seen[address] = stream.ended or "it has not answered our greeting yet"
+                self.seen[address] = stream.ended or "it has not answered yet"
                 return None
             if isinstance(refused := frames[0].message, Refused):
                 rank = self.rendezvous.membership.rank

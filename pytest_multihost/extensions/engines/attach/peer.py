@@ -250,5 +250,5 @@ class Peer:
         return LaunchError(
             f"{self.name} is gone",
             seen="\n".join(filter(None, (self.stream.ended or seen, why))),
-            remedy="" if why else "Its own last words, or its launcher's, may say why.",
+            remedy="" if why else "Its output, or that of its launcher, may say why.",
         )

@@ -106,7 +106,9 @@ class _Client:
                 for name, value in ray.available_resources().items()
                 if name in bundle or name == "CPU"
             }
-            why = f"{count} nodes with {bundle} each; {len(alive)} are alive, free are {free}"
+            why = (
+                f"{count} nodes with {bundle} each are wanted; {len(alive)} are alive; free: {free}"
+            )
             self.tell({"waiting": why})
             if _has_ended(self.control):
                 ray.util.remove_placement_group(group)

@@ -26,7 +26,7 @@ def differences(earlier: MadeWith | None, now: MadeWith, digest: Callable[[str],
 
 def _code(earlier: MadeWith, now: MadeWith, digest: Callable[[str], str]) -> Iterator[str]:
     for name in earlier.changed:
-        yield f"{name} changed while they were made"
+        yield f"{name} changed during that sweep"
     for name in now.changed:
         yield f"{name} has changed since pytest began"
     for name, known in sorted(earlier.code.items()):

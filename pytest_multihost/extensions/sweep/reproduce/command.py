@@ -23,7 +23,7 @@ def add_reproduce(commands: Commands) -> None:
         "reproduce", help="write a script and an issue that show a weakness without this plugin"
     )
     parser.set_defaults(act=_reproduce)
-    parser.add_argument("token", help="of the line that begins with 'replay'")
+    parser.add_argument("token", help="the token in the line that begins with 'replay'")
     parser.add_argument(
         "--artifacts", type=Path, help="the artifacts directory (default: .pytest_multihost)"
     )

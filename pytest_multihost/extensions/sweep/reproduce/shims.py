@@ -90,10 +90,12 @@ def shim_of(fault: Fault, backend: str) -> Shim:
     if problems := _problems(fault):
         raise _refused(fault, problems[0])
     if fault.is_first or not isinstance(fault.ranks, tuple) or len(fault.ranks) != 1:
-        raise _refused(fault, "it disturbs the rank that comes first, which is not known before")
+        raise _refused(
+            fault, "it disturbs the rank that comes first, and no script can know that rank before"
+        )
     maker = _MAKERS.get(fault.kind)
     if maker is None:
-        raise _refused(fault, "no few lines of Python do the same")
+        raise _refused(fault, "it takes more than a few lines of Python")
     return maker(fault, backend)
 
 

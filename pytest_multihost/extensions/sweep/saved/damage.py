@@ -184,5 +184,5 @@ def _lacking(usual: SavedFiles, now: SavedFiles, folder: str, voucher: str) -> I
             posixpath.relpath(each, folder or ".") for each in lacking[:_MOST_LACKING]
         )
         more = f" and {len(lacking) - _MOST_LACKING} more" if len(lacking) > _MOST_LACKING else ""
-        what = f"lacks {names}{more}, although {voucher} says that it is whole"
+        what = f"lacks {names}{more}, although {voucher} says that it is complete"
         yield Damage(folder or ".", what, is_vouched=True)

@@ -85,7 +85,7 @@ def problem_of(file: BinaryIO, form: Format) -> str:
             file.seek(0)
             return check(file, size)
     except UnreadableError:
-        return "is no whole archive" if form == "zip" else "cannot be read as what it was"
+        return "is not a complete archive" if form == "zip" else "cannot be read as what it was"
 
 
 def _zip(file: BinaryIO, _size: int) -> str:
