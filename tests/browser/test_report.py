@@ -201,7 +201,7 @@ def test_without_a_script_all_but_the_lanes_can_be_read(open_page, pages: Pages)
     words = tab.locator("body").inner_text()
     assert "never reached" in words
     assert "return handle.read()" in words
-    assert "The lanes are drawn by a script" in words
+    assert "A script draws the lanes" in words
 
 
 # The page of a sweep

@@ -191,7 +191,7 @@ def test_the_line_of_the_task_that_waits_is_shown_and_a_task_that_failed(worlds)
     """Not the line that runs the event loop; nobody has fetched the exception."""
     found = worlds.verdicts["test_it"]["diagnosis"]
     assert found["where"]["source"] == "await arrived.wait()  # here"
-    failed = "task outputs ended with IndexError: no such request, and no code has awaited it"
+    failed = "task outputs ended with IndexError: no such request, and no code has retrieved it"
     assert f"rank 0: {failed}" in found["notes"]
 
 

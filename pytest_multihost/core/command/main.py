@@ -59,7 +59,7 @@ def make_parser(
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
-        "run", help="run a script on several ranks, and find the rank that hangs"
+        "run", help="run a script on several ranks, and find the rank that makes it hang"
     )
     _add_run(run, _run_options(hook), offered_host_kinds(hook))
     _add_explain(commands, explainers_of(hook))
@@ -68,9 +68,12 @@ def make_parser(
         "directory",
         type=Path,
         nargs="?",
-        help="its pages are written again first; default: .pytest_multihost",
+        help="folder of a run or of all runs; its pages are written again first; default:"
+        " .pytest_multihost",
     )
-    last.add_argument("--path", action="store_true", help="print its path only")
+    last.add_argument(
+        "--path", action="store_true", help="print the path of the report, and open nothing"
+    )
     last.set_defaults(act=_open)
     report = commands.add_parser("report", help="write every page again from the artifacts alone")
     report.add_argument(
@@ -78,7 +81,7 @@ def make_parser(
         type=Path,
         nargs="?",
         default=artifacts_folder(),
-        help="folder of an attempt, of a run, or of all; default: of all, .pytest_multihost",
+        help="folder of one attempt, one run or all runs; default: .pytest_multihost, all runs",
     )
     _add_source_root(report)
     report.set_defaults(act=_report)
@@ -94,7 +97,7 @@ def explainers_of(hook: pluggy.HookRelay) -> Sequence[Explainer]:
 def _add_explain(commands: Commands, explainers: Sequence[Explainer]) -> None:
     sources = " or ".join(each.source for each in reversed(explainers))
     again = commands.add_parser(
-        "explain", help=f"say which rank a hang waits for, from {sources} alone"
+        "explain", help=f"find the rank that a hang waited for, from {sources} alone"
     )
     folders = ", or ".join(each.folder for each in reversed(explainers))
     again.add_argument(
@@ -116,7 +119,7 @@ def _add_source_root(command: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         metavar="DIR",
-        help="show lines of source files below this folder, may be repeated; default: the working"
+        help="show source lines of files below this folder; may be repeated; default: the working"
         " directory and installed packages",
     )
 
@@ -141,36 +144,37 @@ def _add_run(
         action="append",
         default=[],
         metavar="NAME=N:PROGRAM",
-        help="run PROGRAM, such as train.py or '-m my.engine --port {port}', on N ranks that are a"
-        " role of the job; may be repeated, in place of the script",
+        help="instead of one script: run PROGRAM, such as train.py or '-m my.engine --port {port}',"
+        " on N ranks, as the role NAME; may be repeated",
     )
     run.add_argument(
         "--ready",
         action="append",
         default=[],
         metavar="NAME=tcp:{port}",
-        help="a rank of a role is ready once this port listens; {port} is one of its own",
+        help="a rank of the role is ready once it listens at this port; {port}: a free"
+        " port of the rank",
     )
     run.add_argument(
         "--after",
         action="append",
         default=[],
         metavar="NAME=ROLE",
-        help="the ranks of a role start once those of another one are ready; may be repeated",
+        help="start the ranks of NAME once the ranks of ROLE are ready; may be repeated",
     )
     run.add_argument(
         "--restarts",
         action="append",
         default=[],
         metavar="NAME=N",
-        help="start the program of a role again after an error, up to N times",
+        help="start the program of the role NAME again after an error, up to N times",
     )
     run.add_argument(
         "--service",
         action="append",
         default=[],
         metavar="NAME",
-        help="the program of a role serves the others, and is ended once they are over",
+        help="the role NAME serves the others: end its program once all others have ended",
     )
     run.add_argument(
         "--backend",
@@ -191,7 +195,7 @@ def _add_run(
     run.add_argument(
         "--hosts",
         default="",
-        help=f"{named}; default: {ONE}, and for roles one host that nothing outside can reach",
+        help=f"{named}; default: {ONE}, and for roles one host that no other process can reach",
     )
     for option in offered:
         run.add_argument(
@@ -213,17 +217,19 @@ def _add_run(
         "--horizon",
         type=_seconds,
         metavar="SECONDS",
-        help="the job hangs if no rank can make progress within this time; default: 300",
+        help="report a hang if no rank can make progress within this time; default: 300",
     )
     run.add_argument(
         "--patience",
         type=_seconds,
         metavar="SECONDS",
-        help="the job hangs once a rank has waited this long for another rank, whatever that one"
-        " does; default: no such limit",
+        help="report a hang once a rank has waited this long for another rank, even if that one is"
+        " busy; default: no such limit",
     )
     run.add_argument(
-        "--keep", action="store_true", help="keep logs and verdict of a job that ends well, too"
+        "--keep",
+        action="store_true",
+        help="also keep the logs and the verdict of a job that ends well",
     )
     run.add_argument(
         "--log-dir",

@@ -29,8 +29,8 @@ _COUNT, _PORT = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\d{1,5}", re.ASCI
 _NODE_LIST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
 
 REMEDY = (
-    "Say it yourself: PYTEST_MULTIHOST_RANK, PYTEST_MULTIHOST_SIZE and"
-    " PYTEST_MULTIHOST_ADDRESS=HOST:PORT, a free port of rank 0's machine, in every process."
+    "Or set PYTEST_MULTIHOST_RANK, PYTEST_MULTIHOST_SIZE and PYTEST_MULTIHOST_ADDRESS=HOST:PORT,"
+    " a free port of rank 0's machine, in every process."
 )
 
 
@@ -242,7 +242,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
     launcher = _launcher(environment)
     rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
     if rank >= size:
-        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
+        happened = f"{launcher.rank}={rank} is too large for {launcher.size}={size}"
         raise SettingError(happened, remedy="Ranks count from 0.")
     host, port = _address(launcher, environment)
     one, other = (environment.get(each, each) for each in launcher.local)

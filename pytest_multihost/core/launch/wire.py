@@ -152,12 +152,12 @@ class FrameStream(Generic[M]):
 
     def close(self) -> None:
         """Close the connection."""
-        self.ended = self.ended or "pytest closed the connection"
+        self.ended = self.ended or "this side closed the connection"
         self.socket.close()
 
     def detach(self) -> int:
         """Stop sending and receiving; return the open descriptor, which the caller must close."""
-        self.ended = self.ended or "pytest handed the connection on"
+        self.ended = self.ended or "this side handed the connection on"
         return self.socket.detach()
 
 

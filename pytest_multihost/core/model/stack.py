@@ -139,7 +139,7 @@ class TaskState:
     def text(self) -> str:
         """Its text for the reader."""
         if self.error:
-            return f"{self.name} ended with {self.error}, and no code has awaited it"
+            return f"{self.name} ended with {self.error}, and no code has retrieved it"
         return f"{self.name}: {' → '.join(self.awaits)}"
 
 

@@ -17,8 +17,9 @@ def add_attach(commands: Commands) -> None:
     parser = commands.add_parser(
         "attach",
         help="find the rank of a running job that the others wait for; changes nothing in the job",
-        epilog="As root it reads a job with the rights of the job's user, if he may read this"
-        " Python. docs/security.md says what an attacker can do.",
+        epilog="Run by root, it reads a job with the rights of the job's user, if that user"
+        " may read"
+        " this Python. docs/security.md lists what an attacker can do.",
     )
     parser.set_defaults(act=_attach)
     which = parser.add_mutually_exclusive_group()
@@ -27,7 +28,8 @@ def add_attach(commands: Commands) -> None:
         nargs="*",
         default=[],
         metavar="PID",
-        help="a rank's process; RANK=PID if it does not say; none: list the jobs of this machine",
+        help="the process of a rank; RANK=PID if its environment names no rank; without"
+        " PID: list the jobs of this machine",
     )
     which.add_argument("--match", metavar="TEXT", help="the job with this in its command line")
     which.add_argument(
@@ -47,19 +49,20 @@ def add_attach(commands: Commands) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="with --follow: a rank that others wait for so long counts as hung, even if it moves",
+        help="with --follow: report a hang once others have waited this long for a rank,"
+        " even if it moves",
     )
     parser.add_argument(
         "--native",
         action="store_true",
-        help="read native frames, too: stops each thread for a moment, with ptrace",
+        help="also read native frames, which stops each thread for a moment (ptrace)",
     )
     parser.add_argument(
         "--source-root",
         type=Path,
         action="append",
         metavar="DIR",
-        help="of another user's processes, show lines of source files below this folder, may be"
+        help="for processes of another user: show source lines of files below this folder; may be"
         " repeated; default: the working directory and installed packages",
     )
     parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")

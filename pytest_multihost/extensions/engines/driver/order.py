@@ -94,7 +94,7 @@ def read_order(descriptor: int, version: str) -> PeerOrder:
 
 def _refuse(seen: str) -> NoReturn:
     raise LaunchError(
-        "there is no order on the standard input",
+        "the standard input holds no order from pytest",
         seen=seen,
         remedy="`pytest --multihost-on` starts this program; do not start it by hand.",
     )

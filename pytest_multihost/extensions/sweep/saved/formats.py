@@ -85,7 +85,7 @@ def problem_of(file: BinaryIO, form: Format) -> str:
             file.seek(0)
             return check(file, size)
     except UnreadableError:
-        return "is not a complete archive" if form == "zip" else "cannot be read as what it was"
+        return "is not a complete archive" if form == "zip" else "cannot be read in its format"
 
 
 def _zip(file: BinaryIO, _size: int) -> str:
@@ -133,14 +133,14 @@ def _npy(file: BinaryIO, size: int) -> str:
     (count,) = length.unpack(file.read(length.size))
     header = read_literal(file.read(min(count, MAX_LITERAL + 1)))
     if not isinstance(header, dict):
-        return "cannot be read as what it was"
+        return "cannot be read in its format"
     item = _ITEM.fullmatch(str(header["descr"]))
     if item is None or item[1] == "O":
         return ""
     item_size = int(item[2]) * (_UNICODE_BYTES if item[1] == "U" else 1)
     shape = header["shape"]
     if not isinstance(shape, tuple) or any(type(each) is not int or each < 0 for each in shape):
-        return "cannot be read as what it was"
+        return "cannot be read in its format"
     needed = file.tell() + item_size * math.prod(shape)
     return f"has {size} bytes of {needed}" if size < needed else ""
 
@@ -151,7 +151,7 @@ def _safetensors(file: BinaryIO, size: int) -> str:
         return f"is cut off in its header, at {size} bytes"
     header = parse_foreign(file.read(count))
     if not isinstance(header, dict):
-        return "cannot be read as what it was"
+        return "cannot be read in its format"
     tensors = [typed("Any", each) for name, each in header.items() if name != "__metadata__"]
     needed = 8 + count + max((each["data_offsets"][1] for each in tensors), default=0)
     return f"has {size} bytes of {needed}" if size != needed else ""
