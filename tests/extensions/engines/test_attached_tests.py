@@ -648,8 +648,8 @@ def relay(listener: socket.socket, port: int, spoil: Callable[[bytes], bytes]) -
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda data: data + data, "a frame is not authentic"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "a frame is not authentic"),
+        (lambda data: data + data, "a message failed its check"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "a message failed its check"),
     ],
     ids=["replayed", "changed"],
 )

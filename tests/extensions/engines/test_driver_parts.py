@@ -70,7 +70,7 @@ def test_an_order_arrives_as_it_was_sent() -> None:
 def test_anything_else_is_no_order(data: bytes) -> None:
     """Such as the input of somebody who starts the program by hand."""
     source = piped(data)
-    with pytest.raises(LaunchError, match="there is no order"):
+    with pytest.raises(LaunchError, match="holds no order"):
         read_order(source, "1.0")
     os.close(source)
 

@@ -295,7 +295,9 @@ class Greeting:
         data = connection.recv(self._layout.size - len(self._received))
         self._received += data
         if self._received[: len(MAGIC)] != MAGIC[: len(self._received)]:
-            raise RefusedError(f"it does not speak our protocol, version {VERSION}")
+            raise RefusedError(
+                f"it does not speak the protocol of pytest-multihost-hangs, version {VERSION}"
+            )
         if not data:
             raise ConnectionError("it closed the connection")
         if len(self._received) < self._layout.size:
