@@ -56,7 +56,9 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     """
     told = [each for each in folder.recordings if not each.is_blank] or folder.recordings
     ahead_s = clocks_ahead_s(told)
-    joined = join(told, ahead_s, ranks=[each.rank for each in folder.recordings])
+    known = {each.rank for each in folder.recordings}
+    members = (ranks for each in folder.recordings for ranks in each.members.values())
+    joined = join(told, ahead_s, ranks=sorted(known.union(*members)))
     progress = progress_of(joined, ahead_s)
     result = _result(joined, progress, name)
     old = frozenset(rank for rank, each in progress.items() if each.is_old)
@@ -75,7 +77,7 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     found = judged.diagnosis
     is_moving = found is not None and found.kind == "unknown" and bool(old)
     if found is None or is_moving or not any(each.waits_in for each in progress.values()):
-        return replace(judged, diagnosis=None, finding=_nothing_open(finding, old))
+        return replace(judged, diagnosis=None, finding=_nothing_open(finding, old, folder.problems))
     judged = replace(judged, finding=_with_culprits(judged.finding, found))
     gave_up = any(progress[rank].gave_up for rank in found.waiting if rank in progress)
     if (gave_up or not _times_are_kept(joined)) and found.confidence == "certain":
@@ -121,12 +123,18 @@ def _times_are_kept(joined: Joined) -> bool:
     return bool(lasts) and max(lasts) <= _KEPT_S
 
 
-def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
+def _nothing_open(finding: Finding, old: Collection[int], problems: Sequence[str]) -> Finding:
     reason = "no rank waits in an operation that was recorded"
     if old:
         reason = "ranks still moved while the dumps were taken, so they prove nothing"
     ranks = tuple(replace(each, outcome="passed") for each in finding.ranks)
-    return replace(finding, outcome="passed", status="passed", reason=reason, ranks=ranks)
+    return replace(
+        finding,
+        outcome="passed",
+        status="passed",
+        reason="; ".join((reason, *problems)),
+        ranks=ranks,
+    )
 
 
 def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> WorldResult:

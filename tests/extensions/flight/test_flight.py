@@ -393,6 +393,9 @@ def test_a_damaged_dump_is_left_out_and_told(tmp_path: Path, data: bytes) -> Non
     found = read_dumps(tmp_path)
     assert [each.rank for each in found.recordings] == [0]
     assert "trace_1" in found.problems[0]
+    page = judge_dumps(found, "dumps", SourceContext("/"))
+    assert "trace_1" in page.finding.reason
+    assert page.result.spec.size == len(ALL[next(iter(ALL))])
 
 
 @pytest.mark.parametrize(

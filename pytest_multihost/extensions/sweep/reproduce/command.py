@@ -76,6 +76,7 @@ def _reproduce(options: argparse.Namespace, hook: pluggy.HookRelay) -> int:
     if not (options.yes or _agrees(asked)):
         sys.stderr.write("Nothing was run. Agree with y, or call this with --yes.\n")
         return 1
+    target.parent.mkdir(parents=True, exist_ok=True)
     trial_script = target.with_name(f".{name}")
     files.write(trial_script, script)
     try:
