@@ -5,7 +5,8 @@
 * `processes` maps processes to ranks, and explains which right is missing to read a process.
   `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started.
 * `reader` reads a job's ranks on this machine, `joined` those on several machines.
-* `as_user` lets root look at another user's job with that user's rights.
+* `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
+  one that is judged together with the ranks of other machines.
 * `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI.
 * `groups` tells apart operations that cannot be one.
 * `look` compares two snapshots of a job, and explains why a rank may still move.

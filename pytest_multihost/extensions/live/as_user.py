@@ -20,18 +20,23 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
-from pytest_multihost.core.model.json_values import from_json, parse_foreign, to_json
+from pytest_multihost.core.model.json_values import Json, from_json, parse_foreign, to_json
 from pytest_multihost.core.slots import py_spy_command
 from pytest_multihost.core.watch.kernel.proc_files import read_status
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _KEEP_CAPABILITIES, _NO_NEW_PRIVILEGES, _AMBIENT, _RAISE = 8, 38, 47, 2
 _SYS_PTRACE, _VERSION_3 = 19, 0x20080522
 _MAX_ANSWER = 64 << 20
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,23 @@ class Texts:
         verdict: The verdict as JSON.
         html: The page for a browser; empty if nobody asked for it.
         is_hung: Whether the job seems to hang.
-        error: Why there is nothing.
     """
 
     page: str = ""
     verdict: str = ""
     html: str = ""
     is_hung: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The answer of the child.
+
+    Attributes:
+        error: Why there is no result.
+    """
+
+    result: Json = None
     error: tuple[str, ...] = ()
 
 
@@ -123,7 +138,15 @@ def become(user: User) -> None:
 
 
 def as_user(user: User, look: Callable[[], Texts]) -> Texts:
-    """Look at a job in a child with a user's rights.
+    """Look at a job in a child with a user's rights; see `read_as_user`."""
+    return read_as_user(user, look, Texts)
+
+
+def read_as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
+    """Call a function in a child with a user's rights, and return its result.
+
+    Args:
+        kind: The type of the result, which travels as JSON.
 
     Raises:
         MultihostError: The child could not; its answer cannot be read.
@@ -133,7 +156,7 @@ def as_user(user: User, look: Callable[[], Texts]) -> Texts:
         sys.stderr.flush()
         child = os.fork()
         if not child:
-            _look(user, look, answer)
+            _read(user, read, answer)
         try:
             os.waitpid(child, 0)
         except KeyboardInterrupt:  # the child has the signal as well
@@ -143,24 +166,24 @@ def as_user(user: User, look: Callable[[], Texts]) -> Texts:
         data = answer.read(_MAX_ANSWER)
     try:
         with parsing("the answer of the process that has looked at the job"):
-            found = from_json(Texts, parse_foreign(data))
+            found = from_json(_Answer, parse_foreign(data))
+            if not found.error:
+                return from_json(kind, found.result)
     except UnreadableError as error:
         raise MultihostError("the job could not be read", seen=str(error)) from error
-    if found.error:
-        happened, seen, remedy = (*found.error, "", "")[:3]
-        raise MultihostError(happened, seen=seen, remedy=remedy)
-    return found
+    happened, seen, remedy = (*found.error, "", "")[:3]
+    raise MultihostError(happened, seen=seen, remedy=remedy)
 
 
-def _look(user: User, look: Callable[[], Texts], answer: BinaryIO) -> NoReturn:
-    found = Texts(error=("the job could not be read",))
+def _read(user: User, read: Callable[[], DataclassInstance], answer: BinaryIO) -> NoReturn:
+    found = _Answer(error=("the job could not be read",))
     try:
         become(user)
-        found = look()
+        found = _Answer(to_json(read()))
     except MultihostError as error:
-        found = Texts(error=(error.happened, error.seen, error.remedy))
+        found = _Answer(error=(error.happened, error.seen, error.remedy))
     except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
-        found = Texts(error=("the job could not be read", traceback.format_exc()[-2000:], ""))
+        found = _Answer(error=("the job could not be read", traceback.format_exc()[-2000:], ""))
     finally:
         answer.write(json.dumps(to_json(found)).encode())
         answer.flush()

@@ -44,6 +44,7 @@ from pytest_multihost.extensions.live.processes import (
 )
 from pytest_multihost.extensions.live.reader import JobReader, LocalReader
 from pytest_multihost.extensions.live.seen_world import follow, judge_job
+from pytest_multihost.extensions.live.user_reader import UserReader
 
 if TYPE_CHECKING:
     from pytest_multihost.core.launch.meeting import Companion, Meeting
@@ -82,6 +83,12 @@ def _user(job: Job) -> User | None:
     return user
 
 
+def _reader(job: Job, options: argparse.Namespace) -> JobReader:
+    """Return the reader of a job that several machines read together."""
+    reader, user = LocalReader(job, _context(job, options)), _user(job)
+    return reader if user is None else UserReader(reader, user)
+
+
 def _context(job: Job, options: argparse.Namespace) -> SourceContext:
     """Return what reads source lines for a job: of another user's, only below the named folders.
 
@@ -103,7 +110,7 @@ def _attach_together(options: argparse.Namespace, hook: pluggy.HookRelay) -> int
         )
     found = found_here(
         lambda: choose(options.processes, match=options.match, below=options.children_of),
-        lambda job: LocalReader(job, _context(job, options)),
+        lambda job: _reader(job, options),
     )
     context = context_of(str(Path.cwd()), files_below(options.source_root))
     return look_together(meeting, found, lambda job, reader: _show(job, reader, context, options))

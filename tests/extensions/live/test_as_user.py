@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_multihost.extensions.live import as_user as module
 from pytest_multihost.extensions.live.as_user import Texts, User, as_user, become, user_of, why_not
-from pytest_multihost.testing import MultihostError
+from pytest_multihost.extensions.live.reader import Stacks
+from pytest_multihost.extensions.live.user_reader import UserReader
+from pytest_multihost.testing import KernelSnapshot, MultihostError
 
 ALICE = User(4711, 4711)
 
@@ -77,6 +80,30 @@ def test_a_reader_that_the_job_has_misled_brings_texts_at_most() -> None:
         as_user(ALICE, lambda: os._exit(0))  # type: ignore[arg-type, return-value]
     with pytest.raises(MultihostError, match="could not be read"):
         as_user(ALICE, lambda: 7)  # type: ignore[arg-type, return-value]
+
+
+def test_ranks_that_are_judged_with_those_of_other_machines_are_read_by_their_user() -> None:
+    """Each reading is a child with the user's rights, and root gets what it has read."""
+
+    class Reader:
+        def shallow_snapshot(self) -> KernelSnapshot:
+            return KernelSnapshot(at_s=float(os.geteuid()), processes=())
+
+        deep_snapshot = shallow_snapshot
+
+        def read_stacks(self, *, reads_native: bool) -> Stacks:
+            assert reads_native
+            return Stacks(now=self.deep_snapshot())
+
+        def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
+            return dict.fromkeys(idle, 0)
+
+    reader = UserReader(Reader(), ALICE)
+    assert reader.shallow_snapshot().at_s == ALICE.uid
+    assert reader.deep_snapshot().at_s == ALICE.uid
+    assert reader.read_stacks(reads_native=True).now.at_s == ALICE.uid
+    assert reader.turns([1]) is None
+    assert os.geteuid() == 0
 
 
 def test_the_user_is_that_of_the_processes() -> None:
