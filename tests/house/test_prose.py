@@ -81,6 +81,7 @@ def test_a_message_is_found() -> None:
         "The rank has left the test.",
         "This is simply a barrier.",
         "A stack shows a futex.",
+        "Its last words are in the log.",
     ],
 )
 def test_a_habit_is_found(sentence: str) -> None:
