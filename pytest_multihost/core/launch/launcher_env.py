@@ -41,7 +41,7 @@ class Membership:
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
         size: Number of processes.
-        source: Name of the launcher that has set these values.
+        source: Name of the launcher that has set these values, or what is known of it.
         job: Distinguishes this run from others of the same launcher.
         host: Rank 0's host; None if the launcher does not name it.
         port: Rank 0's port; None if none is configured.
@@ -94,6 +94,7 @@ class Launcher:
         precedence: If several launchers have numbered a process, only those with the highest
             precedence count.
         precedence_needs: Variable without which its precedence is 0; empty if it needs none.
+        otherwise: What has set its variables if that variable is missing.
         runs_in: Names of launchers that only allocate resources for this one. Their numbers are
             ignored if this one has numbered the process.
         is_by_hand: Whether users set its variables. Then a rank or a size is enough to choose it,
@@ -110,6 +111,7 @@ class Launcher:
     foreign: tuple[str, ...] = ()
     precedence: int = 0
     precedence_needs: str = ""
+    otherwise: str = ""
     runs_in: tuple[str, ...] = ()
     is_by_hand: bool = False
 
@@ -120,8 +122,14 @@ class Launcher:
 
     def precedence_in(self, environment: Mapping[str, str]) -> int:
         """Return its precedence in a process with these variables."""
-        is_known = not self.precedence_needs or self.precedence_needs in environment
-        return self.precedence if is_known else 0
+        return self.precedence if self._is_known_in(environment) else 0
+
+    def name_in(self, environment: Mapping[str, str]) -> str:
+        """Return what has numbered the process with these variables."""
+        return self.name if self._is_known_in(environment) else self.otherwise
+
+    def _is_known_in(self, environment: Mapping[str, str]) -> bool:
+        return not self.precedence_needs or self.precedence_needs in environment
 
 
 def parse_address(name: str, text: str) -> Address:
@@ -173,6 +181,7 @@ LAUNCHERS = (
         ),
         precedence=1,  # always the innermost launcher
         precedence_needs="TORCHELASTIC_RUN_ID",  # without it, any script may have set RANK
+        otherwise="a program that sets RANK",
     ),
     Launcher(
         name="Open MPI",
@@ -249,7 +258,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
     return Membership(
         rank=rank,
         size=size,
-        source=launcher.name,
+        source=launcher.name_in(environment),
         job="/".join(environment.get(name, "") for name in launcher.job),
         host=host,
         port=port,

@@ -64,6 +64,13 @@ def test_each_launcher_is_understood(environment, source, rank, size, host, is_o
     assert (membership.host, membership.is_one_machine) == (host, is_one_machine)
 
 
+def test_rank_alone_is_not_of_torchrun() -> None:
+    """Kubernetes sets it, and so does a program that starts its ranks by `multiprocessing`."""
+    plain = {name: text for name, text in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}
+    membership = read_membership(plain)
+    assert (membership.source, membership.rank) == ("a program that sets RANK", 3)
+
+
 @pytest.mark.parametrize(
     ("inner", "outer", "source"),
     [

@@ -46,7 +46,7 @@ def free_port() -> str:
 
 
 def variables(size: int) -> dict[str, str]:
-    """Return what torchrun gives to all ranks of a job of its own."""
+    """Return what a program gives to all ranks of a job of its own, as torchrun would."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
     return {**os.environ, **shared, "WORLD_SIZE": str(size)}
 
@@ -106,7 +106,7 @@ def test_jobs_are_listed_with_how_to_attach_to_them(start: Start) -> None:
     listed = attach(code=0)
     pids = " ".join(str(each.pid) for each in ranks)
     own = [each for each in listed.splitlines() if f"multihost attach {pids}" in each]
-    assert "2 ranks, torchrun" in listed
+    assert "2 ranks, a program that sets RANK" in listed
     assert own or f"multihost attach --children-of {os.getpid()}" in listed
 
 

@@ -62,7 +62,7 @@ def test_a_hostile_environment_does_not_hide_other_jobs(tmp_path: Path, size: st
         process(WAITS, HOSTILE, RANK="1", WORLD_SIZE="37"),
     ):
         shown = attach(cwd=tmp_path)
-    assert "37 ranks, torchrun, of which 1 are here" in shown
+    assert "37 ranks, a program that sets RANK, of which 1 are here" in shown
     require_printable(shown)
 
 
