@@ -30,6 +30,7 @@ from pytest_multihost.core.model.collectives import payload_of, transferred
 from pytest_multihost.core.model.event import Effect
 from pytest_multihost.core.model.message_sockets import may_be_for_answer
 from pytest_multihost.core.model.operation import (
+    BARRIER_KIND,
     JAX_SHUTDOWN,
     KEY_WAITS,
     SOCKET_SCOPE,
@@ -540,7 +541,8 @@ def _of_two_groups(
         if first is None or others or not (first.has_members and circle.issubset(first.group)):
             return None
         is_key = first.name in KEY_WAITS
-        if not is_key and not (first.kind == "collective" and first.sequence):
+        is_known = bool(first.sequence) or first.scope.kind == BARRIER_KIND  # its id names it
+        if not is_key and not (first.kind == "collective" and is_known):
             return None
         sorts.setdefault(first.detail if is_key else first.place, []).append(rank)
     odd = odd_ones(sorts)

@@ -69,6 +69,9 @@ STORE_KIND = "in-store"
 """The kind of the scope of waits at a store that is not the default group's. Its name says where
 the store is. A rank that uses the store has entered a group in this scope, without an operation."""
 
+BARRIER_KIND = "barrier"
+"""The kind of the scope of one barrier of jax's coordination service. Its name is the id."""
+
 REQUEST_SCOPE = Scope("group-request")
 """The scope in which a rank counts the groups that it asks for together with all other ranks. A
 group's members are in the detail; the rank may be none of them."""

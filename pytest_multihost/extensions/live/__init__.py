@@ -7,7 +7,8 @@
 * `reader` reads a job's ranks on this machine, `joined` those on several machines.
 * `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
   one that is judged together with the ranks of other machines.
-* `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI.
+* `waits` derives the operation that a thread is in from its frames, `mpi` an operation of MPI,
+  `barriers` the id of a barrier of jax's coordination service.
 * `groups` tells apart operations that cannot be one.
 * `look` compares two snapshots of a job, and explains why a rank may still move.
 * `seen_world` judges the job, repeatedly until it stops moving if the user asks for that.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.model.collectives import family
-from pytest_multihost.core.model.operation import Operation, Scope, group_by_value
+from pytest_multihost.core.model.operation import BARRIER_KIND, Operation, Scope, group_by_value
 from pytest_multihost.extensions.live.waits import UNNAMED, SeenWait
 
 _LEAVES = frozenset({"jax.distributed.shutdown", "shutdown", "destroy_process_group"})
@@ -30,6 +30,7 @@ def with_unlike_groups(
     found = {rank: each.operation for rank, each in waits.items() if each.operation is not None}
     if not all(rank in found and found[rank].kind == "collective" for rank in present):
         return waits
+    waits = _with_unlike_barriers(waits)
     unknown = [rank for rank, each in sorted(found.items()) if _is_of_unknown_group(each)]
     clusters = _clusters(unknown, waits)
     held = [frozenset(waits[ranks[0]].holders) for ranks in clusters]
@@ -55,6 +56,22 @@ def _without_leaving(waits: Mapping[int, SeenWait]) -> Mapping[int, SeenWait]:
         rank: SeenWait() if each.operation is not None and each.operation.name in _LEAVES else each
         for rank, each in waits.items()
     }
+
+
+def _with_unlike_barriers(waits: Mapping[int, SeenWait]) -> Mapping[int, SeenWait]:
+    """Return the waits, with those at barriers of jax's coordination service told apart by id."""
+    if len({each.barrier for each in waits.values()} - {""}) < 2:  # noqa: PLR2004 - two ids
+        return waits
+    return {
+        rank: replace(each, operation=_at_barrier(each.operation, each.barrier))
+        if each.barrier and each.operation is not None
+        else each
+        for rank, each in waits.items()
+    }
+
+
+def _at_barrier(operation: Operation, name: str) -> Operation:
+    return replace(operation, scope=Scope(BARRIER_KIND, name), detail=name)
 
 
 def _is_of_unknown_group(operation: Operation) -> bool:

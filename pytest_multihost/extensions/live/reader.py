@@ -28,6 +28,7 @@ from pytest_multihost.core.watch.probes.coroutines import awaited_by
 from pytest_multihost.core.watch.probes.dump import with_tasks
 from pytest_multihost.core.watch.probes.native_frames import NativeStacks, native_threads
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, dump_of, spied_threads
+from pytest_multihost.extensions.live.barriers import BARRIER, Barrier, barrier_of_call
 from pytest_multihost.extensions.live.mpi import operation_of_frames, operation_of_line, uses_mpi
 from pytest_multihost.extensions.live.processes import (
     Job,
@@ -44,6 +45,7 @@ from pytest_multihost.extensions.live.waits import (
     is_in_ddp,
     seen_operation,
     seen_wait,
+    with_barrier,
 )
 
 _APART_S = 0.5
@@ -399,7 +401,18 @@ class _Seen:
         symbols = next((each.symbols for each in native if each.thread == found.thread), ())
         is_of_xla = any(each.startswith(_XLA) for each in symbols)
         placed = self._placed(found, rank, wait, polls=polls, is_of_xla=is_of_xla)
-        return SeenWait(placed, has_hidden_limit=is_of_xla)
+        barrier = self._barrier(rank) if found.name == BARRIER and is_inside else None
+        return with_barrier(SeenWait(placed, has_hidden_limit=is_of_xla), barrier)
+
+    def _barrier(self, rank: int) -> Barrier | None:
+        """Return the barrier of jax's coordination service that the main thread waits at."""
+        main = self._main(rank)
+        if main is None or not main.frames or not main.values:
+            return None
+        innermost, root = main.frames[0], root_of(self.job.pids[rank])
+        path = path_below(root, innermost.file) if root else innermost.file
+        lines = self.context.lines_of(path) if path else ()
+        return barrier_of_call(lines, innermost.line, main.values[0])
 
     def _placed(
         self, found: Operation, rank: int, wait: SeenWait, *, polls: bool, is_of_xla: bool

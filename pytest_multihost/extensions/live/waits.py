@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -17,6 +17,7 @@ from pytest_multihost.core.model.collectives import C10D, Collective, of_functio
 from pytest_multihost.core.model.operation import Operation, OperationKind
 from pytest_multihost.core.model.stack import Frame, innermost_user_frame, is_library
 from pytest_multihost.core.torch_private import BACKWARD, DDP, MEET_BY_STORE
+from pytest_multihost.extensions.live.barriers import Barrier
 
 UNNAMED = frozenset({"work.wait", "connect"})
 """Operations that may be a part of any collective."""
@@ -31,8 +32,10 @@ _WAITED = re.compile(r"\.wait\(")
 _RUNTIMES = ("/torch/", "/jax/", "/jaxlib/")
 _GIVEN_GROUP = re.compile(r'ProcessGroup|"group": <')
 _GROUP = re.compile(r"<[\w.]*ProcessGroup at 0x[0-9a-f]+>")
-_GIVEN = re.compile(r"\bgroup\s*=\s*(\w+(?:\.\w+|\[[^\]]*\]|\([^()]*\))+)")
-"""The expression of a group in a call, if it is more than a variable."""
+_GIVEN = re.compile(r"\bgroup\s*=\s*([^\W\d]\w*(?:\.\w+|\[[^\]]*\]|\([^()]*\))*)")
+"""The expression of a group in a call."""
+_ITEM = re.compile(r'(?:"(?P<key>[^"]*)": )?(?P<group><[\w.]*ProcessGroup at 0x[0-9a-f]+>)')
+"""A group in a list or a dictionary."""
 _CUT_OFF = "..."
 _NUMBER, _NUMBERS = re.compile(r"\d{1,9}", re.ASCII), re.compile(r"\[[\d, ]+\]", re.ASCII)
 
@@ -49,6 +52,7 @@ class SeenWait:
             place with the same variables each time.
         holders: The variables on the stack that hold the group of the operation, each with its
             function; also the expression of the user's line that gives it.
+        barrier: The id of the barrier of jax's coordination service; empty if unknown.
     """
 
     operation: Operation | None = None
@@ -56,6 +60,7 @@ class SeenWait:
     has_hidden_limit: bool = False
     spins: bool = False
     holders: tuple[str, ...] = ()
+    barrier: str = ""
 
 
 def seen_operation(
@@ -141,10 +146,27 @@ def _holders(
     }
     for index in users if len(given) == 1 else ():
         function = f"{frames[index].file}:{frames[index].function}"
-        yield from (f"{function} {name}" for name, each in values[index].items() if {each} == given)
-    if expression := _GIVEN.search(source):
+        for name, each in values[index].items():
+            yield from (f"{function} {name}{place}" for place in _places_in(each, given))
+    expressions = {each.replace(" ", "") for each in _GIVEN.findall(source)}
+    own = values[users[0]] if values else {}
+    # The variables of a module are no locals, so only its line shows which one is given.
+    if len(expressions) == 1 and not expressions & own.keys():
         function = f"{frames[users[0]].file}:{frames[users[0]].function}"
-        yield f"{function} {expression[1].replace(' ', '')}"
+        yield f"{function} {expressions.pop()}"
+
+
+def _places_in(value: str, given: Collection[str]) -> Iterator[str]:
+    """Yield where a variable has the given group: itself, or in one item of a list or dict."""
+    if value in given:
+        yield ""
+    if value[:1] not in {"[", "(", "{"}:
+        return
+    items = [(each["key"], each["group"]) for each in _ITEM.finditer(value)]
+    found = [at for at, (_, group) in enumerate(items) if group in given]
+    if len(found) == 1:
+        (at,) = found
+        yield f"[{items[at][0] if value[0] == '{' else at}]"
 
 
 def is_of_jax(frames: Sequence[Frame]) -> bool:
@@ -238,6 +260,16 @@ def as_of_probably_all(found: Operation) -> Operation:
     if found.has_members or found.kind != "collective":
         return found
     return replace(found, ordinal=0, detail="", group_title="probably all of")
+
+
+def with_barrier(wait: SeenWait, barrier: Barrier | None) -> SeenWait:
+    """Return a wait at a barrier of jax's coordination service with its id and its members."""
+    found = wait.operation
+    if found is None or barrier is None or not {*(barrier.ranks or ())} <= {*found.group}:
+        return wait
+    group = barrier.ranks or found.group
+    told = replace(found, group=group, has_members=True, group_title="", ordinal=0)
+    return replace(wait, operation=told, barrier=barrier.name)
 
 
 def is_in_ddp(frames: Sequence[Frame]) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import builders
+import pytest
 from builders import stands
 
 from pytest_multihost.core.blame import Cause, find_causes
+from pytest_multihost.extensions.live.barriers import Barrier, barrier_of_call
 from pytest_multihost.extensions.live.groups import with_unlike_groups
 from pytest_multihost.extensions.live.waits import (
     SeenWait,
@@ -15,6 +17,7 @@ from pytest_multihost.extensions.live.waits import (
     as_of_some,
     is_in_ddp,
     seen_wait,
+    with_barrier,
 )
 from pytest_multihost.testing import Frame
 
@@ -29,6 +32,15 @@ def wait(held: str, line: int = 17, source: str = "", **variables: str) -> SeenW
     frames = (Frame(TORCH, 3000, "all_reduce"), LOGGED, Frame("/job/train.py", line, "step"))
     values = ({}, {"args": "(<Tensor at 0x7f>)", "kwargs": f'{{"group": {held}}}'}, variables)
     return seen_wait(frames, source, size=2, at_s=1.0, is_blocked=True, values=values)
+
+
+def at_barrier(name: str) -> SeenWait:
+    """Return a wait at a barrier of jax's coordination service; its id is unknown if empty."""
+    native = builders.operation(
+        "wait_at_barrier", has_members=False, sequence=0, source="native-frames", group=(0, 1, 2)
+    )
+    barrier = Barrier(name) if name else None
+    return with_barrier(SeenWait(as_of_probably_all(native)), barrier)
 
 
 def some(name: str) -> SeenWait:
@@ -69,6 +81,80 @@ def test_a_group_with_one_name_more_on_a_rank_may_be_the_same() -> None:
     """An innocent: the rank has kept it under another name, too."""
     cause = judged(wait(A, group=A, mine=A), wait(B, group=B))
     assert cause.kind == "transport"
+
+
+def test_groups_that_a_list_holds_are_told_apart_by_their_places() -> None:
+    """A dictionary's keys do the same; the loop's variable holds each in turn."""
+    for both in (f"[{A}, {B}]", f'{{"data": {A}, "tensor": {B}}}'):
+        cause = judged(wait(A, group=A, groups=both), wait(B, group=B, groups=both))
+        assert (cause.kind, cause.culprits, cause.cycle) == ("deadlock", (), (0, 1))
+
+
+def test_lists_in_opposite_orders_do_not_tell_groups_apart() -> None:
+    """An innocent: the first item of each rank's list may be one group."""
+    one, two = wait(A, order=f"[{A}, {B}]"), wait(B, order=f"[{B}, {A}]")
+    assert judged(one, two).kind == "transport"
+
+
+def test_groups_of_a_module_are_told_apart_by_the_line() -> None:
+    """The variables of a module are not on its stack."""
+    tensor, data = (
+        wait(A, n, f"dist.all_reduce(x, group={name})") for n, name in ((17, "tp"), (19, "dp"))
+    )
+    assert judged(tensor, data).kind == "deadlock"
+    assert judged(tensor, tensor).kind == "transport"
+
+
+def test_a_rank_at_another_barrier_than_the_others_is_a_likely_mismatch() -> None:
+    """The ids are at one line of code; both are in the sentence's operations."""
+    cause = judged(at_barrier("saved"), at_barrier("loaded"), at_barrier("saved"))
+    assert (cause.kind, cause.confidence, cause.culprits) == ("mismatch", "likely", (1,))
+    words = {each.operation.title for each in cause.concerned_waits if each.operation}
+    assert words == {"wait_at_barrier saved", "wait_at_barrier loaded"}
+
+
+def test_ranks_at_barriers_of_their_own_wait_for_each_other() -> None:
+    """A tie names nobody."""
+    cause = judged(at_barrier("1"), at_barrier("2"), at_barrier("3"))
+    assert (cause.kind, cause.culprits) == ("deadlock", ())
+
+
+def test_ranks_at_one_barrier_and_at_an_unknown_one_are_not_accused() -> None:
+    """An innocent: the barrier whose id cannot be read may be the same."""
+    assert judged(at_barrier("saved"), at_barrier(""), at_barrier("saved")).kind == "transport"
+
+
+def test_a_rank_in_no_operation_explains_waits_at_two_barriers_better() -> None:
+    """One barrier may be of a few ranks, and both need the one that computes."""
+    cause = judged(at_barrier("saved"), at_barrier("loaded"), SeenWait())
+    assert (cause.kind, cause.culprits) == ("straggler", (2,))
+
+
+CALL = ("def meet(client, name, step):", "    client.wait_at_barrier(", "        {}, 1000{})")
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "found"),
+    [
+        ("name", "", Barrier("saved")),
+        ('f"{name} {step}"', "", Barrier("saved 3")),
+        ('"a-" + name', "", Barrier("a-saved")),
+        ("name", ", process_ids=[1, 0]", Barrier("saved", (0, 1))),
+        ("name", ", ranks", Barrier("saved", (0, 2))),
+        ("name", ", everybody()", None),
+        ("self.name", "", None),
+        ("long", "", None),
+        ("step + 1", "", None),
+        ('f"{step:03}"', "", None),
+    ],
+)
+def test_the_id_of_a_barrier_is_read_from_its_call(
+    given: str, more: str, found: Barrier | None
+) -> None:
+    """Only if all of it is known: half an id may be equal where the whole is not."""
+    lines = [*CALL[:2], CALL[2].format(given, more)]
+    values = {"name": '"saved"', "step": "3", "ranks": "[0, 2]", "long": '"begin..."'}
+    assert barrier_of_call(lines, 2, values) == found
 
 
 def test_different_operations_of_unknown_groups_wait_for_each_other() -> None:

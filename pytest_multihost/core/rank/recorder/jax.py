@@ -53,6 +53,7 @@ from pytest_multihost.core.jax_private import (
 )
 from pytest_multihost.core.model.collectives import COLLECTIVES, MULTIHOST_UTILS
 from pytest_multihost.core.model.operation import (
+    BARRIER_KIND,
     JAX_SHUTDOWN,
     PROGRAM_START,
     RUNTIME_SCOPE,
@@ -371,7 +372,7 @@ class _JaxRecorder:
         timeout_in_ms: int,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
-        scope, timeout_s = Scope("barrier", barrier_id), timeout_in_ms / 1000
+        scope, timeout_s = Scope(BARRIER_KIND, barrier_id), timeout_in_ms / 1000
         return self._collective(
             client, "wait_at_barrier", process_ids, scope, barrier_id, timeout_s
         )

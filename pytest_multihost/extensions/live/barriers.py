@@ -1,0 +1,112 @@
+"""Reads the id of a barrier of jax's coordination service from the call that waits at it.
+
+The call ends in C++, so the innermost frame of Python is the one that has made it. Its line shows
+the expression of the id, and its variables show what the expression was made of.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+BARRIER = "wait_at_barrier"
+"""The method that waits at such a barrier, and the name of its operation."""
+
+_PROCESSES = "process_ids"
+_PROCESSES_AT = 2
+_CUT_OFF = "..."
+_PLAIN = re.compile(r'"[^"\\]*"|-?\d{1,18}', re.ASCII)
+"""Text of a value that is a string without escapes or a number."""
+
+_NUMBERS = re.compile(r"\[\d{1,6}(, \d{1,6})*\]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier that a call waits at.
+
+    Attributes:
+        ranks: The processes that meet there; None: all.
+    """
+
+    name: str
+    ranks: tuple[int, ...] | None = None
+
+
+def barrier_of_call(lines: Sequence[str], line: int, values: Mapping[str, str]) -> Barrier | None:
+    """Return the barrier that the call at a line waits at; None unless all of it is known.
+
+    Args:
+        lines: The whole file.
+        line: Where the frame is, from 1.
+        values: The variables of the frame, as text.
+    """
+    try:
+        module = ast.parse("".join(f"{each.rstrip()}\n" for each in lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    calls = [each for each in _calls(module) if each.lineno <= line <= (each.end_lineno or 0)]
+    if len(calls) != 1:
+        return None
+    call = calls[0]
+    named = {each.arg: each.value for each in call.keywords}
+    first = call.args[0] if call.args else named.get("barrier_id")
+    given = call.args[_PROCESSES_AT] if len(call.args) > _PROCESSES_AT else named.get(_PROCESSES)
+    name = None if first is None or None in named else _text(first, values)
+    if not name or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    shown = "None" if given is None else _shown(given, values)
+    if shown == "None":
+        return Barrier(name)
+    if not _NUMBERS.fullmatch(shown):
+        return None
+    return Barrier(name, tuple(sorted({int(each) for each in re.findall(r"\d+", shown)})))
+
+
+def _calls(module: ast.Module) -> Iterator[ast.Call]:
+    for each in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
+        if isinstance(each.func, ast.Attribute) and each.func.attr == BARRIER:
+            yield each
+
+
+def _shown(expression: ast.expr, values: Mapping[str, str]) -> str:
+    return (
+        values.get(expression.id, "")
+        if isinstance(expression, ast.Name)
+        else ast.unparse(expression)
+    )
+
+
+def _text(expression: ast.expr, values: Mapping[str, str]) -> str | None:
+    """Return the text that an expression of constants and variables makes; None if unknown."""
+    if isinstance(expression, ast.Constant):
+        return str(expression.value) if isinstance(expression.value, str | int) else None
+    if isinstance(expression, ast.Name):
+        value = values.get(expression.id, "")
+        is_plain = bool(_PLAIN.fullmatch(value)) and _CUT_OFF not in value
+        return value.strip('"') if is_plain else None
+    if isinstance(expression, ast.FormattedValue):
+        is_bare = expression.conversion == -1 and expression.format_spec is None
+        return _text(expression.value, values) if is_bare else None
+    parts: list[ast.expr] = []
+    if isinstance(expression, ast.JoinedStr):
+        parts = expression.values
+    elif isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
+        parts = [expression.left, expression.right]
+        if any(not _is_string(each, values) for each in parts):
+            return None
+    texts = [_text(each, values) for each in parts]
+    return (
+        "".join(each for each in texts if each is not None) if texts and None not in texts else None
+    )
+
+
+def _is_string(expression: ast.expr, values: Mapping[str, str]) -> bool:
+    """Return whether an expression is a string, as far as it is known."""
+    if isinstance(expression, ast.Constant):
+        return isinstance(expression.value, str)
+    if isinstance(expression, ast.Name):
+        return values.get(expression.id, "").startswith('"')
+    return isinstance(expression, ast.JoinedStr | ast.BinOp)
