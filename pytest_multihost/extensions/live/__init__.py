@@ -3,7 +3,8 @@
 * `machine` finds the worlds on this machine by the environment of their processes, and selects the
   one that the user means.
 * `processes` maps processes to ranks, and explains which right is missing to read a process.
-  `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started.
+  `numbering` finds the numbers of ranks that `spawn` or `multiprocessing` has started;
+  `set_variables` reads a variable that they have set.
 * `reader` reads a job's ranks on this machine, `joined` those on several machines.
 * `as_user` lets root look at another user's job with that user's rights, and `user_reader` reads
   one that is judged together with the ranks of other machines.

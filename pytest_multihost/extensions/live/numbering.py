@@ -2,8 +2,9 @@
 
 `torch.multiprocessing.spawn` passes each process its number, and so do most programs that start
 processes or give tasks to a pool: in a variable with a name such as `rank`, or in an argument of
-the function that runs there. The stacks show it. The other numbers are guessed from the order in
-which the processes were started. A worker of a pool that has no task is no rank.
+the function that runs there. The stacks show it. A program may also set RANK itself. The other
+numbers are guessed from the order in which the processes were started. A worker of a pool that has
+no task is no rank.
 
 `alone` is for a process whose children have ended, or wait for tasks: it is looked at itself.
 """
@@ -19,6 +20,7 @@ from pytest_multihost.core.torch_private import SPAWN, SPAWNED, SPAWNS
 from pytest_multihost.core.watch.kernel import read_stat
 from pytest_multihost.core.watch.probes.py_spy import SpiedThread, spied_threads
 from pytest_multihost.extensions.live.processes import Job
+from pytest_multihost.extensions.live.set_variables import set_variable
 
 _PROCESS, _RUN = "multiprocessing/process.py", ("run", "BaseProcess.run", "Process.run")
 _QUEUES = ("multiprocessing/queues.py",)
@@ -30,6 +32,8 @@ _GUESSED = "the processes do not say which rank they are: they are numbered in t
 _SOME_GUESSED = "{} not say which rank: the free numbers are given in the order of start"
 _BY_ARGUMENT = "the ranks are numbered by an argument of the function that they run"
 _BY_NAME = "the ranks are numbered by the variable `{}` on their stacks"
+_VARIABLE = "RANK"
+_BY_VARIABLE = "the ranks are numbered by the variable RANK of the environment, which they have set"
 _ALONE = "process {} is called rank 0: its children have ended, or have no task"
 _MAX_DIGITS = 6
 
@@ -71,6 +75,9 @@ def numbered(pids: Sequence[int], launcher: int) -> Job | None:
     variable, named = numbers_by_name(tasks)
     if named:
         return job_of(order, named, None, name, how=_BY_NAME.format(variable), is_told=True)
+    told = numbers_by_text({pid: set_variable(pid, _VARIABLE) for pid in order})
+    if told:
+        return job_of(order, told, None, name, how=_BY_VARIABLE, is_told=True)
     passed = numbers_by_argument(tasks) or {pid: each.rank for pid, each in given.items()}
     return job_of(order, passed, None, name, how=_BY_ARGUMENT)
 
@@ -197,6 +204,12 @@ def numbers_by_name(tasks: Mapping[int, Task]) -> tuple[str, Mapping[int, int]]:
         if found and len({*found.values()}) == len(tasks):
             return name, found
     return "", {}
+
+
+def numbers_by_text(texts: Mapping[int, str | None]) -> Mapping[int, int]:
+    """Return the numbers that all processes give to themselves; none unless they all differ."""
+    found = {pid: number for pid, text in texts.items() if (number := _number(text)) is not None}
+    return found if len({*found.values()}) == len(texts) else {}
 
 
 def numbers_by_argument(tasks: Mapping[int, Task]) -> Mapping[int, int]:

@@ -23,8 +23,10 @@ from pytest_multihost.extensions.live.numbering import (
     job_of,
     numbers_by_argument,
     numbers_by_name,
+    numbers_by_text,
     spawned_size,
 )
+from pytest_multihost.extensions.live.set_variables import set_variable
 from pytest_multihost.testing import Frame
 
 ATTACH = (sys.executable, "-m", "pytest_multihost.core.command.main", "attach")
@@ -108,6 +110,26 @@ def test_the_argument_that_counts_the_processes_numbers_them() -> None:
 def test_arguments_that_do_not_count_the_processes_number_nothing() -> None:
     """Two seeds, two ports."""
     assert numbers_by_argument(tasks({"seed": "7"}, {"seed": "8"})) == {}
+
+
+def test_ranks_that_programs_set_number_them_if_all_differ() -> None:
+    """Children inherit the variable of a launcher that is a rank itself."""
+    assert numbers_by_text({11: "1", 12: "0"}) == {11: 1, 12: 0}
+    assert [numbers_by_text({11: "0", 12: each}) for each in ("0", None, "x")] == [{}] * 3
+
+
+def test_a_variable_that_a_program_has_set_is_read_from_its_memory() -> None:
+    """/proc shows only those with which it was started."""
+    code = "import os; os.environ['RANK'] = '3'; print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdout.readline()
+        found = [set_variable(program.pid, name) for name in ("RANK", "NO_SUCH_RANK")]
+        program.communicate(b"\n", timeout=60)
+    assert found == ["3", None]
 
 
 POOL, QUEUE = "/usr/lib/python3.12/multiprocessing/pool.py", "multiprocessing/queues.py"
