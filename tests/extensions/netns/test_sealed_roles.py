@@ -150,7 +150,7 @@ def test_without_the_rights_roles_run_unsealed_and_the_summary_says_so(
         """
     )
     found.run.assert_outcomes(passed=1)
-    assert "roles run with hosts='one'" in found.stdout
+    assert "the roles share this machine's network (hosts='one')" in found.stdout
     assert "no hosts here. It is forbidden. Ask for them." in found.stdout
 
 
