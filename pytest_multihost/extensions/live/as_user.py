@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from pytest_multihost.core.model.errors import MultihostError
 from pytest_multihost.core.model.foreign_bytes import UnreadableError, parsing
@@ -28,15 +28,12 @@ from pytest_multihost.core.model.json_values import Json, from_json, parse_forei
 from pytest_multihost.core.slots import py_spy_command
 from pytest_multihost.core.watch.kernel.proc_files import read_status
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _KEEP_CAPABILITIES, _NO_NEW_PRIVILEGES, _AMBIENT, _RAISE = 8, 38, 47, 2
 _SYS_PTRACE, _VERSION_3 = 19, 0x20080522
 _MAX_ANSWER = 64 << 20
 
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +172,7 @@ def read_as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
     raise MultihostError(happened, seen=seen, remedy=remedy)
 
 
-def _read(user: User, read: Callable[[], DataclassInstance], answer: BinaryIO) -> NoReturn:
+def _read(user: User, read: Callable[[], Any], answer: BinaryIO) -> NoReturn:
     found = _Answer(error=("the job could not be read",))
     try:
         become(user)
