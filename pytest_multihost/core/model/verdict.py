@@ -6,7 +6,7 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -351,23 +351,23 @@ LARGE = 64
 """The number of ranks above which a verdict may be compact."""
 
 
-def outcome_word(outcome: str, exit_code: int | None) -> str:
+def outcome_word(outcome: str, exit_codes: Iterable[int | None]) -> str:
     """Return the reader's word for an outcome: a process that exits with 0 has not crashed.
 
     Args:
-        exit_code: The exit code of the process; None if a signal ended it, or if it has not ended.
+        exit_codes: The exit codes of the processes that have crashed; None if a signal ended one,
+            or if it has not ended.
     """
-    return "exited" if outcome == "crashed" and exit_code == 0 else outcome
+    return "exited" if outcome == "crashed" and {*exit_codes} == {0} else outcome
 
 
 def world_word(verdict: JsonVerdict) -> str:
     """Return the reader's word for the outcome of a verdict's world; see `outcome_word`."""
     outcome = str(verdict["outcome"])
-    if outcome != "crashed":
+    if outcome != "crashed":  # no rank's result is needed
         return outcome
     gone = (each for each in verdict["rank_results"] if each["outcome"] == outcome)
-    codes = {each["exit_code"] for each in gone}
-    return outcome_word(outcome, 0 if codes == {0} else None)
+    return outcome_word(outcome, (each["exit_code"] for each in gone))
 
 
 def _class_of(rank: RankResult) -> tuple[object, ...]:

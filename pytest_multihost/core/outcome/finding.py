@@ -100,8 +100,12 @@ class RankFinding:
     @property
     def word(self) -> str:
         """The reader's word for its outcome."""
-        code = self.facts.exit.code if self.facts.exit is not None else None
-        return outcome_word(self.outcome, code)
+        return outcome_word(self.outcome, [self.exit_code])
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its process; None if a signal ended it, or if it has not ended."""
+        return self.facts.exit.code if self.facts.exit is not None else None
 
     @property
     def has_given_up(self) -> bool:
@@ -147,8 +151,8 @@ class Finding:
     @property
     def word(self) -> str:
         """The reader's word for its outcome."""
-        gone = {each.word for each in self.ranks if each.outcome == "crashed"}
-        return "exited" if self.outcome == "crashed" and gone == {"exited"} else self.outcome
+        gone = (each for each in self.ranks if each.outcome == "crashed")
+        return outcome_word(self.outcome, (each.exit_code for each in gone))
 
     @property
     def in_harness(self) -> frozenset[int]:

@@ -91,7 +91,7 @@ def _details(verdict: JsonVerdict) -> str:
             for each in [*divergence_texts(diagnosis), *claims, *diagnosis["notes"][:MAX_CLAIMS]]
         ]
     alike = group_by_value(
-        ((outcome_word(each["outcome"], each.get("exit_code")), each["label"]), each["rank"])
+        ((outcome_word(each["outcome"], [each.get("exit_code")]), each["label"]), each["rank"])
         for each in verdict["rank_results"]
     )
     for (outcome, label), ranks in alike.items():

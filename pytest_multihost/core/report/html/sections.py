@@ -298,7 +298,7 @@ def phase_words(rank: RankResult, page: PageModel) -> str:
 
 def outcome_words(rank: RankResult) -> str:
     """Return what happened to a rank as readers know it."""
-    return outcome_word(rank.outcome, rank.exit_code).replace("_", " ")
+    return outcome_word(rank.outcome, [rank.exit_code]).replace("_", " ")
 
 
 def exit_words(rank: RankResult, page: PageModel) -> str:
