@@ -134,12 +134,7 @@ def become(user: User) -> None:
         raise OSError("the rights of root could not be given up")
 
 
-def as_user(user: User, look: Callable[[], Texts]) -> Texts:
-    """Look at a job in a child with a user's rights; see `read_as_user`."""
-    return read_as_user(user, look, Texts)
-
-
-def read_as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
+def as_user(user: User, read: Callable[[], T], kind: type[T]) -> T:
     """Call a function in a child with a user's rights, and return its result.
 
     Args:

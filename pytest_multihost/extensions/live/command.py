@@ -130,7 +130,7 @@ def _show(
     """
     look = partial(_look, job, reader, context, options)
     try:
-        found = look() if user is None else as_user(user, look)
+        found = look() if user is None else as_user(user, look, Texts)
     except KeyboardInterrupt:
         return 1
     if not found.page:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_multihost.core.model.process import KernelSnapshot
-from pytest_multihost.extensions.live.as_user import User, read_as_user
+from pytest_multihost.extensions.live.as_user import User, as_user
 from pytest_multihost.extensions.live.reader import JobReader, Stacks
 
 
@@ -29,11 +29,11 @@ class UserReader:
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of the main threads."""
-        return read_as_user(self.user, self.reader.shallow_snapshot, KernelSnapshot)
+        return as_user(self.user, self.reader.shallow_snapshot, KernelSnapshot)
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of all threads and file descriptors."""
-        return read_as_user(self.user, self.reader.deep_snapshot, KernelSnapshot)
+        return as_user(self.user, self.reader.deep_snapshot, KernelSnapshot)
 
     def read_stacks(self, *, reads_native: bool) -> Stacks:
         """Return what the stacks show.
@@ -42,7 +42,7 @@ class UserReader:
             reads_native: Whether threads may be stopped for a moment to read native frames.
         """
         read = partial(self.reader.read_stacks, reads_native=reads_native)
-        return read_as_user(self.user, read, Stacks)
+        return as_user(self.user, read, Stacks)
 
     def turns(self, idle: Collection[int]) -> Mapping[int, int] | None:
         """Return None: each reading is another process, so two cannot be compared."""

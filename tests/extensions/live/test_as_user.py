@@ -32,7 +32,7 @@ def test_the_reader_has_the_rights_of_the_jobs_user() -> None:
         status = Path("/proc/self/status").read_text("utf-8")
         return Texts(page=f"{os.getresuid()} {os.getresgid()} {os.getgroups()}", verdict=status)
 
-    found = as_user(ALICE, look)
+    found = as_user(ALICE, look, Texts)
     assert found.page == "(4711, 4711, 4711) (4711, 4711, 4711) [4711]"
     assert "NoNewPrivs:\t1" in found.verdict
     assert "CapEff:\t0000000000000000" in found.verdict or module._SCOPE.exists()
@@ -54,12 +54,12 @@ def test_the_reader_reads_nothing_that_is_roots(tmp_path: Path) -> None:
             os.kill(parent, 0)
         return Texts(page="nothing")
 
-    assert as_user(ALICE, look).page == "nothing"
+    assert as_user(ALICE, look, Texts).page == "nothing"
 
 
 def test_this_process_stays_root() -> None:
     """It writes the files that were asked for."""
-    as_user(ALICE, Texts)
+    as_user(ALICE, Texts, Texts)
     assert os.geteuid() == 0
 
 
@@ -70,16 +70,16 @@ def test_an_error_of_the_reader_is_that_of_the_command() -> None:
         raise MultihostError("it happened", seen="this", remedy="do that")
 
     with pytest.raises(MultihostError) as found:
-        as_user(ALICE, look)
+        as_user(ALICE, look, Texts)
     assert found.value.parts == ("it happened", "this", "do that")
 
 
 def test_a_reader_that_the_job_has_misled_brings_texts_at_most() -> None:
     """One that dies, or that answers with something else, has brought nothing."""
     with pytest.raises(MultihostError, match="could not be read"):
-        as_user(ALICE, lambda: os._exit(0))  # type: ignore[arg-type, return-value]
+        as_user(ALICE, lambda: os._exit(0), Texts)  # type: ignore[arg-type, return-value]
     with pytest.raises(MultihostError, match="could not be read"):
-        as_user(ALICE, lambda: 7)  # type: ignore[arg-type, return-value]
+        as_user(ALICE, lambda: 7, Texts)  # type: ignore[arg-type, return-value]
 
 
 def test_ranks_that_are_judged_with_those_of_other_machines_are_read_by_their_user() -> None:
