@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pytest_multihost.core.model.operation import Operation, Payload, tensor_size
+from pytest_multihost.core.model.operation import JAX_SHUTDOWN, Operation, Payload, tensor_size
 
 Runtime = Literal["torch", "jax", "harness"]
 
@@ -378,7 +378,7 @@ COLLECTIVES: Final[tuple[Collective, ...]] = (
         service="WaitAtBarrier",
     ),
     Collective(
-        name="jax.distributed.shutdown",
+        name=JAX_SHUTDOWN,
         runtime="jax",
         is_of_world=True,
         is_synchronous=True,

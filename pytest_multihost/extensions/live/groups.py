@@ -11,10 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.core.model.collectives import family
-from pytest_multihost.core.model.operation import BARRIER_KIND, Operation, Scope, group_by_value
+from pytest_multihost.core.model.operation import (
+    BARRIER_KIND,
+    JAX_SHUTDOWN,
+    Operation,
+    Scope,
+    group_by_value,
+)
 from pytest_multihost.extensions.live.waits import UNNAMED, SeenWait
 
-_LEAVES = frozenset({"jax.distributed.shutdown", "shutdown", "destroy_process_group"})
+_LEAVES = frozenset({JAX_SHUTDOWN, "shutdown", "destroy_process_group"})
 """Operations of a rank that has done its work."""
 
 
