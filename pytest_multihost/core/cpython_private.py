@@ -49,17 +49,18 @@ Task = Any
 
 def thread_names() -> dict[int, str]:
     """Return the names of all threads, without the lock that `threading.enumerate` takes."""
-    return {number: thread.name for number, thread in _threads()}
+    return {number: thread.name for number, thread in list(_threads().items())}
 
 
-def native_ids() -> dict[int, int]:
-    """Return the kernel's ids of all threads, without that lock."""
-    return {number: thread.native_id or 0 for number, thread in _threads()}
+def native_id(ident: int) -> int:
+    """Return the kernel's id of a thread, without that lock; 0 if it is unknown."""
+    thread = _threads().get(ident)
+    return 0 if thread is None else thread.native_id or 0
 
 
-def _threads() -> list[tuple[int, threading.Thread]]:
+def _threads() -> Mapping[int, threading.Thread]:
     known: Mapping[int, threading.Thread] = getattr(threading, "_active", {})
-    return list(known.items())
+    return known
 
 
 def wrap_poll(queue: Any, wrap: Callable[[Any], Any]) -> None:  # noqa: ANN401 - of any context
@@ -294,7 +295,7 @@ def unfinished_tasks() -> list[Task]:
 
 
 def failed_tasks() -> list[tuple[Task, BaseException]]:
-    """Return the tasks that have ended with an exception that nobody has fetched."""
+    """Return the tasks that have ended with an exception that no code has retrieved."""
     ended = [each for each in _known_tasks() if getattr(each, "_log_traceback", False)]
     found = [(each, getattr(each, "_exception", None)) for each in ended]
     return [(each, error) for each, error in found if isinstance(error, BaseException)]

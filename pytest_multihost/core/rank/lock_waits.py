@@ -28,7 +28,7 @@ from pytest_multihost.core.cpython_private import (
     entered_with_items,
     joined_thread,
     lock_of_condition,
-    native_ids,
+    native_id,
     thread_names,
 )
 from pytest_multihost.core.model.stack import Frame, LockHolder, LockWait, is_runner
@@ -82,7 +82,7 @@ def _wait(
         if other is None or other not in frames:
             return None
         name, at = names.get(other, str(other)), _frame(frames[other])
-        return LockHolder(other, name, taken_at, at, native_ids().get(other, 0))
+        return LockHolder(other, name, taken_at, at, native_id(other))
 
     # A condition enters its lock in a frame of the standard library.
     at = next((each for each in _stack(innermost) if not _is_threading(each)), innermost)
