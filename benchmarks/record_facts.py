@@ -107,13 +107,18 @@ def _record_some(into: Path, only: str) -> int:
 def _of_module(programs: corpus.Batch) -> Iterator[Recorded]:
     with tempfile.TemporaryDirectory(prefix="multihost-record-") as scratch:
         corpus.run_pytest(["-q", *programs, "--multihost-artifacts", scratch])
-        for path in sorted(Path(scratch).glob("2*/*/facts.json")):  # not through the link `latest`
-            verdict = json.loads((path.parent / "verdict.json").read_text(encoding="utf-8"))
-            nodeid = verdict["nodeid"]
-            expected = programs.get(nodeid)
-            is_right = expected and corpus.score(nodeid, expected, verdict).is_exact
-            if is_right and verdict["diagnosis"] is not None:
-                yield Recorded(nodeid, path.read_text(encoding="utf-8"), verdict)
+        for each in _attempts(Path(scratch)):
+            expected = programs.get(each.program)
+            is_right = expected and corpus.score(each.program, expected, each.verdict).is_exact
+            if is_right and each.verdict["diagnosis"] is not None:
+                yield each
+
+
+def _attempts(artifacts: Path) -> Iterator[Recorded]:
+    """Yield the records of all attempts in a folder of artifacts."""
+    for path in sorted(artifacts.glob("2*/*/facts.json")):  # not through the link `latest`
+        verdict = json.loads((path.parent / "verdict.json").read_text(encoding="utf-8"))
+        yield Recorded(verdict["nodeid"], path.read_text(encoding="utf-8"), verdict)
 
 
 def _record_all(into: Path, only: str, jobs: int) -> int:
@@ -162,7 +167,6 @@ def _worlds_of_module(module: tuple[str, corpus.Batch], scratch: str) -> dict[st
 
 def _worlds_of_shapes(names: Sequence[str], scratch: str) -> dict[str, str]:
     folder = tempfile.mkdtemp(dir=scratch)
-    os.environ["PYTEST_ADDOPTS"] = ""
     run_shapes(Path(folder), SHAPES_SIZE, names, plugins=("keep_facts",))
     return _worlds_in(Path(folder, ".pytest_multihost"), folder, "shapes")
 
@@ -170,14 +174,11 @@ def _worlds_of_shapes(names: Sequence[str], scratch: str) -> dict[str, str]:
 def _worlds_in(artifacts: Path, root: str, module: str) -> dict[str, str]:
     """Return the record of each world in a folder of artifacts as text, by the world's name."""
     found: dict[str, str] = {}
-    for path in sorted(artifacts.glob("2*/*/facts.json")):  # not through the link `latest`
-        verdict = json.loads((path.parent / "verdict.json").read_text(encoding="utf-8"))
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        name = Recorded(verdict["nodeid"].replace("test_worlds", module), "", verdict).name
-        record = json.dumps({"facts": facts, "verdict": verdict}, sort_keys=True)
-        found[name] = _without_places(
-            record.replace(str(artifacts), "/artifacts").replace(root, "/corpus")
-        )
+    for each in _attempts(artifacts):
+        record = {"facts": json.loads(each.facts), "verdict": each.verdict}
+        text = json.dumps(record, sort_keys=True)
+        text = text.replace(str(artifacts), "/artifacts").replace(root, "/corpus")
+        found[each.name.replace("test_worlds", module)] = _without_places(text)
     return found
 
 
