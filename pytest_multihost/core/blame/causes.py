@@ -530,9 +530,9 @@ def _of_two_groups(
 ) -> Cause | None:
     """Return the cause if a minority of a circle is in an operation of another group or barrier.
 
-    Each rank is in one collective, and all of these need the same ranks. So the ranks differ in
-    what they do next, as in a mismatch. Ranks that shut the runtime down will not set the key for
-    which most ranks wait, either.
+    Each rank is in one collective, and all these collectives need the same ranks. So the ranks
+    entered different operations next, as in a mismatch. A minority that shuts the runtime down is a
+    mismatch, too, if all other ranks wait for one key, because a rank in shutdown sets no key.
     """
     by_rank = group_by_value((wait.rank, wait.operation) for wait in waits)
     sorts: dict[Hashable, list[int]] = {}
@@ -768,9 +768,10 @@ def _exchange(silent: Sequence[int], others: Sequence[int], states: States) -> b
 
 
 def first_waits(cause: Cause) -> list[Wait]:
-    """Return one wait of each rank that belongs to the cause: the one that the cause is about.
+    """Return one wait of each rank of the cause.
 
-    A rank may wait in several operations, each in a thread of its own.
+    A rank may wait in several operations, each in a thread of its own. The result has the wait for
+    the culprits, for the next rank of the cycle, or in the operation of the cause.
     """
     ahead = dict(zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True))
 

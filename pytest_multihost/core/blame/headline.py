@@ -110,7 +110,7 @@ def _in_operations(
     1-3 wait for it: rank 1 in A, ranks 2,3 in B". A rank without an operation is not in the list.
 
     Args:
-        lead: The ranks and what they do, as in "ranks 1-3 wait".
+        lead: The beginning of the sentence, as in "ranks 1-3 wait".
         rest: What follows this and the one operation, as in " for rank 0".
     """
     own = {each.rank: each.operation for each in first_waits(cause) if each.rank in ranks}

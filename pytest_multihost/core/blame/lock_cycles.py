@@ -31,9 +31,9 @@ def as_lock_cycle(cause: Cause, result: WorldResult) -> Cause:
 
 
 def as_lock_across(cause: Cause, result: WorldResult) -> Cause:
-    """Return a mismatch as `deadlock` if a lock keeps a rank from what the others are in.
+    """Return a mismatch as `deadlock` if a rank cannot enter the others' operation without a lock.
 
-    With a minority the culprits stay: most ranks have taken the lock in another order.
+    A thread of that rank holds the lock. A mismatch that names a minority stays as it is.
     """
     if cause.kind != "mismatch" or cause.culprits:
         return cause

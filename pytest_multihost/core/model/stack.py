@@ -120,7 +120,7 @@ class ChildStack:
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """A task of asyncio that has not ended, or whose exception nobody has fetched.
+    """A task of asyncio that has not ended, or whose exception no code has retrieved.
 
     Attributes:
         awaits: What it awaits, outermost first: a text for each coroutine.
@@ -232,7 +232,7 @@ class Dump:
         has_moved: Whether the main thread was elsewhere at the first of two requests.
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
         awaiting: The user's lines at which tasks wait, except for requests or other tasks.
-        failed_tasks: Tasks that have ended with an exception that nobody has fetched, as texts.
+        failed_tasks: Tasks that have ended with an exception that no code has retrieved, as texts.
         failed_threads: Threads that an exception has ended.
         keys: The keys of jax's coordination service that it has set last and has not deleted.
         is_deaf: Whether the main thread did not return from native code to report its tasks.
