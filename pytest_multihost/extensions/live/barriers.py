@@ -97,10 +97,8 @@ def _text(expression: ast.expr, values: Mapping[str, str]) -> str | None:
         parts = [expression.left, expression.right]
         if any(not _is_string(each, values) for each in parts):
             return None
-    texts = [_text(each, values) for each in parts]
-    return (
-        "".join(each for each in texts if each is not None) if texts and None not in texts else None
-    )
+    texts = [text for each in parts if (text := _text(each, values)) is not None]
+    return "".join(texts) if parts and len(texts) == len(parts) else None
 
 
 def _is_string(expression: ast.expr, values: Mapping[str, str]) -> bool:
